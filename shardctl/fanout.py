@@ -1,0 +1,90 @@
+"""Bounded parallel work: ordered results, an error per item, progress, a safe stop."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class Progress(Protocol):
+    """What long work reports to; `cli` draws it, tests and libraries pass `Silent()`."""
+
+    def expect(self, key: str, phase: str, total: int) -> None:
+        """Begin `phase` of `key` (a node, say) with `total` units to come."""
+
+    def advance(self, key: str, done: int = 1) -> None:
+        """Count `done` more units of the current phase of `key`."""
+
+
+class Silent:
+    """A progress that shows nothing."""
+
+    def expect(self, key: str, phase: str, total: int) -> None:
+        """Show nothing."""
+
+    def advance(self, key: str, done: int = 1) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Item, Value]):
+    """What became of one item: `error` is None exactly when `value` holds the result."""
+
+    item: Item
+    value: Value | None
+    error: Exception | None
+
+    def result(self) -> Value:
+        """Give the value, or raise the error that came instead."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]  # without an error it was set
+
+
+def run(
+    items: Iterable[Item],
+    work: Callable[[Item], Value],
+    *,
+    width: int,
+    stop: threading.Event | None = None,
+) -> list[Outcome[Item, Value]]:
+    """Call `work` on every item, at most `width` at a time, and give outcomes in item order.
+
+    An exception of one item is its outcome's error; the other items go on. When `stop` is
+    set (or Ctrl-C arrives, which sets it), items not yet begun are left out of the result
+    and running ones are waited for; after a Ctrl-C, KeyboardInterrupt is raised then.
+    """
+    todo = list(items)
+    stop = stop or threading.Event()
+
+    def one(item: Item) -> Outcome[Item, Value] | None:
+        if stop.is_set():
+            return None
+        try:
+            return Outcome(item, work(item), None)
+        except Exception as error:  # noqa: BLE001  # the caller decides, item by item
+            return Outcome(item, None, error)
+
+    if not todo:
+        return []
+    with ThreadPoolExecutor(max_workers=min(width, len(todo))) as pool:
+        futures: list[Future[Outcome[Item, Value] | None]] = [pool.submit(one, i) for i in todo]
+        pending = set(futures)
+        interrupt: KeyboardInterrupt | None = None
+        while pending:
+            try:
+                pending = wait(pending, return_when=FIRST_COMPLETED).not_done
+            except KeyboardInterrupt as caught:
+                stop.set()
+                interrupt = caught
+    if interrupt is not None:
+        raise interrupt
+    return [outcome for future in futures if (outcome := future.result()) is not None]

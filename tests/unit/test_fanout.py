@@ -1,0 +1,87 @@
+"""Bounded parallel work."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+
+import pytest
+
+from shardctl import fanout
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    gate = threading.Event()
+
+    def work(n: int) -> int:
+        if n == 0:
+            assert gate.wait(5)
+        else:
+            gate.set()
+        return n * n
+
+    assert [o.result() for o in fanout.run(range(3), work, width=3)] == [0, 1, 4]
+
+
+def test_an_items_error_is_its_own() -> None:
+    outcomes = fanout.run([1, 0, 2], lambda n: 2 // n, width=2)
+    assert [o.value for o in outcomes] == [2, None, 1]
+    assert isinstance(outcomes[1].error, ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        outcomes[1].result()
+
+
+def test_no_more_run_at_once_than_the_width() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+    barrier = threading.Barrier(2)
+
+    def work(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait(5)
+        with lock:
+            running -= 1
+
+    fanout.run(range(6), work, width=2)
+    assert most == 2
+
+
+def test_after_a_stop_what_has_not_begun_is_left_out() -> None:
+    stop = threading.Event()
+
+    def work(n: int) -> int:
+        stop.set()
+        return n
+
+    assert [o.item for o in fanout.run(range(5), work, width=1, stop=stop)] == [0]
+
+
+def test_ctrl_c_waits_for_what_runs_and_is_raised_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, release, ended = threading.Event(), threading.Event(), []
+    wait = concurrent.futures.wait
+    interrupted = False
+
+    def interrupt_once(*arguments: object, **options: object) -> object:
+        nonlocal interrupted
+        if not interrupted:
+            assert began.wait(5)
+            interrupted = True
+            release.set()
+            raise KeyboardInterrupt
+        return wait(*arguments, **options)  # type: ignore[arg-type]  # as they came
+
+    def work(n: int) -> None:
+        began.set()
+        assert release.wait(5)
+        ended.append(n)
+
+    monkeypatch.setattr(fanout, "wait", interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        fanout.run(range(5), work, width=1)
+    assert ended in ([0], [0, 1])
+
+
+def test_nothing_to_do_is_no_work() -> None:
+    assert fanout.run([], lambda n: n, width=4) == []
