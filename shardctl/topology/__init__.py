@@ -1,0 +1,1 @@
+"""The topology: what should be, as one file says it."""

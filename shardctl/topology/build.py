@@ -1,0 +1,125 @@
+"""What a valid file says, as the values of `model`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.topology.fields import epoch_ms, milliseconds
+from shardctl.topology.model import (
+    Control,
+    Database,
+    IdSettings,
+    MoveSettings,
+    Node,
+    NodeName,
+    Pooler,
+    PoolerName,
+    ShardId,
+    Ssh,
+    Topology,
+)
+
+if TYPE_CHECKING:
+    from shardctl.topology.spec import (
+        ControlSection,
+        FileSection,
+        NodeSection,
+        PoolerSection,
+        SshSection,
+    )
+
+
+def build(file: FileSection, path: Path, folder: Path) -> Topology:
+    """Make a topology of a file that all rules have passed; expands its ranges."""
+    database = file.database
+    return Topology(
+        path=path,
+        cluster=file.cluster,
+        shard_count=file.shards.count,
+        schema_pattern=file.shards.pattern,
+        id=IdSettings(
+            epoch_ms=epoch_ms(file.id.epoch),
+            tick_ms=milliseconds(file.id.tick),
+            time_bits=file.id.bits.time,
+            shard_bits=file.id.bits.shard,
+            sequence_bits=file.id.bits.sequence,
+            generator=file.id.generator,
+        ),
+        database=Database(
+            name=database.name,
+            user=database.user,
+            app_roles=tuple(database.app_roles),
+            replication_user=database.replication_user or database.user,
+            migrations=_path(database.migrations, folder),
+            options=database.options,
+        ),
+        nodes={NodeName(n): _node(NodeName(n), node, folder) for n, node in file.nodes.items()},
+        poolers={
+            PoolerName(n): _pooler(PoolerName(n), pooler, folder, database.user)
+            for n, pooler in file.poolers.items()
+        },
+        move=MoveSettings(max_pause=file.move.max_pause, retain=file.move.retain),
+    )
+
+
+def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
+    return Node(
+        name=name,
+        host=node.host,
+        port=node.port,
+        shards=tuple(
+            ShardId(s) for first, last in sorted(node.shards) for s in range(first, last + 1)
+        ),
+        data_directory=_path(node.data_directory, folder),
+        bin_directory=_path(node.bin_directory, folder),
+        os_user=node.os_user,
+        settings=node.settings,
+        pooler_host=node.pooler_host or node.host,
+        ssh=_ssh(node.ssh, folder),
+        control=_control(node.control),
+    )
+
+
+def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) -> Pooler:
+    return Pooler(
+        name=name,
+        host=pooler.host,
+        port=pooler.port,
+        config=_absolute(pooler.config, folder),
+        databases_file=_path(pooler.databases_file, folder),
+        admin_user=pooler.admin_user or user,
+        aliases=tuple(pooler.aliases),
+        os_user=pooler.os_user,
+        ssh=_ssh(pooler.ssh, folder),
+    )
+
+
+def _ssh(ssh: SshSection | None, folder: Path) -> Ssh | None:
+    if ssh is None:
+        return None
+    key_file = None if ssh.key_file is None else os.path.expanduser(ssh.key_file)  # noqa: PTH111  # an unknown ~user is no error here
+    return Ssh(
+        host=ssh.host,
+        user=ssh.user,
+        port=ssh.port,
+        key_file=_path(key_file, folder),
+        accept_new=ssh.accept_new,
+    )
+
+
+def _control(control: ControlSection | None) -> Control | None:
+    if control is None:
+        return None
+    return Control(
+        start=control.start, stop=control.stop, reload=control.reload, status=control.status
+    )
+
+
+def _path(text: str | None, folder: Path) -> Path | None:
+    return None if text is None else _absolute(text, folder)
+
+
+def _absolute(text: str, folder: Path) -> Path:
+    return Path(os.path.abspath(folder / text))  # noqa: PTH100  # pathlib keeps `..`

@@ -1,0 +1,117 @@
+"""Change scalars of a YAML text in place; every other character stays."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import ShardctlError
+from shardctl.topology import marks
+from shardctl.topology.problems import dotted
+from shardctl.topology.syntax import BadYaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.topology.problems import Loc
+
+_BOM = "\ufeff"
+# Narrower than YAML: what is plain here is plain for every reader, in braces too.
+_PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
+_PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+"""What some reader takes for something else than text."""
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+
+
+class ScalarNotEditable(ShardctlError):
+    """A value cannot be changed in place; holds the path and why."""
+
+    def __init__(self, path: tuple[str, ...], why: str) -> None:
+        super().__init__(
+            f"{dotted(path)} cannot be changed in place: {why}",
+            hint="change the file by hand",
+        )
+        self.path = path
+        self.why = why
+
+
+def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
+    """Give `text` with the scalars at these paths replaced.
+
+    `text` is the file decoded, with its line breaks and byte order mark as they are. An old
+    scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
+    ScalarNotEditable where a path has no scalar of its own (missing, empty, a list, a block,
+    an alias, behind an anchor or a tag), or where the text is no YAML.
+    """
+    start = len(_BOM) if text.startswith(_BOM) else 0
+    body = text[start:]
+    document = _read(body, values)
+    spans = []
+    for path, value in values.items():
+        part = _part(document, path)
+        spans.append((part.mark.index, part.end, _write(value, part)))
+    edited = body
+    for first, end, new in sorted(spans, reverse=True):
+        edited = edited[:first] + new + edited[end:]
+    _prove(document, _read(edited, values), values)
+    return text[:start] + edited
+
+
+def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
+    try:
+        document = marks.read(text)
+    except BadYaml as error:
+        why = f"line {error.mark.line}: {error.message}"
+        raise ScalarNotEditable(next(iter(values), ()), why) from error
+    if document.flaws:
+        mark, flaw = document.flaws[0]
+        why = f"line {mark.line}: {flaw.message}"
+        raise ScalarNotEditable(next(iter(values), ()), why)
+    return document
+
+
+def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
+    part = document.values.get(path)
+    if part is None:
+        raise ScalarNotEditable(path, "the file has no such key")
+    if path in document.aliased:
+        raise ScalarNotEditable(path, "it is an alias")
+    if part.items is not None or part.entries is not None:
+        raise ScalarNotEditable(path, "it is not a single value")
+    if not part.bare:
+        raise ScalarNotEditable(path, "it has an anchor or a tag")
+    if part.style in {"|", ">"}:
+        raise ScalarNotEditable(path, "it is a block of text")
+    if part.end == part.mark.index:
+        raise ScalarNotEditable(path, "it is empty")
+    return part
+
+
+def _write(value: str, part: marks.Part) -> str:
+    if part.style == "'" and value.isprintable():
+        return "'" + value.replace("'", "''") + "'"
+    safe = _PLAIN if part.flow else _PLAIN_WITH_COMMA
+    if part.style or not safe.fullmatch(value):
+        return _double(value)
+    return _double(value) if value.lower() in _WORDS else value
+
+
+def _double(value: str) -> str:
+    return '"' + "".join(_ESCAPES.get(c) or _printable(c) for c in value) + '"'
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else f"\\U{ord(character):08X}"
+
+
+def _prove(
+    before: marks.Document, after: marks.Document, values: Mapping[tuple[str, ...], str]
+) -> None:
+    """Raise unless the edited text says the new values and nothing else has changed."""
+    expected: dict[Loc, str | None] = {path: part.text for path, part in before.values.items()}
+    new: Mapping[Any, str] = values
+    expected.update(new)
+    found = {path: part.text for path, part in after.values.items()}
+    if found != expected:
+        raise ScalarNotEditable(next(iter(values), ()), "the edited text would read differently")

@@ -1,0 +1,174 @@
+"""Values of the file, from text to what they mean; each raises ValueError with a sentence."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from shardctl.topology import ranges
+from shardctl.topology.names import MAX_IDENTIFIER, SchemaPattern
+from shardctl.topology.problems import shown
+
+MAX_SHARDS = 1_000_000
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_DAYS = 36_500
+
+HANDLE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$"
+"""The name of a node or a pooler."""
+DURATION_PATTERN = r"^[0-9]{1,13}(ms|s|m|h|d)$"
+EPOCH_PATTERN = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)? ?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?$"
+)
+SHARDS_PATTERN = r"^ *(none|[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)*) *$"
+
+
+def text(value: object) -> str:
+    """Take a single value that says something, in one line."""
+    if isinstance(value, dict | list):
+        kind = "keys and values" if isinstance(value, dict) else "a list"
+        raise ValueError(f"expects a single value, not {kind}")  # noqa: TRY004  # pydantic takes ValueError only
+    if value is None or not str(value).strip():
+        raise ValueError("is empty")
+    if "\0" in str(value) or "\n" in str(value):
+        raise ValueError("holds no line break and no zero byte")
+    return str(value)
+
+
+def setting(value: object) -> str:
+    """Take the value of a parameter; the empty text, in quotes, is one too."""
+    return "" if value == "" else text(value)
+
+
+def _whole(value: object, low: int, high: int, noun: str) -> int:
+    found = text(value)
+    if not re.fullmatch("[0-9]{1,15}", found) or not low <= int(found) <= high:
+        raise ValueError(f"{shown(found)[1:-1]} is not {noun} ({low}-{high})")
+    return int(found)
+
+
+def port(value: object) -> int:
+    """Read a port.
+
+    >>> port("6101")
+    6101
+    """
+    return _whole(value, 1, 65535, "a port")
+
+
+def bits(value: object) -> int:
+    """Read a number of bits; the sum is judged elsewhere."""
+    return _whole(value, 1, 62, "a number of bits")
+
+
+def count(value: object) -> int:
+    """Read a number of shards."""
+    return _whole(value, 1, MAX_SHARDS, "a number of shards")
+
+
+def name(value: object) -> str:
+    """Read a name as PostgreSQL keeps them."""
+    found = text(value)
+    if len(found.encode()) > MAX_IDENTIFIER:
+        size = len(found.encode())
+        raise ValueError(f"{shown(found)} is {size} bytes long; a name has at most 63")
+    return found
+
+
+def database_name(value: object) -> str:
+    """Read the name of a database that one can connect to and change."""
+    found = name(value)
+    if found in {"template0", "template1"}:
+        raise ValueError(f"{found} is what PostgreSQL copies new databases from; name another")
+    return found
+
+
+def host(value: object) -> str:
+    """Read one host: a name, an address, or the folder of a socket.
+
+    What is refused is not shown, for it may be a URL with a password in it.
+    """
+    found = text(value)
+    if re.search(r"[\s,@]|://", found):
+        raise ValueError("is not one host name or address (no URL, no list, no blanks)")
+    return found
+
+
+def path(value: object) -> str:
+    """Read a path; it is made absolute elsewhere."""
+    found = text(value)
+    if found.startswith("~"):
+        raise ValueError(f"{shown(found)}: ~ is not expanded here; write the whole path")
+    return found
+
+
+def duration(value: object) -> timedelta:
+    """Read a duration.
+
+    >>> duration("150ms"), duration("7d")
+    (datetime.timedelta(microseconds=150000), datetime.timedelta(days=7))
+    """
+    found = text(value)
+    match = re.fullmatch("([0-9]{1,13})(ms|s|m|h|d)", found)
+    if match is None:
+        raise ValueError(f"{shown(found)} is not a duration such as 150ms, 5s, 10m, 24h or 7d")
+    milliseconds = int(match[1]) * _UNITS[match[2]]
+    if milliseconds > _LONGEST_DAYS * _UNITS["d"]:
+        raise ValueError(f"{shown(found)} is longer than {_LONGEST_DAYS}d")
+    return timedelta(milliseconds=milliseconds)
+
+
+def positive_duration(value: object) -> timedelta:
+    """Read a duration above zero."""
+    found = duration(value)
+    if not found:
+        raise ValueError(f"{shown(value)} is no time at all; write 1ms or more")
+    return found
+
+
+def epoch(value: object) -> datetime:
+    """Read a time in whole milliseconds that is not in the future; without a zone it is UTC.
+
+    >>> epoch("2011-08-24T21:07:01.721Z") == epoch("2011-08-24 23:07:01.721+02:00")
+    True
+    """
+    found = text(value)
+    try:
+        if not re.fullmatch(EPOCH_PATTERN, found):
+            raise ValueError  # noqa: TRY301  # one message for both ways to be no time
+        compact = found.upper().replace(" ", "T", 1).replace(" ", "")
+        moment = datetime.fromisoformat(compact)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        future = moment > datetime.now(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{shown(found)} is not a time such as 2011-08-24T21:07:01.721Z") from None
+    fraction = re.search(r"\.([0-9]+)", found)
+    if fraction and fraction[1][3:].strip("0"):
+        raise ValueError(f"{shown(found)} is finer than a millisecond; three decimals are enough")
+    if future:
+        raise ValueError(f"{shown(found)} lies in the future; ids count from a time that has been")
+    return moment
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Count the milliseconds from 1970 to `moment`."""
+    return (moment - _UNIX_EPOCH) // _MILLISECOND
+
+
+def milliseconds(length: timedelta) -> int:
+    """Count the milliseconds of a duration."""
+    return length // _MILLISECOND
+
+
+def schema_pattern(value: object) -> SchemaPattern:
+    """Read how schemas are named; their length is judged elsewhere."""
+    return SchemaPattern.parse(text(value))
+
+
+def shard_ranges(value: object) -> tuple[ranges.Range, ...]:
+    """Read a list of shards, not expanded."""
+    if isinstance(value, list):
+        raise ValueError('expects one value such as "0-3,17", or none, not a list')  # noqa: TRY004  # pydantic takes ValueError only
+    return ranges.parse(text(value))

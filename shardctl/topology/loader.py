@@ -1,0 +1,118 @@
+"""A topology file into a `Topology`, or everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardctl.topology import marks, placement, rules, wording
+from shardctl.topology.build import build
+from shardctl.topology.problems import (
+    Finding,
+    Loc,
+    Problem,
+    TopologyInvalid,
+    TopologyMissing,
+    dotted,
+)
+from shardctl.topology.spec import FileSection
+from shardctl.topology.syntax import BadYaml, Mark, decode
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Topology
+
+__all__ = ["Problem", "TopologyInvalid", "TopologyMissing", "json_schema", "load", "parse"]
+
+_EMPTY = "the file is empty; `shardctl sandbox new` writes one to begin with"
+
+
+def load(path: Path) -> Topology:
+    """Read a file; raises TopologyMissing, or TopologyInvalid with every problem."""
+    hint = (
+        "name a file with --topology or $SHARDCTL_TOPOLOGY, or make one with `shardctl sandbox new`"
+    )
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise TopologyMissing(path, "there is no such file", hint=hint) from None
+    except IsADirectoryError:
+        hint = f"name the file in it, such as --topology {path / 'topology.yaml'}"
+        raise TopologyMissing(path, "is a directory, not a file", hint=hint) from None
+    except PermissionError:
+        hint = "make it readable for the user who runs shardctl"
+        raise TopologyMissing(path, "may not be read", hint=hint) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise TopologyMissing(path, f"cannot be read: {why}", hint=hint) from error
+    return parse(content, path)
+
+
+def parse(content: bytes, path: Path) -> Topology:
+    """Read a file's content; relative paths in it are relative to the folder of `path`.
+
+    Raises TopologyInvalid with every problem, by line.
+    """
+    try:
+        document = marks.read(decode(content))
+    except BadYaml as error:
+        raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
+    if document.empty or (document.data is None and not document.flaws):
+        raise _invalid(path, [(Mark(0, 1, 1), Finding((), _EMPTY))])
+    if not isinstance(document.data, dict):
+        top = Finding((), "the top level is no mapping; it begins with `cluster: NAME`")
+        raise _invalid(path, [*document.flaws, (document.place(top), top)])
+    folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
+    content_model, findings = _findings(document, folder)
+    if findings or content_model is None:
+        raise _invalid(path, findings)
+    return build(content_model, path, Path(folder))
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema (draft 2020-12) of the file, for editors."""
+    schema = FileSection.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema} | {
+        "title": "topology.yaml"
+    }
+
+
+def _findings(
+    document: marks.Document, folder: str
+) -> tuple[FileSection | None, list[tuple[Mark, Finding]]]:
+    data = document.data
+    model, found = wording.findings(data)
+    secret = list(rules.passwords(data))
+    found += rules.shards_and_ids(data)
+    found += rules.handles(data)
+    found += rules.parameters(data)
+    found += placement.ownership(data)
+    found += placement.addresses(data)
+    found += placement.directories(data, folder)
+    hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
+    if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
+        # A node or its shards were skipped: nobody knows what is missing.
+        found = [f for f in found if f.loc != ("nodes",)]
+    kept = [f for f in found if not _within(f.loc, hidden) and not _merged(f, document)]
+    return model, document.flaws + [(document.place(f), f) for f in [*secret, *kept]]
+
+
+def _within(loc: Loc, hidden: set[Loc]) -> bool:
+    """Tell whether a password stands at or above `loc`: nothing more is said of it."""
+    return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
+
+
+def _merged(finding: Finding, document: marks.Document) -> bool:
+    """Tell whether a finding only follows from a merge key, which is reported itself."""
+    loc = finding.loc
+    if "<<" in loc:
+        return True
+    return finding.message.startswith("missing") and (*loc[:-1], "<<") in document.keys
+
+
+def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:
+    problems = {
+        Problem(str(path), mark.line, mark.column, dotted(finding.loc), finding.message)
+        for mark, finding in findings
+    }
+    return TopologyInvalid(tuple(sorted(problems)))

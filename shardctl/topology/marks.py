@@ -1,0 +1,230 @@
+"""YAML to plain data in which every scalar is its own text, and where each stands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from shardctl.topology.problems import Finding, Loc
+from shardctl.topology.syntax import TABBED, BadYaml, Mark, check_characters, explain, tabs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_DEPTH = 30
+_MAX_ALIASED = 10_000
+"""Values that aliases may add; a file that needs more is an attack or a mistake."""
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_TAG = "tag:yaml.org,2002:"
+_CORE_TAGS = frozenset({_TAG + t for t in ("str", "int", "float", "bool", "null", "timestamp")})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the file: a scalar (`text`, None for null), a list or a mapping."""
+
+    mark: Mark
+    end: int
+    text: str | None = None
+    items: tuple[Part, ...] | None = None
+    entries: tuple[tuple[Part, Part], ...] | None = None
+    style: str = ""
+    flow: bool = False
+    """Stands within braces or brackets."""
+    bare: bool = True
+    """Has neither an anchor nor a tag."""
+
+
+@dataclass(slots=True)
+class Document:
+    """A file's data, and by path the marks of its keys and the parts of its values."""
+
+    data: Any = None
+    empty: bool = True
+    keys: dict[Loc, Mark] = field(default_factory=dict)
+    values: dict[Loc, Part] = field(default_factory=dict)
+    aliased: set[Loc] = field(default_factory=set)
+    flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
+    """What YAML allows and a topology does not: keys that stand twice, merge keys, tags."""
+
+    def place(self, finding: Finding) -> Mark:
+        """Give the mark of a finding, or of the nearest parent that the file has."""
+        loc, at = finding.loc, finding.at
+        while loc:
+            if loc in self.values and (at == "value" or loc not in self.keys):
+                return self.values[loc].mark
+            if loc in self.keys:
+                return self.keys[loc]
+            loc, at = loc[:-1], "key"
+        root = self.values.get(())
+        return root.mark if root else Mark(0, 1, 1)
+
+
+def read(text: str) -> Document:
+    """Read YAML without a byte order mark; raises BadYaml where it is none."""
+    check_characters(text)
+    document = Document()
+    builder = _Builder(text, document)
+    try:
+        root = builder.stream()
+    except yaml.YAMLError as error:
+        raise explain(error, text) from error
+    document.flaws += [(mark, Finding((), TABBED)) for mark in tabs(text, builder.inside)]
+    if root is not None:
+        document.empty = False
+        document.data = _Flattener(document).value(root, (), via_alias=False)
+    return document
+
+
+class _Builder:
+    """Makes parts of events, bounded in depth; an alias is the part that it names."""
+
+    def __init__(self, text: str, document: Document) -> None:
+        self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
+        self.document = document
+        self.anchors: dict[str, Part | None] = {}
+        self.inside: set[int] = set()
+        """Lines within a scalar, whose leading blanks are no indentation."""
+
+    def stream(self) -> Part | None:
+        """Read the one document; None when there is none."""
+        root: Part | None = None
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    self._flaw(_mark(event), (), "a second YAML document; the file holds one")
+                    break
+                root = self._part(next(self.events), (), 0, flow=False)
+        return root
+
+    def _flaw(self, mark: Mark, loc: Loc, message: str) -> None:
+        self.document.flaws.append((mark, Finding(loc, message, "key")))
+
+    def _part(self, event: Any, loc: Loc, depth: int, *, flow: bool) -> Part:
+        mark = _mark(event)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, mark)
+        if depth > _MAX_DEPTH:
+            raise BadYaml(mark, f"nested deeper than {_MAX_DEPTH} levels")
+        if event.anchor:
+            self.anchors[event.anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            part = self._scalar(event, mark, loc, flow=flow)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            part = self._sequence(event, mark, loc, depth)
+        else:
+            part = self._mapping(event, mark, loc, depth)
+        if event.anchor:
+            self.anchors[event.anchor] = part
+        return part
+
+    def _alias(self, event: Any, mark: Mark) -> Part:
+        if event.anchor not in self.anchors:
+            # No name is shown: it may be an unquoted password that begins with *.
+            raise BadYaml(
+                mark, "an alias without an anchor; put a value that begins with * in quotes"
+            )
+        part = self.anchors[event.anchor]
+        if part is None:
+            raise BadYaml(mark, "an alias within its own anchor")
+        # A wrapper tells an alias from the part itself, and keeps the part's own mark.
+        return Part(part.mark, part.end, items=(part,), style="*", bare=False)
+
+    def _tag(self, event: Any, mark: Mark, loc: Loc, known: frozenset[str]) -> None:
+        if event.tag and event.tag != "!" and event.tag not in known:
+            self._flaw(
+                mark, loc, "a tag means nothing here; put a value that begins with ! in quotes"
+            )
+
+    def _scalar(self, event: Any, mark: Mark, loc: Loc, *, flow: bool) -> Part:
+        self._tag(event, mark, loc, _CORE_TAGS)
+        self.inside.update(range(event.start_mark.line + 2, event.end_mark.line + 2))
+        if _SURROGATE.search(event.value):
+            raise BadYaml(mark, "an escape that stands for no character")
+        style = event.style or ""
+        null = not style and not event.tag and event.value in _NULLS
+        text = None if null else event.value
+        bare = not event.anchor and not event.tag
+        return Part(mark, _end(event), text, style=style, flow=flow, bare=bare)
+
+    def _sequence(self, event: Any, mark: Mark, loc: Loc, depth: int) -> Part:
+        self._tag(event, mark, loc, frozenset({_TAG + "seq"}))
+        items: list[Part] = []
+        while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
+            here = (*loc, len(items))
+            items.append(self._part(inner, here, depth + 1, flow=bool(event.flow_style)))
+        return Part(mark, _end(inner), items=tuple(items))
+
+    def _mapping(self, event: Any, mark: Mark, loc: Loc, depth: int) -> Part:
+        self._tag(event, mark, loc, frozenset({_TAG + "map"}))
+        flow = bool(event.flow_style)
+        entries: dict[str, tuple[Part, Part]] = {}
+        while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
+            key = self._part(inner, loc, depth + 1, flow=flow)
+            # A key's text is its event's: `~`, `on` and `1` are names like any other.
+            name = inner.value if isinstance(inner, yaml.ScalarEvent) else None
+            here = loc if name is None else (*loc, name)
+            value = self._part(next(self.events), here, depth + 1, flow=flow)
+            if name is None:
+                self._flaw(_mark(inner), loc, "a key that is no single word")
+            elif name in entries:
+                first = entries[name][0].mark.line
+                self._flaw(key.mark, here, f"stands twice; the first is in line {first}")
+            else:
+                entries[name] = (key, value)
+                if name == "<<":
+                    self._flaw(key.mark, here, "merge keys are not read; write the keys out")
+        return Part(
+            mark,
+            _end(inner),
+            entries=tuple((_named(key, name), value) for name, (key, value) in entries.items()),
+        )
+
+
+class _Flattener:
+    """Makes plain data of parts, and notes by path where each stands."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.aliased = 0
+
+    def value(self, part: Part, loc: Loc, *, via_alias: bool) -> Any:
+        if part.style == "*" and part.items:
+            return self.value(part.items[0], loc, via_alias=True)
+        if via_alias:
+            self.document.aliased.add(loc)
+            self.aliased += 1
+            if self.aliased > _MAX_ALIASED:
+                raise BadYaml(part.mark, f"aliases add more than {_MAX_ALIASED} values")
+        self.document.values[loc] = part
+        if part.items is not None:
+            return [
+                self.value(item, (*loc, place), via_alias=via_alias)
+                for place, item in enumerate(part.items)
+            ]
+        if part.entries is None:
+            return part.text
+        data = {}
+        for key, value in part.entries:
+            here = (*loc, str(key.text))
+            self.document.keys[here] = key.mark
+            data[key.text] = self.value(value, here, via_alias=via_alias)
+        return data
+
+
+def _mark(event: Any) -> Mark:
+    mark = event.start_mark
+    return Mark(mark.index, mark.line + 1, mark.column + 1)
+
+
+def _end(event: Any) -> int:
+    return int(event.end_mark.index)
+
+
+def _named(key: Part, name: str) -> Part:
+    return Part(key.mark, key.end, name)

@@ -1,0 +1,137 @@
+"""The topology as values: what the loader gives and everything else takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta  # noqa: TC003  # a field type that readers resolve
+from pathlib import Path  # noqa: TC003  # same
+from typing import TYPE_CHECKING, Literal, NewType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.topology.names import SchemaPattern
+
+ShardId = NewType("ShardId", int)
+NodeName = NewType("NodeName", str)
+PoolerName = NewType("PoolerName", str)
+
+Generator = Literal["strict", "classic"]
+AliasKind = Literal["shard", "node"]
+
+
+@dataclass(frozen=True, slots=True)
+class IdSettings:
+    """How ids are laid out (`ids.Layout` computes with it) and which generator makes them."""
+
+    epoch_ms: int
+    tick_ms: int
+    time_bits: int
+    shard_bits: int
+    sequence_bits: int
+    generator: Generator
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The one database of the cluster and its roles."""
+
+    name: str
+    user: str
+    app_roles: tuple[str, ...]
+    replication_user: str
+    migrations: Path | None
+    options: Mapping[str, str]
+    """Further libpq keywords, never a password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How to reach a host; None stands for what `~/.ssh/config` says."""
+
+    host: str | None
+    user: str | None
+    port: int | None
+    key_file: Path | None
+    accept_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Commands that start, stop, reload and report a server; None means pg_ctl."""
+
+    start: str | None
+    stop: str | None
+    reload: str | None
+    status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One PostgreSQL server and the shards that it should own, ascending."""
+
+    name: NodeName
+    host: str
+    port: int
+    shards: tuple[ShardId, ...]
+    data_directory: Path | None
+    bin_directory: Path | None
+    os_user: str | None
+    settings: Mapping[str, str]
+    pooler_host: str
+    """How poolers reach the node; the same as `host` unless the file says otherwise."""
+    ssh: Ssh | None
+    control: Control | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pooler:
+    """One PgBouncer."""
+
+    name: PoolerName
+    host: str
+    port: int
+    config: Path
+    databases_file: Path | None
+    admin_user: str
+    aliases: tuple[AliasKind, ...]
+    os_user: str | None
+    ssh: Ssh | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSettings:
+    """Defaults for moves."""
+
+    max_pause: timedelta
+    retain: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One cluster, as its file describes it; the loader has proved that it makes sense.
+
+    Every shard from 0 to `shard_count - 1` is owned by exactly one node.
+    """
+
+    path: Path
+    cluster: str
+    shard_count: int
+    schema_pattern: SchemaPattern
+    id: IdSettings
+    database: Database
+    nodes: Mapping[NodeName, Node]
+    poolers: Mapping[PoolerName, Pooler]
+    move: MoveSettings
+
+    def schema(self, shard: ShardId) -> str:
+        """Name the schema of `shard`."""
+        return self.schema_pattern.schema(shard)
+
+    def owners(self) -> dict[ShardId, NodeName]:
+        """Map every shard to the node that should own it."""
+        return {s: node.name for node in self.nodes.values() for s in node.shards}
+
+    def owning(self) -> list[Node]:
+        """List the nodes that own shards, in the file's order."""
+        return [node for node in self.nodes.values() if node.shards]

@@ -1,0 +1,85 @@
+"""What can be wrong with a topology file, as errors that carry their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from shardctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Loc = tuple[str | int, ...]
+"""The way to a value in the file: keys, and positions in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at a path, not yet joined with the place in the file."""
+
+    loc: Loc
+    message: str
+    at: Literal["key", "value"] = "value"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong with a file; line and column count from 1, the path may be empty."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        path = f"{self.path}: " if self.path else ""
+        return f"{self.file}:{self.line}:{self.column}: {path}{self.message}"
+
+
+class TopologyInvalid(UsageError):
+    """The file was read and does not describe a cluster; holds every problem, by line."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__(
+            "\n".join(map(str, problems)),
+            hint="docs/topology.md has every key, its default and what is refused",
+        )
+        self.problems = problems
+
+
+class TopologyMissing(UsageError):
+    """There is no file to read, or it cannot be read."""
+
+    def __init__(self, path: Path, why: str, *, hint: str) -> None:
+        super().__init__(f"{path}: {why}", hint=hint)
+        self.path = path
+
+
+def shown(value: object) -> str:
+    r"""Quote a value for a message: one line, printable, not long.
+
+    >>> shown("a\nb"), shown("x" * 50)
+    ("'a\\nb'", "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'")
+    """
+    text = str(value)
+    return printable(repr(text if len(text) <= 40 else text[:40] + "..."))
+
+
+def printable(text: str) -> str:
+    r"""Escape what would break a line or move a terminal's cursor, and leave all else.
+
+    >>> printable("nodes.é.a\x1b")
+    'nodes.é.a\\x1b'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def dotted(loc: Loc) -> str:
+    """Write a path as people do.
+
+    >>> dotted(("nodes", "c", "port")), dotted(("database", "app_roles", 1))
+    ('nodes.c.port', 'database.app_roles.1')
+    """
+    return printable(".".join(str(part)[:80] for part in loc))

@@ -1,0 +1,66 @@
+"""From a shard to where it lives: schema, node, aliases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import UsageError
+from shardctl.topology import keys
+from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.topology.model import AliasKind, Node, Pooler, Topology
+
+
+class ShardNotFound(UsageError):
+    """A shard number that the topology does not have."""
+
+    def __init__(self, shard: int, count: int) -> None:
+        super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
+        self.shard = shard
+        self.count = count
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a shard lives; `poolers` pairs each pooler with the alias that leads there."""
+
+    shard: ShardId
+    schema: str
+    node: Node
+    aliases: Mapping[AliasKind, str]
+    poolers: tuple[tuple[Pooler, str], ...]
+
+
+def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, str]:
+    """Name the aliases of each kind under which a pooler may offer the shard."""
+    return {"node": f"{topology.database.name}_{node.name}", "shard": topology.schema(shard)}
+
+
+def of_shard(topology: Topology, shard: int) -> Route:
+    """Route to a shard; raises ShardNotFound."""
+    found = ShardId(shard)
+    for node in topology.nodes.values():
+        if found in node.shards:
+            return _route(topology, node, found)
+    raise ShardNotFound(shard, topology.shard_count)
+
+
+def of_key(topology: Topology, key: int) -> Route:
+    """Route an integer key."""
+    return of_shard(topology, keys.shard_of(key, topology.shard_count))
+
+
+def _route(topology: Topology, node: Node, shard: ShardId) -> Route:
+    names = aliases(topology, shard, node)
+    offered = {kind for pooler in topology.poolers.values() for kind in pooler.aliases}
+    return Route(
+        shard=shard,
+        schema=topology.schema(shard),
+        node=node,
+        aliases={kind: name for kind, name in names.items() if kind in offered},
+        poolers=tuple((p, names[p.aliases[0]]) for p in topology.poolers.values() if p.aliases),
+    )

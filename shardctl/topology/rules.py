@@ -1,0 +1,156 @@
+"""Rules between the keys of a topology; they look at raw data and take nothing for granted."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shardctl.topology import fields, names
+from shardctl.topology.options import (
+    ELSEWHERE,
+    KEYWORDS,
+    NO_PASSWORDS,
+    NO_SECRETS,
+    SECRETS,
+    asks_password,
+    holds_password,
+)
+from shardctl.topology.problems import Finding, Loc, shown
+from shardctl.topology.wording import suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+T = TypeVar("T")
+_DEFAULT_BITS = {"time": "41", "shard": "13", "sequence": "10"}
+_STRICT_TIME_BITS = 56
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
+
+
+def dig(data: Any, *path: str) -> Any:
+    """Follow a path through raw data; None where it ends early."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def section(data: Any, *path: str) -> dict[str, Any]:
+    """Give the mapping at a path, or an empty one."""
+    found = dig(data, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def tried(read: Callable[[object], T], value: object) -> T | None:
+    """Read a value; None where it is wrong, which pydantic reports."""
+    try:
+        return read(value)
+    except ValueError:
+        return None
+
+
+def passwords(data: Any, loc: Loc = ()) -> Iterator[Finding]:
+    """Find every key and every value that is or holds a password; no message shows one."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            here = (*loc, key)
+            # A node may be called password-db: only what has a value there can be one.
+            named = loc in {("nodes",), ("poolers",)} and isinstance(value, dict)
+            if asks_password(key) and not named:
+                yield Finding(here, NO_PASSWORDS, "key")
+            elif loc == ("database", "options") and key in SECRETS:
+                yield Finding(here, NO_SECRETS, "key")
+            else:
+                yield from passwords(value, here)
+    elif isinstance(data, list):
+        for place, value in enumerate(data):
+            yield from passwords(value, (*loc, place))
+    elif isinstance(data, str) and holds_password(data):
+        yield Finding(loc, NO_PASSWORDS)
+
+
+def remnants(data: Any, secrets: Iterable[Finding]) -> set[Loc]:
+    """List the keys that may be pieces of a password: {password: a,b} is two keys for YAML."""
+    found: set[Loc] = set()
+    for finding in secrets:
+        *above, last = finding.loc
+        # Lists hold no secrets' keys, so that the way down is keys only, or ends early.
+        keys = list(section(data, *map(str, above)))
+        for key in keys[keys.index(str(last)) + 1 :] if last in keys else []:
+            if dig(data, *map(str, above), key) is None:
+                found.add((*above, key))
+    return found
+
+
+def shards_and_ids(data: Any) -> Iterator[Finding]:
+    """Check the number of shards, their schemas and the bits of an id against each other."""
+    given = section(data, "id", "bits")
+    bits = {
+        key: tried(fields.bits, default if given.get(key) is None else given[key])
+        for key, default in _DEFAULT_BITS.items()
+    }
+    time, shard, sequence = bits["time"], bits["shard"], bits["sequence"]
+    count = tried(fields.count, dig(data, "shards", "count"))
+    if shard is not None and count is not None and count > 2**shard:
+        yield Finding(
+            ("shards", "count"),
+            f"{count} shards do not fit in {shard} bits (id.bits.shard): at most {2**shard}",
+        )
+    if time is not None and shard is not None and sequence is not None:
+        yield from _sum(data, time, shard, sequence)
+    pattern = tried(fields.schema_pattern, dig(data, "shards", "schema"))
+    if pattern is not None and count is not None:
+        size = len(pattern.schema(count - 1).encode())
+        if size > names.MAX_IDENTIFIER:
+            yield Finding(
+                ("shards", "schema"),
+                f"the schema of shard {count - 1} would have a name of {size} bytes; at most 63",
+            )
+
+
+def _sum(data: Any, time: int, shard: int, sequence: int) -> Iterator[Finding]:
+    total = time + shard + sequence
+    if total > 64:
+        yield Finding(
+            ("id", "bits"),
+            f"time {time} + shard {shard} + sequence {sequence} are {total} bits; an id has 64",
+        )
+        return
+    # The topmost of 64 bits is the sign: an id never uses it.
+    usable = time if total < 64 else time - 1
+    strict = dig(data, "id", "generator") in {None, "strict"}
+    if strict and usable > _STRICT_TIME_BITS:
+        yield Finding(
+            ("id", "bits", "time"),
+            f"{time} leaves the strict generator no room for its block number;"
+            f" at most {_STRICT_TIME_BITS + (total == 64)}, or `generator: classic`",
+        )
+
+
+def handles(data: Any) -> Iterator[Finding]:
+    """Check the names of nodes and poolers."""
+    for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
+        for name in section(data, kind):
+            if not re.fullmatch(fields.HANDLE_PATTERN[:-1], name):
+                yield Finding(
+                    (kind, name),
+                    f"{shown(name)} is no name for a {noun}: at most 40 letters, digits, _ . -,"
+                    " beginning with a letter or a digit",
+                    "key",
+                )
+
+
+def parameters(data: Any) -> Iterator[Finding]:
+    """Check the names of libpq's keywords and of server parameters."""
+    for key in section(data, "database", "options"):
+        here = ("database", "options", key)
+        if key in ELSEWHERE:
+            yield Finding(here, f"stands elsewhere in the file: {ELSEWHERE[key]}", "key")
+        elif key not in KEYWORDS:
+            near = suggestion(key, sorted(KEYWORDS))
+            near = near if near.startswith("did") else "see libpq's parameter key words"
+            yield Finding(here, f"is no keyword of libpq; {near}", "key")
+    for name in section(data, "nodes"):
+        for key in section(data, "nodes", name, "settings"):
+            if not _PARAMETER.fullmatch(key):
+                loc: Loc = ("nodes", name, "settings", key)
+                yield Finding(loc, f"{shown(key)} is no name of a server parameter", "key")

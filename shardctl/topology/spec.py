@@ -1,0 +1,229 @@
+"""The file's shape: its keys, what they mean and their defaults. The JSON Schema is made of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+
+from shardctl.topology import fields, names, options, ranges
+
+_NAMES: Any = {"propertyNames": {"pattern": fields.HANDLE_PATTERN}}
+_OPTIONS: Any = {"propertyNames": {"enum": sorted(options.KEYWORDS)}}
+_SCALAR = {"type": ["string", "number", "boolean"]}
+
+
+def _plain(read: Any, schema: dict[str, Any]) -> tuple[Any, Any]:
+    return PlainValidator(read), WithJsonSchema(schema)
+
+
+Text = Annotated[str, *_plain(fields.text, {"type": "string", "minLength": 1})]
+Name = Annotated[str, *_plain(fields.name, {"type": "string", "minLength": 1, "maxLength": 63})]
+DatabaseName = Annotated[
+    str,
+    *_plain(
+        fields.database_name,
+        {"type": "string", "minLength": 1, "maxLength": 63, "not": {"pattern": "^template[01]$"}},
+    ),
+]
+Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": r"^[^\s,@]+$"})]
+Port = Annotated[int, *_plain(fields.port, {"type": "integer", "minimum": 1, "maximum": 65535})]
+Bits = Annotated[int, *_plain(fields.bits, {"type": "integer", "minimum": 1, "maximum": 62})]
+Count = Annotated[
+    int,
+    *_plain(fields.count, {"type": "integer", "minimum": 1, "maximum": fields.MAX_SHARDS}),
+]
+LocalPath = Annotated[str, *_plain(fields.path, {"type": "string", "pattern": "^[^~]"})]
+_DURATION = {"type": "string", "pattern": fields.DURATION_PATTERN}
+Duration = Annotated[timedelta, *_plain(fields.duration, _DURATION)]
+PositiveDuration = Annotated[timedelta, *_plain(fields.positive_duration, _DURATION)]
+Epoch = Annotated[
+    datetime, *_plain(fields.epoch, {"type": "string", "pattern": fields.EPOCH_PATTERN})
+]
+Pattern = Annotated[
+    names.SchemaPattern,
+    *_plain(fields.schema_pattern, {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}),
+]
+Shards = Annotated[
+    tuple[ranges.Range, ...],
+    *_plain(
+        fields.shard_ranges,
+        {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0},
+    ),
+]
+Setting = Annotated[str, *_plain(fields.setting, _SCALAR)]
+
+
+def _written(default: str) -> Any:
+    """Give a default as the file would; it is read like a value, and shown so in the schema."""
+    return default
+
+
+def _aliases(value: object) -> object:
+    if isinstance(value, list) and not value:
+        raise ValueError("is empty; list node, shard or both")
+    if isinstance(value, list) and len(value) != len(set(map(str, value))):
+        raise ValueError("names one kind twice")
+    return value
+
+
+class _Section(BaseModel):
+    """A mapping with known keys; an optional key without a value counts as left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        optional = {f.alias or n for n, f in cls.model_fields.items() if not f.is_required()}
+        return {k: v for k, v in data.items() if v is not None or k not in optional}
+
+
+class ShardsSection(_Section):
+    """The shards of the cluster."""
+
+    count: Count = Field(description="number of shards, fixed for the life of the cluster")
+    pattern: Pattern = Field(
+        default=_written("shard{id}"),
+        alias="schema",
+        description="how a shard's schema is named; {id:04d} pads with zeros",
+    )
+
+
+class BitsSection(_Section):
+    """How the 64 bits of an id are split."""
+
+    time: Bits = Field(default=41, description="bits of ticks since the epoch")
+    shard: Bits = Field(default=13, description="bits of the shard's number")
+    sequence: Bits = Field(default=10, description="bits of the sequence")
+
+
+class IdSection(_Section):
+    """How ids are made."""
+
+    epoch: Epoch = Field(
+        default=_written("2011-08-24T21:07:01.721Z"),
+        description="the time from which ids count; without a zone it is UTC",
+    )
+    bits: BitsSection = Field(default_factory=BitsSection, description="the split of an id's bits")
+    tick: PositiveDuration = Field(
+        default=_written("1ms"), description="the unit of an id's time, whole milliseconds"
+    )
+    generator: Literal["strict", "classic"] = Field(
+        default="strict",
+        description="strict never repeats an id; classic is the published arithmetic",
+    )
+
+
+class DatabaseSection(_Section):
+    """The one database of the cluster, and its roles."""
+
+    name: DatabaseName = Field(description="the database, the same on every node")
+    user: Name = Field(default="postgres", description="whom shardctl logs in as")
+    app_roles: list[Name] = Field(default=[], description="who may read and write the shards")
+    replication_user: Name | None = Field(
+        default=None, description="whom a clone connects as; the user when left out"
+    )
+    migrations: LocalPath | None = Field(
+        default=None, description="the folder of numbered SQL files that run in every shard"
+    )
+    options: dict[str, Setting] = Field(
+        default={},
+        description="further libpq keywords, never a password",
+        json_schema_extra=_OPTIONS,
+    )
+
+
+class SshSection(_Section):
+    """How to reach the host; what is left out is what ~/.ssh/config says."""
+
+    host: Host | None = Field(default=None, description="the host or its name in ~/.ssh/config")
+    user: Text | None = Field(default=None, description="whom to log in as")
+    port: Port | None = Field(default=None, description="the port of its SSH server")
+    key_file: Text | None = Field(default=None, description="the private key; ~ is expanded")
+    accept_new: bool = Field(default=False, description="accept the key of a host never seen")
+
+
+class ControlSection(_Section):
+    """Commands for the server, where pg_ctl is not the way; run on its host."""
+
+    start: Text | None = Field(default=None, description="starts the server")
+    stop: Text | None = Field(default=None, description="stops the server")
+    reload: Text | None = Field(default=None, description="makes the server read its settings")
+    status: Text | None = Field(default=None, description="tells whether the server runs")
+
+
+class NodeSection(_Section):
+    """One PostgreSQL server."""
+
+    host: Host = Field(description="the host of the server")
+    port: Port = Field(description="the port of the server")
+    shards: Shards = Field(description="the shards it should own, such as 0-3,17, or none")
+    data_directory: LocalPath | None = Field(default=None, description="the server's data")
+    bin_directory: LocalPath | None = Field(default=None, description="PostgreSQL's programs")
+    os_user: Text | None = Field(default=None, description="who runs the server on its host")
+    settings: dict[str, Setting] = Field(
+        default={}, description="server parameters that a clone made here gets"
+    )
+    pooler_host: Host | None = Field(
+        default=None, description="how poolers reach the server; the host when left out"
+    )
+    ssh: SshSection | None = Field(default=None, description="how to reach the host")
+    control: ControlSection | None = Field(default=None, description="commands for the server")
+
+
+class PoolerSection(_Section):
+    """One PgBouncer."""
+
+    host: Host = Field(description="the host of the pooler")
+    port: Port = Field(description="the port of the pooler")
+    config: LocalPath = Field(description="its configuration file")
+    databases_file: LocalPath | None = Field(
+        default=None, description="the included file that shardctl owns, where not the whole"
+    )
+    admin_user: Name | None = Field(
+        default=None, description="whom the admin console knows; database.user when left out"
+    )
+    aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
+        default=["node"], min_length=1, description="what it offers: shard, node or both"
+    )
+    os_user: Text | None = Field(default=None, description="who runs the pooler on its host")
+    ssh: SshSection | None = Field(default=None, description="how to reach the host")
+
+
+class MoveSection(_Section):
+    """Defaults for moves."""
+
+    max_pause: PositiveDuration = Field(
+        default=_written("5s"), description="the longest that a cutover may hold clients"
+    )
+    retain: Duration = Field(
+        default=_written("24h"), description="how long retired schemas are kept"
+    )
+
+
+class FileSection(_Section):
+    """A cluster of sharded PostgreSQL nodes, as shardctl reads it."""
+
+    cluster: Name = Field(description="the name of the cluster")
+    shards: ShardsSection = Field(description="the shards of the cluster")
+    id: IdSection = Field(default_factory=IdSection, description="how ids are made")
+    database: DatabaseSection = Field(description="the one database and its roles")
+    nodes: dict[str, NodeSection] = Field(
+        description="the nodes by name", min_length=1, json_schema_extra=_NAMES
+    )
+    poolers: dict[str, PoolerSection] = Field(
+        default={}, description="the poolers by name", json_schema_extra=_NAMES
+    )
+    move: MoveSection = Field(default_factory=MoveSection, description="defaults for moves")

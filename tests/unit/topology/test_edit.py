@@ -1,0 +1,97 @@
+"""Editing in place: the new value is read, and every other character stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.topology import marks
+from shardctl.topology.edit import ScalarNotEditable, replace_scalars
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = (ROOT / "topology.yaml").read_bytes().decode()
+SHARDS_A = ("nodes", "a", "shards")
+SHARDS_B = ("nodes", "b", "shards")
+
+printable = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+styles = st.sampled_from(["{}", "'{}'", '"{}"'])
+around = st.text("aé€😀 #", max_size=8)
+
+
+@given(
+    value=printable,
+    style=styles,
+    comment=around,
+    flow=st.booleans(),
+    crlf=st.booleans(),
+    bom=st.booleans(),
+)
+def test_whatever_is_written_is_read_back_and_all_else_stays(
+    *, value: str, style: str, comment: str, flow: bool, crlf: bool, bom: bool
+) -> None:
+    old = style.format("0-3")
+    if flow:
+        head, tail = f"# {comment}\nx: {{é: '{comment}', s: ", f" , t: 1}}  # {comment}\n"
+    else:
+        head, tail = f"# {comment}\nx:\n  é: '{comment}'\n  s:   ", f"   # {comment}\n\n  t: 1\n"
+    head = ("\ufeff" if bom else "") + head
+    if crlf:
+        head, tail = head.replace("\n", "\r\n"), tail.replace("\n", "\r\n")
+    edited = replace_scalars(head + old + tail, {("x", "s"): value})
+    assert edited.startswith(head)
+    assert edited.endswith(tail)
+    written = edited[len(head) : len(edited) - len(tail)]
+    assert marks.read(edited.removeprefix("\ufeff")).data["x"]["s"] == value
+    assert style == "{}" or written[0] in "'\""
+
+
+def test_two_nodes_swap_shards_and_only_their_values_change() -> None:
+    edited = replace_scalars(EXAMPLE, {SHARDS_A: "0-1", SHARDS_B: "2-7"})
+    assert edited == EXAMPLE.replace("shards: 0-3", "shards: 0-1").replace(
+        "shards: 4-7", "shards: 2-7"
+    )
+
+
+def test_a_list_within_braces_gets_the_quotes_it_needs() -> None:
+    edited = replace_scalars(EXAMPLE, {SHARDS_A: "0-1,3"})
+    assert edited == EXAMPLE.replace("shards: 0-3", 'shards: "0-1,3"')
+
+
+def test_a_list_in_a_block_stays_plain() -> None:
+    assert replace_scalars("a: 0-3 # all\n", {("a",): "0-1,3"}) == "a: 0-1,3 # all\n"
+
+
+def test_a_word_that_yaml_may_take_for_something_else_is_quoted() -> None:
+    assert replace_scalars("a: b\n", {("a",): "off"}) == 'a: "off"\n'
+
+
+def test_single_quotes_stay_single() -> None:
+    assert replace_scalars("a: 'b'\n", {("a",): "it's"}) == "a: 'it''s'\n"
+
+
+def test_no_value_leaves_the_text_as_it_is() -> None:
+    assert replace_scalars(EXAMPLE, {}) == EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("b: 1\n", "the file has no such key"),
+        ("a: {b: 1}\n", "it is not a single value"),
+        ("a: [1]\n", "it is not a single value"),
+        ("a:\n", "it is empty"),
+        ("a: &x 1\nb: *x\n", "it has an anchor or a tag"),
+        ("b: &x 1\na: *x\n", "it is an alias"),
+        ("a: !!str 1\n", "it has an anchor or a tag"),
+        ("a: |\n  1\n", "it is a block of text"),
+        ("a: 1\na: 2\n", "line 2: stands twice; the first is in line 1"),
+        ("a: [\n", "line 2: the file ends within a bracket that was opened and not closed"),
+    ],
+)
+def test_what_is_no_scalar_of_its_own_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ScalarNotEditable) as refused:
+        replace_scalars(text, {("a",): "2"})
+    assert str(refused.value) == f"a cannot be changed in place: {why}"

@@ -1,0 +1,53 @@
+"""Schemas' names: from a shard's number and back, live and retired."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.topology import names
+from shardctl.topology.names import SchemaPattern
+
+affix = st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="{}"), max_size=9)
+patterns = st.builds(SchemaPattern, affix, st.integers(0, 12), affix)
+
+
+@given(patterns, st.integers(0, 1_000_000))
+def test_a_schema_leads_back_to_its_shard(pattern: SchemaPattern, shard: int) -> None:
+    assert pattern.shard(pattern.schema(shard)) == shard
+
+
+@given(patterns.filter(lambda p: not p.prefix.startswith("pg_")))
+def test_a_pattern_is_read_as_it_is_written(pattern: SchemaPattern) -> None:
+    assert SchemaPattern.parse(str(pattern)) == pattern
+
+
+@pytest.mark.parametrize("schema", ["shard017", "shard", "shard-1", "shard1x", "xshard1", "shard²"])
+def test_what_the_pattern_did_not_make_is_no_shard(schema: str) -> None:
+    assert SchemaPattern.parse("shard{id}").shard(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shard", "'shard' needs exactly one {id} (or {id:04d}) and no other braces"),
+        ("{id}{id}", "'{id}{id}' needs exactly one {id} (or {id:04d}) and no other braces"),
+        ("{id}}", "'{id}}' needs exactly one {id} (or {id:04d}) and no other braces"),
+        ("{id:4}", "'{id:4}' needs exactly one {id} (or {id:04d}) and no other braces"),
+        ("pg_{id}", "PostgreSQL keeps schema names that begin with pg_ for itself"),
+        ("a\n{id}", "a schema's name holds no line break and no zero byte"),
+    ],
+)
+def test_what_is_no_pattern_is_refused_in_words(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r"^") as refused:
+        SchemaPattern.parse(text)
+    assert str(refused.value) == message
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=40))
+def test_a_retired_name_fits_63_bytes_and_is_known_again(schema: str) -> None:
+    name = names.retired(schema, "5f3a9c1e")
+    assert len(name.encode()) <= names.MAX_IDENTIFIER
+    assert names.retired_of(schema, name)
+    assert not names.retired_of(schema, schema)
