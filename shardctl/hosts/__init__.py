@@ -1,0 +1,1 @@
+"""Hosts: run a command here or, later, elsewhere."""

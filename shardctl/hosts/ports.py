@@ -1,0 +1,83 @@
+"""TCP ports of this machine: whether one is free, and who has it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import socket
+from pathlib import Path
+
+from shardctl.errors import ShardctlError
+
+_LISTEN = "0A"
+
+
+class PortInUse(ShardctlError):
+    """A port that something else listens on; `program` is None where /proc does not tell."""
+
+    def __init__(self, host: str, port: int, program: str | None) -> None:
+        super().__init__(
+            f"port {port} of {host} is in use" + (f" by {program}" if program else ""),
+            hint=f"stop {program or 'what listens there'}, or give the node another port",
+        )
+        self.host = host
+        self.port = port
+        self.program = program
+
+
+def claim_free(host: str, port: int) -> None:
+    """Raise PortInUse when a server could not listen on `port` of `host` now.
+
+    Other obstacles (a privileged port, an address that this machine lacks) are left to the
+    server, whose log says them best.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise PortInUse(host, port, listener(port)) from error
+
+
+def listener(port: int) -> str | None:
+    """Name the program that listens on `port`, as `nginx (pid 71)`; None if unknown."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    if not sockets:
+        return None
+    for process in Path("/proc").glob("[0-9]*"):
+        if sockets & _held(process):
+            with contextlib.suppress(OSError):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return None
+
+
+def _held(process: Path) -> set[str]:
+    """Read what a process has open; those that are closed meanwhile, or not ours, are left out."""
+    held = set()
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                held.add(str(link.readlink()))
+    return held
+
+
+def _listening_inodes(port: int) -> list[str]:
+    """List the sockets that listen on `port`, by /proc/net; empty where that is not there."""
+    inodes = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = re.split(r"\s+", line.strip())
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.append(fields[9])
+    return inodes

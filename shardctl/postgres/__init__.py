@@ -1,0 +1,1 @@
+"""PostgreSQL: binaries, server control, connections, catalog."""

@@ -1,0 +1,100 @@
+"""The block of postgresql.conf that shardctl writes and rewrites."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NAME = "postgresql.conf"
+BEGIN = "# shardctl: from here"
+END = "# shardctl: to here. Set further parameters in the topology (nodes.NAME.settings)."
+
+_SETTING = re.compile(r"[a-z_][a-z0-9_$]*(\.[a-z_][a-z0-9_$]*)?", re.IGNORECASE)
+_OURS = {
+    "port": "nodes.NAME.port says it",
+    "data_directory": "nodes.NAME.data_directory says it",
+}
+_ESCAPES = str.maketrans({"'": "''", "\\": r"\\", "\n": r"\n", "\r": r"\r"})
+
+
+class SettingRefused(ShardctlError):
+    """A server parameter that the topology may not set, or that is no parameter's name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"settings: {name}: {reason}", hint=f"remove {name} from the node's settings"
+        )
+        self.name = name
+
+
+def block(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> str:
+    r"""Compose the block for one node; raises SettingRefused.
+
+    >>> print(block(node="a", host="::1", port=6101, settings={"search_path": "a'b"}), end="")
+    # shardctl: from here
+    listen_addresses = '::1'
+    unix_socket_directories = ''
+    cluster_name = 'a'
+    search_path = 'a''b'
+    port = '6101'
+    # shardctl: to here. Set further parameters in the topology (nodes.NAME.settings).
+    """
+    values = {"listen_addresses": host, "unix_socket_directories": "", "cluster_name": node}
+    for given, value in settings.items():
+        name = given.lower()
+        if name in _OURS:
+            raise SettingRefused(given, _OURS[name])
+        if _SETTING.fullmatch(given) is None:
+            raise SettingRefused(given, "is not the name of a server parameter")
+        if "\0" in value:
+            raise SettingRefused(given, "its value has a zero byte")
+        values[name] = value
+    values["port"] = str(port)
+    lines = [f"{name} = '{value.translate(_ESCAPES)}'" for name, value in values.items()]
+    return "\n".join([BEGIN, *lines, END]) + "\n"
+
+
+def replace(text: str, new: str) -> str:
+    """Put the block `new` in the place of the old one, or at the end when there is none."""
+    begin = text.find(BEGIN)
+    end = text.find(END, begin)
+    if begin < 0 or end < 0:
+        return text + ("" if text.endswith("\n") or not text else "\n") + new
+    return text[:begin] + new + text[end + len(END) :].removeprefix("\n")
+
+
+def differs(data_directory: Path, new: str) -> bool:
+    """Tell whether `write` would change the file."""
+    old = _read(data_directory)
+    return replace(old, new) != old
+
+
+def write(data_directory: Path, new: str) -> bool:
+    """Bring the block in postgresql.conf to `new`; tell whether that changed the file."""
+    path = data_directory / NAME
+    old = _read(data_directory)
+    text = replace(old, new)
+    if text == old:
+        return False
+    state = path.stat()
+    unfinished = path.with_name(f"{NAME}.new")
+    unfinished.unlink(missing_ok=True)
+    with unfinished.open("x", encoding="utf-8", errors="surrogateescape") as file:
+        os.fchmod(file.fileno(), state.st_mode & 0o777)
+        os.fchown(file.fileno(), state.st_uid, state.st_gid)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    return True
+
+
+def _read(data_directory: Path) -> str:
+    return (data_directory / NAME).read_text(encoding="utf-8", errors="surrogateescape")

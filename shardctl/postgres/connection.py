@@ -1,0 +1,117 @@
+"""Sessions with nodes: libpq's own way, with errors that name the node and never a password."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from shardctl.errors import ShardctlError
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Database, Node
+
+logger = logging.getLogger(__name__)
+
+Connection = psycopg.Connection[Any]
+
+CONNECT_TIMEOUT_S = 10
+"""For hosts that do not answer; `database.options.connect_timeout` overrides it."""
+
+_SETTINGS = {
+    # Nothing of ours may depend on what a role or database has as its defaults.
+    "search_path": "pg_catalog",
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read\\ committed",
+    "default_transaction_read_only": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+
+class NodeUnavailable(ShardctlError):
+    """A node cannot be logged in to; `reason` is libpq's or the server's last word."""
+
+    def __init__(self, node: str, address: str, reason: str) -> None:
+        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(reason))
+        self.node = node
+        self.reason = reason
+
+
+class NodeLost(ShardctlError):
+    """The session with a node broke off while something ran there."""
+
+    exit_code = 3
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(
+            f"node {node}: the connection was lost: {reason}",
+            hint="when the server is back, run the same command again to finish",
+        )
+        self.node = node
+
+
+def dsn(host: str, port: int, dbname: str) -> str:
+    """Write a connection string for people and applications, without user or password."""
+    return make_conninfo("", host=host, port=port, dbname=dbname)
+
+
+def connect(
+    node: Node,
+    database: Database,
+    *,
+    purpose: str,
+    dbname: str | None = None,
+    autocommit: bool = False,
+) -> Connection:
+    """Log in to `node`, in the cluster's database or in `dbname`.
+
+    `purpose` (a command and who runs it) becomes the session's application_name, so that
+    others can see who holds a lock. Raises NodeUnavailable.
+    """
+    settings = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    given: dict[str, str | int] = {"connect_timeout": CONNECT_TIMEOUT_S} | dict(database.options)
+    given |= {"host": node.host, "port": node.port, "user": database.user}
+    given |= {"dbname": dbname or database.name, "application_name": purpose}
+    given |= {"options": f"{given.get('options', '')} {settings}", "client_encoding": "UTF8"}
+    try:
+        connection = psycopg.connect(
+            make_conninfo("", **given), autocommit=autocommit, prepare_threshold=None
+        )
+    except psycopg.OperationalError as error:
+        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+    except psycopg.ProgrammingError as error:
+        # A libpq keyword with a value that libpq does not take.
+        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+    logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
+    return connection
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """Give the one line of an error that says most."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`
+    for line in lines:
+        if "failed: " in line:
+            return line.rsplit("failed: ", 1)[1].removeprefix("FATAL:").strip()
+    return lines[-1] if lines else type(error).__name__
+
+
+def _hint(reason: str) -> str:
+    """Say what to do; libpq's texts are the only source, so this is a guess from English ones."""
+    if "password" in reason:
+        return "put the password into ~/.pgpass (or PGPASSFILE); it never stands in the topology"
+    if "does not exist" in reason:
+        return "check `database:` in the topology; `shardctl init` creates the database"
+    if "refused" in reason or "No such file" in reason:
+        return "check host and port, and that the server runs there (`shardctl sandbox up`?)"
+    if "pg_hba" in reason:
+        return "let this host in: pg_hba.conf of that server"
+    if "timeout" in reason or "timed out" in reason:
+        return "check host and port, and the network between"
+    return "check the node's host and port and `database:` in the topology"

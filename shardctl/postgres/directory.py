@@ -1,0 +1,232 @@
+"""The data directory of a local server, as files: its way, its lock, its log, its making."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts import accounts
+from shardctl.postgres import pidfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BUSY = 30.0
+"""Seconds to wait for another shardctl that works on the same directory."""
+
+_POLL = 0.05
+_INITDB = ("pg_", "PG_VERSION", "base", "global", "postgresql.", "shardctl.")
+"""How the names begin that an unfinished data directory holds."""
+
+
+class DirectoryRefused(ShardctlError):
+    """A directory that cannot be made, read or written; the system's own words say why."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(
+            f"{path}: {reason}",
+            hint="make room or give permission there, or give the node another data_directory",
+        )
+        self.path = path
+
+
+class DirectoryUnreachable(ShardctlError):
+    """A place that the server's user may not enter; `blocked` is the directory that bars it."""
+
+    def __init__(self, path: Path, account: str, blocked: Path) -> None:
+        super().__init__(
+            f"{path}: the user {account}, who runs servers for root, may not enter {blocked}",
+            hint="write an absolute data_directory elsewhere into the topology, such as "
+            f"/var/tmp/shardctl/{path.name}; or " + accounts.way_out(blocked, account),  # noqa: S108  # only a suggestion
+        )
+        self.path = path
+        self.account = account
+        self.blocked = blocked
+
+
+class DirectoryNotEmpty(ShardctlError):
+    """A directory that is no server's, with something in it."""
+
+    def __init__(self, path: Path, holds: list[str]) -> None:
+        listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
+        super().__init__(
+            f"{path} has no PG_VERSION, so it is no data directory, and it is not empty: {listed}",
+            hint="move or remove what is there, or give the node another data_directory",
+        )
+        self.path = path
+        self.holds = holds
+
+
+class DirectoryOwned(ShardctlError):
+    """A data directory of another user than the one that runs the server."""
+
+    def __init__(self, path: Path, owner: str, runs_as: str) -> None:
+        super().__init__(
+            f"{path} belongs to {owner}, and the server would run as {runs_as}",
+            hint=f"run shardctl as root with os_user: {owner} for the node, or chown -R "
+            f"{runs_as} {path}",
+        )
+        self.path = path
+        self.owner = owner
+
+
+class DirectoryBusy(ShardctlError):
+    """A directory on which another shardctl works."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"another shardctl works on {path} at this moment",
+            hint="wait until it is done, then try again",
+        )
+        self.path = path
+
+
+@contextlib.contextmanager
+def translated(data_directory: Path) -> Iterator[None]:
+    """Turn the system's errors on files into DirectoryRefused."""
+    try:
+        yield
+    except OSError as error:
+        path = error.filename if isinstance(error.filename, str) else data_directory
+        raise DirectoryRefused(path, error.strerror or str(error)) from error
+
+
+def log(data_directory: Path) -> Path:
+    """Name the log, beside the directory."""
+    return data_directory.with_name(f"{data_directory.name}.log")
+
+
+def being_made(data_directory: Path) -> Path:
+    """Name the directory in which initdb works, beside the final one."""
+    return data_directory.with_name(f"{data_directory.name}.new")
+
+
+def major(data_directory: Path) -> str | None:
+    """Read PG_VERSION; None when there is none."""
+    try:
+        return (data_directory / "PG_VERSION").read_text().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def check_way(data_directory: Path, account: str | None) -> None:
+    """Raise DirectoryUnreachable or DirectoryOwned where `account` could not serve."""
+    blocked = accounts.blocked_at(data_directory.parent, account)
+    if blocked is not None and account is not None:
+        raise DirectoryUnreachable(data_directory, account, blocked)
+    runs_as = os.geteuid() if account is None else pwd.getpwnam(account).pw_uid
+    if data_directory.exists() and major(data_directory) is not None:
+        owner = data_directory.stat().st_uid
+        if owner != runs_as:
+            raise DirectoryOwned(data_directory, _user(owner), _user(runs_as))
+
+
+def make_way(data_directory: Path, account: str | None) -> None:
+    """Make the parent directories, such that `account` may pass; raises as `check_way`."""
+    check_way(data_directory, account)
+    parent = data_directory.parent
+    for one in reversed([one for one in (parent, *parent.parents) if not one.exists()]):
+        one.mkdir(exist_ok=True)
+        if account is not None:
+            one.chmod(0o755)
+
+
+@contextlib.contextmanager
+def alone(data_directory: Path, account: str | None) -> Iterator[int]:
+    """Hold the directory's lock, which is its log file's; give the descriptor that has it.
+
+    Whoever inherits the descriptor keeps the lock. Raises DirectoryBusy.
+    """
+    path = log(data_directory)
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + BUSY
+        while not _locked(held):
+            if time.monotonic() > deadline:
+                raise DirectoryBusy(data_directory)
+            time.sleep(_POLL)
+        _give(held, account)
+        yield held
+    finally:
+        os.close(held)
+
+
+@contextlib.contextmanager
+def unfinished(data_directory: Path, account: str | None) -> Iterator[Path]:
+    """Make an empty directory for initdb; what is left of it on an error is removed."""
+    new = being_made(data_directory)
+    remove_unfinished(data_directory)
+    new.mkdir(mode=0o700)
+    _give(new, account)
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def remove_unfinished(data_directory: Path) -> None:
+    """Remove what a killed initdb left; raises DirectoryNotEmpty when it is not initdb's."""
+    new = being_made(data_directory)
+    if not new.exists():
+        return
+    names = sorted(entry.name for entry in new.iterdir())
+    if strange := [name for name in names if not name.startswith((*_INITDB, pidfile.NAME))]:
+        raise DirectoryNotEmpty(new, strange)
+    shutil.rmtree(new)
+
+
+def require_empty(data_directory: Path) -> None:
+    """Raise DirectoryNotEmpty unless the directory is empty or absent."""
+    if data_directory.exists():
+        holds = sorted(entry.name for entry in data_directory.iterdir())
+        if holds:
+            raise DirectoryNotEmpty(data_directory, holds)
+
+
+def leave(path: Path, text: str, account: str | None) -> None:
+    """Write a small file that belongs to `account`."""
+    path.write_text(text, encoding="utf-8")
+    _give(path, account)
+
+
+def size(path: Path) -> int:
+    """Give the bytes of a file; 0 when it is not there."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def tail(path: Path, *, since: int, lines: int) -> list[str]:
+    """Read the last `lines` of a file, none from before the byte `since`."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(since, size(path) - 65536))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _give(what: Path | int, account: str | None) -> None:
+    if account is not None:
+        owner = pwd.getpwnam(account)
+        os.chown(what, owner.pw_uid, owner.pw_gid)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

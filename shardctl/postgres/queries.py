@@ -1,0 +1,22 @@
+"""SQL in files: named blocks, each with a comment line, composed with psycopg.sql."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import LiteralString, cast
+
+from psycopg import sql
+
+_BLOCK = re.compile(r"^-- name: (\w+)\n-- .+\n((?:(?!^-- name: ).*\n?)*)", re.MULTILINE)
+
+
+def load(package: str, file: str) -> dict[str, sql.SQL]:
+    """Read the named blocks of a `.sql` file that ships with `package`.
+
+    A block is `-- name: NAME`, a comment line that says what it is, and the statement.
+    """
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    blocks = {match[1]: match[2].strip() for match in _BLOCK.finditer(text)}
+    # A file of the package is as literal as a string in the code.
+    return {name: sql.SQL(cast("LiteralString", block)) for name, block in blocks.items()}

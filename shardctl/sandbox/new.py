@@ -1,0 +1,165 @@
+"""Write the topology of a sandbox: some nodes on this machine, with shards and spare ones."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import string
+from pathlib import Path
+
+from shardctl.errors import ShardctlError, UsageError
+from shardctl.hosts import accounts
+
+HOST = "127.0.0.1"
+MOST_SHARDS = 2**13
+"""What the default id layout has room for."""
+LAST_PORT = 65535
+_ALIASES = "aliases: [shard, node]"
+_FAR = Path("/var/tmp")  # noqa: S108  # every user may enter; the directory's name is random
+
+
+class TopologyExists(ShardctlError):
+    """A file that is already there, and is never overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is already there",
+            hint="name another file with --topology, or move this one away",
+        )
+        self.path = path
+
+
+class TopologyNotWritten(ShardctlError):
+    """A file that the system did not let us write."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}", hint="name another file with --topology")
+        self.path = path
+
+
+def write(path: Path, *, shards: int, nodes: int, spare: int, port: int) -> Path:
+    """Write the topology to `path`, and give where the data directories will be.
+
+    They are below `.sandbox` beside the file, or below /var/tmp when root writes where the
+    servers' user may not go. Raises UsageError, TopologyExists and TopologyNotWritten.
+    """
+    path = path.absolute()
+    account = accounts.server_account(None)
+    root = None
+    if accounts.blocked_at(path.parent, account) is not None:
+        root = _FAR / f"shardctl-sandbox-{secrets.token_hex(4)}"
+    migrations = (path.parent / "migrations").is_dir()
+    text = render(
+        shards=shards, nodes=nodes, spare=spare, port=port, data_root=root, migrations=migrations
+    )
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise TopologyExists(path) from error
+    except OSError as error:
+        raise TopologyNotWritten(path, error.strerror or str(error)) from error
+    return root or path.parent / ".sandbox"
+
+
+def render(
+    *,
+    shards: int,
+    nodes: int,
+    spare: int,
+    port: int,
+    cluster: str = "sandbox",
+    data_root: Path | None = None,
+    migrations: bool = False,
+) -> str:
+    """Compose the file's text; `data_root` None puts data into `.sandbox` beside the file.
+
+    The pooler has `port`, the nodes the ports after it. Raises UsageError.
+    """
+    _check(shards=shards, nodes=nodes, spare=spare, port=port)
+    root = str(data_root) if data_root is not None else ".sandbox"
+    lines = [
+        f"# A sandbox: {shards} shards on {nodes} local servers"
+        + (f", {spare} more waiting." if spare else "."),
+        "# `shardctl sandbox up` starts the servers, `shardctl init` makes them a fleet.",
+        f"cluster: {cluster}",
+        "",
+        "shards:",
+        f"  count: {shards}",
+        "",
+        "database:",
+        "  name: app",
+        "  user: postgres",
+        "  app_roles: [app]",
+        *(["  migrations: migrations/"] if migrations else []),
+        "",
+        "nodes:",
+        *_nodes(shards=shards, nodes=nodes, spare=spare, port=port, root=root),
+        "",
+        "poolers:",
+        f"  p1: {{host: {HOST}, port: {port}, config: {root}/p1/pgbouncer.ini, {_ALIASES}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def node_name(index: int) -> str:
+    """Name the node number `index`, from 0.
+
+    >>> node_name(0), node_name(25), node_name(26)
+    ('a', 'z', 'n27')
+    """
+    letters = string.ascii_lowercase
+    return letters[index] if index < len(letters) else f"n{index + 1}"
+
+
+def spread(shards: int, nodes: int) -> list[range]:
+    """Cut shards into contiguous runs that differ by one at most.
+
+    >>> [f"{run[0]}-{run[-1]}" for run in spread(8, 3)]
+    ['0-2', '3-5', '6-7']
+    """
+    size, more = divmod(shards, nodes)
+    starts = [index * size + min(index, more) for index in range(nodes + 1)]
+    return [range(first, last) for first, last in itertools.pairwise(starts)]
+
+
+def _check(*, shards: int, nodes: int, spare: int, port: int) -> None:
+    if nodes < 1 or shards < 1:
+        raise UsageError(
+            f"{shards} shards on {nodes} nodes are no cluster",
+            hint="give --shards and --nodes at least 1",
+        )
+    if nodes > shards:
+        raise UsageError(
+            f"{nodes} nodes cannot each own some of {shards} shards",
+            hint=f"give at most --nodes {shards}; --spare makes nodes without shards",
+        )
+    if shards > MOST_SHARDS:
+        raise UsageError(
+            f"{shards} shards do not fit ids with 13 bits for the shard",
+            hint=f"give at most --shards {MOST_SHARDS}",
+        )
+    if spare < 0:
+        raise UsageError(f"{spare} spare nodes cannot be", hint="give --spare 0 or more")
+    last = LAST_PORT - nodes - spare
+    if not 1 <= port <= last:
+        raise UsageError(
+            f"port {port} and one more for each of {nodes + spare} nodes are not all ports",
+            hint=f"give --port a number from 1 to {last}"
+            if last > 0
+            else "give fewer --nodes and --spare",
+        )
+
+
+def _nodes(*, shards: int, nodes: int, spare: int, port: int, root: str) -> list[str]:
+    owned = [
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in spread(shards, nodes)
+    ]
+    return [
+        f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
+        f"data_directory: {root}/{node_name(index)}}}"
+        for index, text in enumerate(owned + ["none"] * spare)
+    ]

@@ -1,0 +1,92 @@
+"""What the sandbox made on disk: how it is marked, seen and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.postgres import directory, pidfile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardctl.postgres.pidfile import PidFile
+
+MARKER = "shardctl.sandbox"
+"""The file that stands in every data directory that `sandbox up` made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A data directory: its major version, its running server, whether the sandbox made it."""
+
+    major: str | None
+    server: PidFile | None
+    ours: bool
+
+
+def marker(cluster: str, node: str) -> str:
+    """Write what the marker file says."""
+    return (
+        f"Made by `shardctl sandbox up` for node {node} of cluster {cluster}.\n"
+        "`shardctl sandbox down --delete` removes directories with this file.\n"
+    )
+
+
+def look(data_directory: Path) -> Seen:
+    """Look at a data directory, there or not; raises DirectoryRefused."""
+    with directory.translated(data_directory):
+        return Seen(
+            directory.major(data_directory),
+            pidfile.alive(data_directory),
+            (data_directory / MARKER).exists(),
+        )
+
+
+def remove(data_directory: Path) -> tuple[tuple[Path, ...], tuple[Path, str] | None]:
+    """Remove a stopped server's directory if it is marked, its log, and what initdb left.
+
+    Gives what was removed, and the directory with the reason if it was left.
+    """
+    with directory.translated(data_directory):
+        log, new = directory.log(data_directory), directory.being_made(data_directory)
+        there = [path for path in (data_directory, new) if path.exists()]
+        if not there:
+            # An empty log is the lock of an `up` that failed; one with words may be anybody's.
+            if log.exists() and directory.size(log) == 0:
+                log.unlink()
+            return (), None
+        if data_directory.is_symlink():
+            return (), (data_directory, "it is a symbolic link")
+        if data_directory.exists() and not (data_directory / MARKER).exists():
+            return (), (data_directory, f"`sandbox up` did not make it: it has no {MARKER}")
+        with directory.alone(data_directory, None):
+            if pidfile.alive(data_directory) is not None:
+                return (), (data_directory, "a server came up in it meanwhile")
+            directory.remove_unfinished(data_directory)
+            _empty(data_directory)
+            log.unlink()
+            if data_directory.exists():
+                shutil.rmtree(data_directory)
+        _remove_parent(data_directory.parent)
+        return (*there, log), None
+
+
+def _empty(data_directory: Path) -> None:
+    """Remove all but the marker, so that a removal that is killed can be done again."""
+    for entry in data_directory.iterdir() if data_directory.exists() else ():
+        if entry.name == MARKER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _remove_parent(parent: Path) -> None:
+    """Remove the directory of all data directories after the last of them."""
+    if parent.name.startswith((".sandbox", "shardctl-sandbox-")):
+        with contextlib.suppress(OSError):  # something is in it yet
+            parent.rmdir()

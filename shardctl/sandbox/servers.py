@@ -1,0 +1,278 @@
+"""Start, stop and look at the local servers of a topology."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from psycopg import sql
+
+from shardctl import fanout
+from shardctl.errors import Problems, ShardctlError, Unfinished
+from shardctl.hosts import accounts
+from shardctl.postgres import binaries, connection
+from shardctl.postgres.control import Server
+from shardctl.sandbox import removal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardctl.fanout import Outcome, Progress
+    from shardctl.postgres.control import Foreseen, Started
+    from shardctl.topology.model import Database, Node, NodeName, Topology
+
+WIDTH = 8
+"""Servers that are worked on at the same time."""
+
+_PURPOSE = "shardctl sandbox"
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A server that runs after `up`; `made` tells whether its data directory is new."""
+
+    node: Node
+    did: Started
+    made: bool
+    waiting: tuple[str, ...]
+    """Settings that the running server takes only at a start, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A node after `down`; `deleted` and `left` (a directory, with the reason) after `--delete`."""
+
+    node: Node
+    was_up: bool
+    deleted: tuple[Path, ...]
+    left: tuple[Path, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `status` sees of a node; `pid` and `port` are the running server's."""
+
+    node: Node
+    state: Literal["up", "starting", "stopping", "down", "absent"]
+    major: str | None
+    pid: int | None
+    port: int | None
+    ours: bool
+    """Whether `sandbox up` made the data directory, so that `down --delete` would remove it."""
+
+
+class NotLocal(ShardctlError):
+    """A node that is no server of this machine, so that the sandbox has no business with it."""
+
+    def __init__(self, node: NodeName, reason: str) -> None:
+        super().__init__(
+            f"node {node}: {reason}, and the sandbox is for servers of this machine",
+            hint="use a topology for local servers; `shardctl sandbox new` writes one",
+        )
+        self.node = node
+
+
+class NoDataDirectory(ShardctlError):
+    """A node that should get a server and has no place for it."""
+
+    def __init__(self, node: NodeName) -> None:
+        super().__init__(
+            f"node {node} has no data_directory",
+            hint=f"give it one in the topology, such as .sandbox/{node}",
+        )
+        self.node = node
+
+
+class NodeFailed(ShardctlError):
+    """What went wrong with one node's server; `cause` has the details."""
+
+    def __init__(self, node: NodeName, cause: ShardctlError) -> None:
+        named = cause.message.startswith(f"node {node}")
+        super().__init__(
+            cause.message if named else f"node {node}: {cause.message}", hint=cause.hint
+        )
+        self.node = node
+        self.cause = cause
+
+
+class SomeFailed(Unfinished):
+    """Work that succeeded on some nodes and failed on others."""
+
+    def __init__(self, done: list[NodeName], failed: list[NodeName], what: str) -> None:
+        super().__init__(
+            f"{', '.join(done)} {what}; {', '.join(failed)} did not",
+            hint="correct the above and give the same command again: it does only the rest",
+        )
+        self.done = done
+        self.failed = failed
+
+
+def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
+    """Tell what `up` would do, node by node, and change nothing; raises Problems."""
+    require_local(topology)
+    foreseen = fanout.run(
+        topology.owning(), lambda node: (node, _server(node).foresee()), width=WIDTH
+    )
+    return _all(foreseen)
+
+
+def up(topology: Topology, progress: Progress) -> list[Up]:
+    """Start a server for every node that owns shards, and make what it needs.
+
+    Nothing is begun when a node is not local or has no data directory. Raises that as
+    Problems; also Problems when servers did not come up: the others stay up, and doing it
+    again starts the rest.
+    """
+    require_local(topology)
+
+    def start(node: Node) -> Up:
+        progress.expect(node.name, "starting", 2)
+        server = _server(node)
+        made = server.init(
+            superuser=topology.database.user,
+            marker=(removal.MARKER, removal.marker(topology.cluster, node.name)),
+        )
+        progress.advance(node.name)
+        did = server.start()
+        waiting = _finish(node, topology.database, reloaded=did == "reloaded")
+        progress.advance(node.name)
+        return Up(node, did, made, waiting)
+
+    return _all(fanout.run(topology.owning(), start, width=WIDTH), begun="came up")
+
+
+def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
+    """Stop every node's server, spare ones too; `delete` removes what `up` made.
+
+    Nodes that are not local or have no data directory are not looked at. Raises Problems.
+    """
+
+    def stop(node: Node) -> Down:
+        progress.expect(node.name, "stopping", 1)
+        directory = _directory(node)
+        found = status_of(node)
+        if found.pid is not None:
+            _server(node).stop()
+        deleted, left = removal.remove(directory) if delete else ((), None)
+        progress.advance(node.name)
+        return Down(node, found.pid is not None, deleted, left)
+
+    return _all(fanout.run(_local(topology), stop, width=WIDTH), begun="went down")
+
+
+def status(topology: Topology) -> list[State]:
+    """Look at every local node that has a data directory; raises Problems."""
+    return _all(fanout.run(_local(topology), status_of, width=WIDTH))
+
+
+def status_of(node: Node) -> State:
+    """Look at one local node with a data directory."""
+    directory = _directory(node)
+    seen = removal.look(directory)
+    if seen.server is None:
+        return State(node, "down" if seen.major else "absent", seen.major, None, None, seen.ours)
+    state: Literal["up", "starting", "stopping"] = "up" if seen.server.ready else "starting"
+    if seen.server.status == "stopping":
+        state = "stopping"
+    return State(node, state, seen.major, seen.server.pid, seen.server.port, seen.ours)
+
+
+def require_local(topology: Topology) -> None:
+    """Raise Problems unless `up` can serve this topology."""
+    errors: list[ShardctlError] = []
+    for node in topology.nodes.values():
+        if not _loopback(node.host):
+            errors.append(NotLocal(node.name, f"host {node.host} is not a loopback address"))
+        elif node.ssh is not None:
+            errors.append(NotLocal(node.name, "it is reached by ssh"))
+        elif node.shards and node.data_directory is None:
+            errors.append(NoDataDirectory(node.name))
+    if errors:
+        raise Problems(errors)
+
+
+def _local(topology: Topology) -> list[Node]:
+    """List the nodes whose servers the sandbox could have started."""
+    return [
+        node
+        for node in topology.nodes.values()
+        if _loopback(node.host) and node.ssh is None and node.data_directory is not None
+    ]
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _directory(node: Node) -> Path:
+    if node.data_directory is None:
+        raise NoDataDirectory(node.name)
+    return node.data_directory
+
+
+def _server(node: Node) -> Server:
+    """Put together what runs the node's server here."""
+    account = accounts.server_account(node.os_user)
+    return Server(
+        name=node.name,
+        host=node.host,
+        port=node.port,
+        data_directory=_directory(node),
+        binaries=binaries.find(node.bin_directory, account=account),
+        account=account,
+        settings=node.settings,
+    )
+
+
+def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...]:
+    """Make the replication user; name the changed settings that wait for a start."""
+    if database.replication_user == database.user and not reloaded:
+        return ()
+    with connection.connect(
+        node, database, purpose=_PURPOSE, dbname="postgres", autocommit=True
+    ) as session:
+        if database.replication_user != database.user:
+            name = database.replication_user
+            there = session.execute(
+                "SELECT FROM pg_roles WHERE rolname = %s"
+                " UNION ALL SELECT WHERE pg_is_in_recovery()",
+                [name],
+            ).fetchone()
+            if there is None:
+                session.execute(
+                    sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
+                )
+        if not reloaded:
+            return ()
+        rows = session.execute(
+            "SELECT DISTINCT name FROM pg_file_settings WHERE error IS NOT NULL ORDER BY name"
+        )
+        return tuple(row[0] for row in rows)
+
+
+def _all(outcomes: list[Outcome[Node, Value]], *, begun: str | None = None) -> list[Value]:
+    """Give all values, or raise what failed, by node.
+
+    `begun` is what happened to the others; None where nothing is changed.
+    """
+    errors: list[ShardctlError] = []
+    for outcome in outcomes:
+        if isinstance(outcome.error, ShardctlError):
+            errors.append(NodeFailed(outcome.item.name, outcome.error))
+        elif outcome.error is not None:
+            raise outcome.error
+    done = [outcome.item.name for outcome in outcomes if outcome.error is None]
+    failed = [outcome.item.name for outcome in outcomes if outcome.error is not None]
+    if errors and done and begun is not None:
+        errors.append(SomeFailed(done, failed, begun))
+    if errors:
+        raise Problems(errors)
+    return [outcome.result() for outcome in outcomes]

@@ -1,0 +1,166 @@
+"""Which PostgreSQL programs are found, and what is said when none fit."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts
+from shardctl.postgres import binaries, embedded
+from shardctl.postgres.binaries import BinariesRefused, NoBinaries
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as others")
+
+
+def programs(directory: Path, version: str, *, names: tuple[str, ...] = binaries.PROGRAMS) -> Path:
+    directory.mkdir(parents=True)
+    for name in names:
+        program = directory / name
+        program.write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {version}'\n")
+        program.chmod(0o755)
+    return directory
+
+
+@pytest.fixture
+def bare_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A system of which only the directories below the result are seen."""
+    root = tmp_path / "lib"
+    monkeypatch.setattr(binaries, "_SYSTEM", (f"{root}/*/bin",))
+    monkeypatch.setattr(embedded, "_root", lambda: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv(binaries.VARIABLE, raising=False)
+    return root
+
+
+def test_bin_directory_comes_before_the_environment_and_the_system(
+    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(bare_system / "18" / "bin", "18.1")
+    named = programs(tmp_path / "named", "14.2")
+    variable = programs(tmp_path / "variable", "16.3")
+    monkeypatch.setenv(binaries.VARIABLE, str(variable))
+    assert binaries.find(named, account=None).directory == named
+    assert binaries.find(None, account=None).directory == variable
+
+
+def test_the_newest_of_the_system_wins_by_number_and_not_by_name(bare_system: Path) -> None:
+    for name, version in (("9.6", "9.6.24"), ("15", "15.5"), ("x", "101devel"), ("16", "16beta1")):
+        programs(bare_system / name / "bin", version)
+    found = binaries.find(None, account=None)
+    assert (found.directory, found.major) == (bare_system / "x" / "bin", 101)
+    assert binaries.of_major(16) is not None
+
+
+def test_a_directory_without_all_programs_is_not_the_systems(bare_system: Path) -> None:
+    programs(bare_system / "17" / "bin", "17.0", names=("postgres", "initdb"))
+    programs(bare_system / "15" / "bin", "15.0")
+    assert binaries.find(None, account=None).major == 15
+
+
+def test_programs_on_the_path_are_the_systems(
+    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(bare_system / "15" / "bin", "15.0")
+    directory = programs(tmp_path / "mine", "17.0")
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    assert binaries.find(None, account=None).directory == directory
+
+
+def test_the_embedded_servers_come_last_the_newest_first(
+    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    programs(package / "pginstall" / "bin", "16.9")
+    programs(package / "pginstall18" / "bin", "18.1")
+    monkeypatch.setattr(embedded, "_root", lambda: package)
+    assert binaries.find(None, account=None).major == 18
+    programs(bare_system / "15" / "bin", "15.0")
+    assert binaries.find(None, account=None).major == 15
+
+
+@pytest.mark.usefixtures("bare_system")
+def test_a_named_directory_without_the_programs_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = programs(tmp_path / "lacking", "16.1", names=("postgres",))
+    with pytest.raises(BinariesRefused, match=r"\(bin_directory\) lacks initdb, pg_ctl"):
+        binaries.find(lacking, account=None)
+    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(BinariesRefused, match=r"\(\$SHARDCTL_PG_BIN\) is no directory"):
+        binaries.find(None, account=None)
+
+
+def test_versions_below_14_are_refused(bare_system: Path, tmp_path: Path) -> None:
+    old = programs(tmp_path / "old", "13.14")
+    with pytest.raises(BinariesRefused, match="has PostgreSQL 13") as refused:
+        binaries.find(old, account=None)
+    assert "14 or newer" in refused.value.hint
+    programs(bare_system / "13" / "bin", "13.14")
+    with pytest.raises(NoBinaries, match=r"no PostgreSQL server of version 14 .* has 13"):
+        binaries.find(None, account=None)
+
+
+@pytest.mark.usefixtures("bare_system")
+def test_without_any_server_the_embedded_one_is_suggested() -> None:
+    with pytest.raises(NoBinaries) as refused:
+        binaries.find(None, account=None)
+    assert "shardctl[sandbox]" in refused.value.hint
+
+
+@needs_root
+@pytest.mark.usefixtures("bare_system")
+def test_programs_that_the_servers_user_cannot_reach_are_refused_with_the_remedy(
+    server_directory: Path,
+) -> None:
+    closed = server_directory / "closed"
+    programs(closed / "bin", "16.1")
+    closed.chmod(0o700)
+    account = accounts.server_account(None)
+    assert binaries.find(closed / "bin", account=None).major == 16
+    with pytest.raises(BinariesRefused, match="cannot be run by the user") as refused:
+        binaries.find(closed / "bin", account=account)
+    assert f"chmod o+x {closed}" in refused.value.hint
+
+
+@needs_root
+def test_embedded_programs_that_cannot_be_reached_are_copied_once(
+    bare_system: Path, server_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not bare_system.exists()
+    package = server_directory / "closed" / embedded.PACKAGE
+    directory = programs(package / "pginstall18" / "bin", "18.1")
+    for part in ("lib", "share"):
+        (package / "pginstall18" / part).mkdir()
+    (package.parent / f"{embedded.PACKAGE}.libs").mkdir()
+    package.parent.chmod(0o700)
+    (directory / "initdb").chmod(0o700)
+    monkeypatch.setattr(embedded, "_root", lambda: package)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.6.0")
+    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
+    (server_directory / "cache").mkdir()
+    killed = server_directory / "cache" / ".copying-999999999-x"
+    killed.mkdir()
+
+    found = binaries.find(None, account=accounts.server_account(None))
+    assert found.directory.is_relative_to(server_directory / "cache")
+    assert (found.directory / "initdb").stat().st_mode & 0o777 == 0o755
+    assert not killed.exists()
+    made = found.directory.stat().st_mtime_ns
+    assert binaries.find(directory, account=accounts.server_account(None)) == found
+    assert found.directory.stat().st_mtime_ns == made
+
+
+@needs_root
+def test_a_cache_that_others_may_write_is_refused(
+    server_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
+    (server_directory / "cache").mkdir()
+    (server_directory / "cache").chmod(0o777)
+    with pytest.raises(embedded.CacheRefused, match="somebody else than root"):
+        embedded.copy(next(embedded.directories()))

@@ -1,0 +1,103 @@
+"""The topology that `sandbox new` writes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from shardctl.errors import UsageError
+from shardctl.sandbox import new
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(**given: Any) -> Any:
+    return yaml.safe_load(new.render(**{"spare": 0, "port": 6100, **given}))
+
+
+def test_shards_are_spread_evenly_as_contiguous_ranges() -> None:
+    nodes = read(shards=8, nodes=3, spare=1)["nodes"]
+    assert {name: node["shards"] for name, node in nodes.items()} == {
+        "a": "0-2",
+        "b": "3-5",
+        "c": "6-7",
+        "d": "none",
+    }
+
+
+def test_the_pooler_has_the_port_and_the_nodes_those_after_it() -> None:
+    topology = read(shards=2, nodes=2, spare=1, port=7000)
+    assert topology["poolers"]["p1"]["port"] == 7000
+    assert [node["port"] for node in topology["nodes"].values()] == [7001, 7002, 7003]
+
+
+def test_nodes_after_z_have_numbers_and_every_shard_one_owner() -> None:
+    topology = read(shards=30, nodes=28)
+    names = list(topology["nodes"])
+    assert names[:2] + names[24:] == ["a", "b", "y", "z", "n27", "n28"]
+    assert topology["nodes"]["n28"]["shards"] == 29
+    assert topology["shards"]["count"] == 30
+
+
+def test_data_is_beside_the_file_or_where_it_is_said(tmp_path: Path) -> None:
+    assert read(shards=1, nodes=1)["nodes"]["a"]["data_directory"] == ".sandbox/a"
+    far = read(shards=1, nodes=1, data_root=tmp_path)
+    assert far["nodes"]["a"]["data_directory"] == f"{tmp_path}/a"
+    assert far["poolers"]["p1"]["config"] == f"{tmp_path}/p1/pgbouncer.ini"
+
+
+def test_migrations_are_named_only_where_there_are_some() -> None:
+    assert "migrations" not in read(shards=1, nodes=1)["database"]
+    assert read(shards=1, nodes=1, migrations=True)["database"]["migrations"] == "migrations/"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shards": 2, "nodes": 3}, "3 nodes cannot each own some of 2 shards"),
+        ({"shards": 0, "nodes": 1}, "0 shards on 1 nodes are no cluster"),
+        ({"shards": 1, "nodes": 0}, "1 shards on 0 nodes are no cluster"),
+        ({"shards": 8193, "nodes": 1}, "8193 shards do not fit"),
+        ({"shards": 1, "nodes": 1, "spare": -1}, "-1 spare nodes"),
+        ({"shards": 8, "nodes": 2, "spare": 2, "port": 65532}, "port 65532 and one more"),
+        ({"shards": 1, "nodes": 1, "port": 0}, "port 0 and one more"),
+    ],
+)
+def test_what_cannot_be_is_bad_usage(given: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        read(**given)
+    assert refused.value.hint
+
+
+def test_the_last_port_is_a_port() -> None:
+    nodes = read(shards=8, nodes=2, spare=2, port=65531)["nodes"]
+    assert nodes["d"]["port"] == 65535
+
+
+def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text("mine")
+    with pytest.raises(new.TopologyExists, match="already there"):
+        new.write(path, shards=1, nodes=1, spare=0, port=6100)
+    assert path.read_text() == "mine"
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(new.TopologyNotWritten, match="No such file"):
+        new.write(tmp_path / "no" / "t.yaml", shards=1, nodes=1, spare=0, port=6100)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as others")
+def test_data_goes_where_the_servers_user_may_go(server_directory: Path) -> None:
+    near = new.write(server_directory / "t.yaml", shards=1, nodes=1, spare=0, port=6100)
+    assert near == server_directory / ".sandbox"
+    closed = server_directory / "closed"
+    closed.mkdir(mode=0o700)
+    far = new.write(closed / "t.yaml", shards=1, nodes=1, spare=0, port=6100)
+    assert str(far).startswith("/var/tmp/shardctl-sandbox-")  # noqa: S108  # where it should be
+    assert f"data_directory: {far}/a" in (closed / "t.yaml").read_text()
+    assert not far.exists()
