@@ -1,0 +1,149 @@
+"""Decoding many ids to lines of text, fast and in constant memory."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shardctl.ids.layout import Layout
+
+_DAY_MS = 86_400_000
+_ORIGIN = date(1970, 1, 1)
+
+_LINES = {
+    "table": "%20d  %s  %6d  %8d%s\n",
+    "tsv": "%d\t%s\t%d\t%d%s\n",
+    "json": '{"id":"%d","time":"%s","shard":%d,"sequence":%d%s}\n',
+}
+
+
+class Place(NamedTuple):
+    """Where a shard lives."""
+
+    schema: str
+    node: str
+
+
+class Decoder:
+    """Turns numbers as text into lines of tsv, JSON or a table with fixed columns.
+
+    With `places`, a shard that is not among them is an error, and each line ends with schema
+    and node. `good` and `bad` count what came. Times are cut into day and second, each kept
+    as text once seen: that is what makes it fast, and at most some ten thousand of each exist.
+    """
+
+    def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
+        self._layout = layout
+        self._line = _LINES[output]
+        self._tails = _tails(output, places)
+        self._days: dict[int, str] = {}
+        self._seconds: dict[int, str] = {}
+        self.header = _header(places) if output == "table" else ""
+        self.good = 0
+        self.bad = 0
+
+    def decode(
+        self, numbered: Iterable[tuple[int, str]], complain: Callable[[int, str], None]
+    ) -> str:
+        """Give the lines of a block of numbers; bad ones go to `complain` with their number.
+
+        Empty lines are passed over.
+        """
+        layout, line, tails = self._layout, self._line, self._tails
+        days, seconds = self._days, self._seconds
+        low, high, bits = layout.lowest_id, layout.highest_id, layout.sequence_bits
+        time_shift, time_mask = layout.shard_bits + bits, (1 << layout.time_bits) - 1
+        shard_mask, sequence_mask = layout.max_shard, (1 << bits) - 1
+        epoch, tick = layout.epoch_ms, layout.tick_ms
+        lines: list[str] = []
+        add = lines.append
+        for position, text in numbered:
+            try:
+                number = int(text)
+            except ValueError:
+                if not text.strip():
+                    continue
+                parsed = _unusual(text)
+                if parsed is None:
+                    self._refuse(complain, position, f"{_shown(text)} is not a number")
+                    continue
+                number = parsed
+            if number < low or number > high or "_" in text:
+                self._refuse(complain, position, _why_not(text, low, high))
+                continue
+            shard = number >> bits & shard_mask
+            if tails is not None and shard not in tails:
+                reason = f"{number} is of shard {shard}, which is not in the topology"
+                self._refuse(complain, position, reason)
+                continue
+            day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, _DAY_MS)
+            second = rest // 1000
+            try:
+                moment = f"{days[day]}T{seconds[second]}.{rest % 1000:03d}Z"
+            except KeyError:
+                try:
+                    days[day] = (_ORIGIN + timedelta(days=day)).isoformat()
+                except OverflowError:
+                    self._refuse(complain, position, f"{number} is of a time after the year 9999")
+                    continue
+                minute = second // 60
+                seconds[second] = f"{minute // 60:02d}:{minute % 60:02d}:{second % 60:02d}"
+                moment = f"{days[day]}T{seconds[second]}.{rest % 1000:03d}Z"
+            tail = tails[shard] if tails is not None else ""
+            add(line % (number, moment, shard, number & sequence_mask, tail))
+        self.good += len(lines)
+        return "".join(lines)
+
+    def _refuse(self, complain: Callable[[int, str], None], position: int, reason: str) -> None:
+        self.bad += 1
+        complain(position, reason)
+
+
+def _tails(output: str, places: Mapping[int, Place] | None) -> dict[int, str] | None:
+    """Write what ends a line, once for each shard."""
+    if places is None:
+        return None
+    if output == "json":
+        return {
+            shard: f',"schema":{json.dumps(p.schema)},"node":{json.dumps(p.node)}'
+            for shard, p in places.items()
+        }
+    gap = "  " if output == "table" else "\t"
+    width = _schema_width(places) if output == "table" else 0
+    return {shard: f"{gap}{p.schema:<{width}}{gap}{p.node}" for shard, p in places.items()}
+
+
+def _header(places: Mapping[int, Place] | None) -> str:
+    tail = f"  {'schema':<{_schema_width(places)}}  node" if places else ""
+    return f"{'id':>20}  {'time':<24}  {'shard':>6}  {'sequence':>8}{tail}\n"
+
+
+def _schema_width(places: Mapping[int, Place]) -> int:
+    return max([6, *(len(place.schema) for place in places.values())])
+
+
+def _unusual(text: str) -> int | None:
+    """Read 0x and 64 hex digits' worth of bits, as the bigint that they are; else None."""
+    digits = text.strip().lower()
+    if not digits.startswith("0x"):
+        return None
+    try:
+        bits = int(digits, 16)
+    except ValueError:
+        return None
+    return bits - (1 << 64) if 1 << 63 <= bits < 1 << 64 else bits
+
+
+def _why_not(text: str, low: int, high: int) -> str:
+    if "_" in text:
+        return f"{_shown(text)} is not a number"
+    return f"{_shown(text)} is out of range: ids of this layout lie in {low}..{high}"
+
+
+def _shown(text: str) -> str:
+    short = text.strip()
+    return repr(short if len(short) <= 40 else short[:37] + "...")

@@ -1,0 +1,106 @@
+"""The SQL that makes ids in the database: the shared functions and each shard's wrapper."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardctl.ids.layout import Layout
+
+if TYPE_CHECKING:
+    from shardctl.ids.layout import Settings
+
+COUNTER = "next_id_seq"
+"""Each shard's counter: every id draws from it once."""
+
+REGISTER = "next_id_block"
+"""Each shard's register: the number of the open block, and the time at which it was opened."""
+
+WRAPPER = "next_id"
+
+_LOCK_CLASS = 0x5AAD1D
+"""First half of the advisory locks under which registers are written; the other is the OID."""
+
+_FUNCTION = re.compile(
+    r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(.*?AS \$shardctl\$(.*?)\$shardctl\$;",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def render(settings: Settings, generator: str) -> str:
+    """Write the statements that create or replace the functions of schema `shardctl`.
+
+    `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic).
+    """
+    import jinja2  # noqa: PLC0415  # only init and verify need it
+
+    layout = Layout.of(settings)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("shardctl"),
+        autoescape=False,  # noqa: S701  # SQL, not HTML; nothing but integers goes in
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    time_bits = layout.usable_time_bits
+    block_mask = (1 << 63 - time_bits) - 1
+    return environment.get_template("generator.sql.j2").render(
+        generator=generator,
+        epoch_ms=layout.epoch_ms,
+        tick_ms=layout.tick_ms,
+        shard_bits=layout.shard_bits,
+        sequence_bits=layout.sequence_bits,
+        sequence_mask=(1 << layout.sequence_bits) - 1,
+        shard_mask=layout.max_shard,
+        all_time_mask=(1 << layout.time_bits) - 1,
+        # The register: above `time_bits`, the block number modulo what is left of 63 bits.
+        time_bits=time_bits,
+        time_mask=(1 << time_bits) - 1,
+        block_mask=block_mask,
+        lock_class=_LOCK_CLASS,
+    )
+
+
+def bodies(rendered: str) -> dict[str, str]:
+    """Take the functions' bodies, as the catalog's `prosrc` shows them, out of rendered SQL."""
+    return {match[1]: match[2] for match in _FUNCTION.finditer(rendered)}
+
+
+def wrapper_body(schema: str, shard: int) -> str:
+    """Write the body of a shard's `next_id()`, a SQL function that the planner inlines.
+
+    Text, not OIDs: the names are looked up again after the fence's rename was undone.
+
+    >>> print(wrapper_body("shard2", 2))  # doctest: +NORMALIZE_WHITESPACE
+    SELECT shardctl.next_id('"shard2".next_id_seq'::pg_catalog.regclass,
+    '"shard2".next_id_block'::pg_catalog.regclass, 2)
+    """
+    counter = quote_literal(f"{quote_identifier(schema)}.{COUNTER}")
+    register = quote_literal(f"{quote_identifier(schema)}.{REGISTER}")
+    return (
+        f"SELECT shardctl.next_id({counter}::pg_catalog.regclass, "
+        f"{register}::pg_catalog.regclass, {int(shard)})"
+    )
+
+
+def quote_identifier(name: str) -> str:
+    """Quote a name for SQL.
+
+    >>> print(quote_identifier('say "hi", please'))
+    "say ""hi"", please"
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    r"""Quote a string for SQL, whatever `standard_conforming_strings` is.
+
+    >>> quote_literal("it's")
+    "'it''s'"
+    >>> print(quote_literal("back\\slash"))
+     E'back\\slash'
+    """
+    doubled = text.replace("'", "''")
+    if "\\" in doubled:
+        return " E'" + doubled.replace("\\", "\\\\") + "'"
+    return f"'{doubled}'"

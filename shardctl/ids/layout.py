@@ -1,0 +1,189 @@
+"""How an id is laid out, and arithmetic on it; pure and fast to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shardctl.errors import ShardctlError
+
+INSTAGRAM_EPOCH_MS = 1_314_220_021_721
+"""2011-08-24T21:07:01.721Z, the epoch of the published function, in Unix milliseconds."""
+
+MILLISECONDS_PER_YEAR = 365.25 * 86_400_000
+
+
+class IdOutOfRange(ShardctlError):
+    """A number that no id of this layout can have."""
+
+    exit_code = 2
+
+    def __init__(self, number: int, low: int, high: int) -> None:
+        super().__init__(f"{number} is out of range: ids of this layout lie in {low}..{high}")
+        self.number = number
+
+
+class TimeOutOfRange(ShardctlError):
+    """A time before the epoch, or after the last one that gives a positive id."""
+
+    exit_code = 2
+
+    def __init__(self, time_ms: int, low: int, high: int) -> None:
+        super().__init__(
+            f"{_text(time_ms)} is out of range: this layout counts from {_text(low)} "
+            f"to {_text(high)}"
+        )
+        self.time_ms = time_ms
+
+
+class ShardOutOfRange(ShardctlError):
+    """A shard number that the layout's shard bits cannot hold."""
+
+    exit_code = 2
+
+    def __init__(self, shard: int, high: int) -> None:
+        super().__init__(f"shard {shard} is out of range: this layout holds shards 0..{high}")
+        self.shard = shard
+
+
+class Settings(Protocol):
+    """What a layout is made from: the topology's `IdSettings`, or anything alike."""
+
+    @property
+    def epoch_ms(self) -> int:
+        """Unix time of the id time 0, in ms."""
+
+    @property
+    def tick_ms(self) -> int:
+        """Length of one unit of time, in ms."""
+
+    @property
+    def time_bits(self) -> int:
+        """Width of the time."""
+
+    @property
+    def shard_bits(self) -> int:
+        """Width of the shard number."""
+
+    @property
+    def sequence_bits(self) -> int:
+        """Width of the sequence."""
+
+
+class Decoded(NamedTuple):
+    """The parts of an id; `time_ms` is Unix time in ms, a whole number of ticks after the epoch."""
+
+    time_ms: int
+    shard: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A split of 64 bits into time, shard and sequence, most significant first.
+
+    A sum of bits below 64 packs into the low bits. The default is Instagram's.
+
+    >>> Layout().decode(11637205501278089)
+    Decoded(time_ms=1315607284721, shard=1341, sequence=905)
+    >>> Layout().encode(1315607284721, 1341, 5001)
+    11637205501278089
+    """
+
+    epoch_ms: int = INSTAGRAM_EPOCH_MS
+    tick_ms: int = 1
+    time_bits: int = 41
+    shard_bits: int = 13
+    sequence_bits: int = 10
+
+    def __post_init__(self) -> None:
+        widths = (self.time_bits, self.shard_bits, self.sequence_bits)
+        if min(widths) < 1 or sum(widths) > 64:
+            raise ValueError(f"{widths} is no split of 64 bits: each >= 1, together <= 64")
+        if self.tick_ms < 1:
+            raise ValueError(f"a tick of {self.tick_ms} ms is none")
+
+    @classmethod
+    def of(cls, settings: Settings) -> Layout:
+        """Take the layout out of a topology's id settings."""
+        return cls(
+            settings.epoch_ms,
+            settings.tick_ms,
+            settings.time_bits,
+            settings.shard_bits,
+            settings.sequence_bits,
+        )
+
+    @property
+    def bits(self) -> int:
+        """Width of an id."""
+        return self.time_bits + self.shard_bits + self.sequence_bits
+
+    @property
+    def usable_time_bits(self) -> int:
+        """Bits of time that leave a bigint positive."""
+        return min(self.time_bits, 63 - self.shard_bits - self.sequence_bits)
+
+    @property
+    def max_shard(self) -> int:
+        """The highest shard number."""
+        return (1 << self.shard_bits) - 1
+
+    @property
+    def lowest_id(self) -> int:
+        """The lowest id: 0, or the lowest bigint where the time reaches the sign bit."""
+        return -(1 << 63) if self.bits == 64 else 0
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id."""
+        return (1 << min(self.bits, 63)) - 1
+
+    @property
+    def last_ms(self) -> int:
+        """The last Unix time in ms that gives a positive id."""
+        return self.epoch_ms + (1 << self.usable_time_bits) * self.tick_ms - 1
+
+    def encode(self, time_ms: int, shard: int, sequence: int) -> int:
+        """Compose an id; `sequence` counts modulo 2^sequence_bits.
+
+        Raises TimeOutOfRange rather than give a negative id, and ShardOutOfRange.
+        """
+        if not self.epoch_ms <= time_ms <= self.last_ms:
+            raise TimeOutOfRange(time_ms, self.epoch_ms, self.last_ms)
+        if not 0 <= shard <= self.max_shard:
+            raise ShardOutOfRange(shard, self.max_shard)
+        ticks = (time_ms - self.epoch_ms) // self.tick_ms
+        low = shard << self.sequence_bits | sequence & (1 << self.sequence_bits) - 1
+        return ticks << self.shard_bits + self.sequence_bits | low
+
+    def decode(self, number: int) -> Decoded:
+        """Take an id apart; a negative one (bits = 64) is a time past the sign bit.
+
+        Raises IdOutOfRange.
+        """
+        if not self.lowest_id <= number <= self.highest_id:
+            raise IdOutOfRange(number, self.lowest_id, self.highest_id)
+        number &= (1 << 64) - 1
+        return Decoded(
+            self.epoch_ms + (number >> self.shard_bits + self.sequence_bits) * self.tick_ms,
+            number >> self.sequence_bits & self.max_shard,
+            number & (1 << self.sequence_bits) - 1,
+        )
+
+    def floor(self, time_ms: int, shard: int = 0) -> int:
+        """Give the smallest id that `shard` can have made at or after `time_ms`.
+
+        With shard 0 it is the smallest of any shard: `WHERE id >= floor` scans by time.
+        """
+        return self.encode(time_ms, shard, 0)
+
+    def years_left(self, now_ms: int) -> float:
+        """Give the years until ids would turn negative (or the bits run out), from `now_ms`."""
+        return (self.last_ms - now_ms) / MILLISECONDS_PER_YEAR
+
+
+def _text(time_ms: int) -> str:
+    from shardctl.ids import times  # noqa: PLC0415  # only an error needs it
+
+    return times.render(time_ms)
