@@ -1,0 +1,245 @@
+"""`init` and `migrate` over the whole fleet: observe, plan, lock, apply, report."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, reason_of
+from shardctl.provision import apply as applying
+from shardctl.provision import migrations as files
+from shardctl.provision import observe as observing
+from shardctl.provision import plan as planning
+from shardctl.provision.chunks import Retrying
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.provision.apply import Applied
+    from shardctl.provision.observe import Observed
+    from shardctl.provision.plan import Change, NodePlan
+    from shardctl.topology.model import Topology
+
+_OBSERVE_WIDTH = 16
+
+
+class InitPending(ShardctlError):
+    """`migrate` was asked for shards that are not all there."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        nodes = ", ".join(dict.fromkeys(change.node for change in changes))
+        super().__init__(
+            f"shards or their parts are missing or out of date on {nodes}",
+            hint="run `shardctl init` first (with --dry-run it shows what is missing)",
+        )
+
+
+class PlanOutdated(ShardctlError):
+    """The fleet changed between the plan that was shown and the locks that were taken."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        super().__init__(
+            f"the fleet changed after the plan was made ({', '.join(nodes)}); nothing was done",
+            hint="run the command again to see the new plan",
+        )
+
+
+class NodeFailed(ShardctlError):
+    """A node refused a statement."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(
+            f"node {node}: {reason}", hint="mend the cause and run the same command again"
+        )
+
+
+class NodeUnfinished(Unfinished):
+    """What was begun on a node and not finished there."""
+
+    def __init__(self, node: str, planned: int, left: Sequence[int]) -> None:
+        shards = f"; left are shards {ranges.of(left)}" if left else ""
+        super().__init__(
+            f"node {node}: {planned - len(left)} of {planned} shards are finished{shards}",
+            hint="run the same command again: it does only the rest",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """What `init` or `migrate` would do, and what an operator should know beside it."""
+
+    command: str
+    topology: Topology
+    nodes: tuple[NodePlan, ...]
+    notes: tuple[str, ...]
+
+    def changes(self) -> list[Change]:
+        """List all changes, node by node in the topology's order."""
+        return [change for node in self.nodes for change in node.changes()]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a plan is carried out; `jobs` sessions a node at the most."""
+
+    jobs: int = 4
+    retrying: Retrying = field(default_factory=Retrying)
+    adopt: bool = False
+
+
+def plan_init(topology: Topology, *, adopt: bool = False) -> FleetPlan:
+    """Observe the fleet and plan what `init` has to do; changes nothing.
+
+    Raises what observation and planning raise, one error or Problems of several.
+    """
+    return _plan(topology, "init", adopt=adopt)
+
+
+def plan_migrate(topology: Topology) -> FleetPlan:
+    """Observe the fleet and plan the migrations that are pending; changes nothing.
+
+    Raises InitPending where more than migrations is missing, and what `plan_init` raises.
+    """
+    plan = _plan(topology, "migrate", adopt=False)
+    other = [c for c in plan.changes() if c.kind != "migration"]
+    if other:
+        raise InitPending(other)
+    nodes = tuple(n.migrations_only() for n in plan.nodes if n.shards)
+    return FleetPlan(plan.command, topology, nodes, plan.notes)
+
+
+def _plan(topology: Topology, command: str, *, adopt: bool) -> FleetPlan:
+    migrations = files.read(topology.database.migrations)
+    observed, notes = _observe(topology, command)
+    plans = planning.plan(topology, observed, migrations, adopt=adopt)
+    for file, nodes in planning.missing_migrations(observed, migrations).items():
+        notes.append(f"{file} ran on {', '.join(nodes)} and is not in the migrations' folder")
+    return FleetPlan(command, topology, tuple(p for p in plans if p.changes()), tuple(notes))
+
+
+def _observe(topology: Topology, command: str) -> tuple[list[Observed], list[str]]:
+    """Observe all nodes; one that owns no shards need not be there (that is a note)."""
+    outcomes = fanout.run(
+        topology.nodes.values(),
+        lambda node: observing.observe(topology, node, command=command),
+        width=_OBSERVE_WIDTH,
+    )
+    observed: list[Observed] = []
+    notes: list[str] = []
+    problems: list[ShardctlError] = []
+    for outcome in outcomes:
+        node, error = outcome.item, outcome.error
+        if error is None:
+            observed.append(outcome.result())
+        elif isinstance(error, NodeUnavailable) and not node.shards:
+            notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
+        elif isinstance(error, ShardctlError):
+            problems.append(error)
+        else:
+            raise error
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    return observed, notes
+
+
+def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
+    """Carry out a plan under the nodes' locks, all nodes in parallel.
+
+    Raises NodeLocked or PlanOutdated with nothing done but roles and databases made;
+    Problems with exit code 3 that name every node and shard that failed, when all others
+    are finished; Interrupted after Ctrl-C, at a chunk's end.
+    """
+    if not plan.nodes:
+        return
+    topology = plan.topology
+    with ExitStack() as stack:
+        _prepare(plan)
+        for node_plan in plan.nodes:
+            node = topology.nodes[node_plan.node]
+            lock = applying.take_lock(topology, node, command=plan.command)
+            stack.enter_context(closing(lock))
+        _check_still_true(plan, options)
+        stop = threading.Event()
+
+        def work(node_plan: NodePlan) -> Applied:
+            return applying.apply(
+                topology,
+                node_plan.after_preparation(),
+                command=plan.command,
+                jobs=options.jobs,
+                retrying=options.retrying,
+                progress=progress,
+                stop=stop,
+            )
+
+        try:
+            outcomes = fanout.run(plan.nodes, work, width=len(plan.nodes), stop=stop)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(
+                "interrupted: what was begun has been committed",
+                hint=f"run `shardctl {plan.command}` again to finish the rest",
+            ) from interrupt
+    errors: list[ShardctlError] = []
+    for outcome in outcomes:
+        errors += _errors_of(outcome.item, outcome.result())
+    if errors:
+        raise Problems(errors)
+
+
+def _prepare(plan: FleetPlan) -> None:
+    """Make roles and databases, which the locks need to be taken in."""
+    outcomes = fanout.run(
+        plan.nodes,
+        lambda node: applying.prepare(plan.topology, node, command=plan.command),
+        width=len(plan.nodes),
+    )
+    errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
+    made = [o.item for o in outcomes if not o.error and (o.item.roles or o.item.database)]
+    if errors and made:
+        errors += [NodeUnfinished(n.node, len(n.shards), [w.shard for w in n.shards]) for n in made]
+    if errors:
+        raise Problems(errors)
+
+
+def _check_still_true(plan: FleetPlan, options: Options) -> None:
+    """Plan again, now that nobody else can change the nodes; raises PlanOutdated."""
+    now = (
+        plan_migrate(plan.topology)
+        if plan.command == "migrate"
+        else plan_init(plan.topology, adopt=options.adopt)
+    )
+    before = {n.node: n.after_preparation().changes() for n in plan.nodes}
+    after = {n.node: n.changes() for n in now.nodes}
+    differing = [n for n in before | after if before.get(n, []) != after.get(n, [])]
+    if differing:
+        raise PlanOutdated(differing)
+
+
+def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
+    """Say what failed on a node: each cause once, then how much is left."""
+    told: dict[str, ShardctlError] = {}
+    for cause in applied.errors:
+        error = _as_ours(plan.node, cause)
+        told.setdefault(getattr(error, "cause", error.message), error)
+    if not told and not applied.left:
+        return []
+    return [*told.values(), NodeUnfinished(plan.node, len(plan.shards), applied.left)]
+
+
+def _as_ours(node: str, error: Exception) -> ShardctlError:
+    """Give a database's error its node; what is no database's error is a bug and raised."""
+    if isinstance(error, ShardctlError):
+        return error
+    if isinstance(error, psycopg.OperationalError):
+        return NodeLost(node, reason_of(error))
+    if isinstance(error, psycopg.Error):
+        return NodeFailed(node, reason_of(error))
+    raise error

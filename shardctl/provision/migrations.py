@@ -1,0 +1,115 @@
+"""The application's schema: numbered SQL files that run once in every shard."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Problems, UsageError
+from shardctl.postgres import split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"(\d{4,})_[^/\\]+\.sql")
+_NO_TRANSACTION = "-- shardctl: no-transaction"
+_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
+"""First words that would end the transaction which a chunk of shards shares."""
+
+
+class MigrationInvalid(UsageError):
+    """A migration file, or the folder, that cannot be used; nothing was contacted."""
+
+    def __init__(self, where: str, what: str, *, hint: str = "") -> None:
+        super().__init__(f"{where}: {what}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file; it is not transactional where `-- shardctl: no-transaction` is its first line."""
+
+    file: Path
+    number: int
+    text: str
+    checksum: str
+    transactional: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name, which stands for it in `shardctl.migration`."""
+        return self.file.name
+
+    def statements(self) -> list[split.Statement]:
+        """Split the text, to run or to locate its statements one by one."""
+        return split.split(self.text)
+
+
+def read(folder: Path | None) -> tuple[Migration, ...]:
+    """Read the folder's migrations in the order of their numbers; None is an empty folder.
+
+    Raises MigrationInvalid, or Problems of them: the folder is not there, a file of another
+    name than NNNN_name.sql (only `.sql` files count), two with one number, one that is not
+    UTF-8 or that controls transactions.
+    """
+    if folder is None:
+        return ()
+    if not folder.is_dir():
+        raise MigrationInvalid(
+            str(folder),
+            "the folder of the migrations is not there",
+            hint="make it, or take `database.migrations` out of the topology",
+        )
+    found: list[Migration] = []
+    problems: list[MigrationInvalid] = []
+    for file in sorted(folder.glob("*.sql")):
+        try:
+            found.append(_read_file(file))
+        except MigrationInvalid as problem:
+            problems.append(problem)
+    found.sort(key=lambda migration: migration.number)
+    problems += [
+        MigrationInvalid(str(second.file), f"has the same number as {first.name}")
+        for first, second in pairwise(found)
+        if first.number == second.number
+    ]
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(list(problems))
+    return tuple(found)
+
+
+def _read_file(file: Path) -> Migration:
+    name = _NAME.fullmatch(file.name)
+    if name is None:
+        raise MigrationInvalid(str(file), "is not named NNNN_name.sql, such as 0001_photos.sql")
+    try:
+        content = file.read_bytes()
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MigrationInvalid(str(file), f"is not UTF-8 (byte {error.start})") from error
+    except OSError as error:
+        raise MigrationInvalid(str(file), f"cannot be read: {error.strerror}") from error
+    if "\0" in text:
+        raise MigrationInvalid(str(file), "holds a zero byte")
+    first_line = text.split("\n", 1)[0].strip()
+    migration = Migration(
+        file=file,
+        number=int(name[1]),
+        text=text,
+        checksum=hashlib.sha256(content).hexdigest(),
+        transactional=first_line != _NO_TRANSACTION,
+    )
+    for statement in migration.statements():
+        first, *rest = statement.first_words or ("",)
+        if first in _CONTROL or (first, *rest) in {
+            ("START", "TRANSACTION"),
+            ("PREPARE", "TRANSACTION"),
+        }:
+            raise MigrationInvalid(
+                f"{file}:{statement.line}",
+                f"{first} has no place in a migration: shardctl runs many shards a transaction",
+                hint=f"take it out; begin the file with `{_NO_TRANSACTION}` to do without one",
+            )
+    return migration

@@ -1,0 +1,246 @@
+"""What a node is like today: a fixed number of questions, however many shards it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.errors import ShardctlError
+from shardctl.ids import generator
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
+from shardctl.state import cluster, lock
+from shardctl.state.cluster import QUERIES as STATE
+from shardctl.state.format import FORMAT, FormatTooNew
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.cluster import ClusterRow
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+QUERIES = queries.load("shardctl.provision", "observe.sql")
+
+MAINTENANCE_DATABASES = ("postgres", "template1")
+"""Where to log in while the cluster's own database is not there yet."""
+
+OLDEST_VERSION = 14
+
+
+class NodeUnfit(ShardctlError):
+    """A server that cannot be a node of this cluster, or is another one's."""
+
+    def __init__(self, node: str, what: str, *, hint: str) -> None:
+        super().__init__(f"node {node}: {what}", hint=hint)
+        self.node = node
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema that may be a shard's; `wrapper` is the body of its `next_id()`, or None."""
+
+    counter: bool
+    register: bool
+    wrapper: str | None
+    ungranted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One node's catalog, as far as `init` and `migrate` care; taken in one snapshot."""
+
+    node: NodeName
+    lock_slots: int
+    """Entries of the shared lock table."""
+    roles: frozenset[str]
+    """Those of the wanted roles that exist."""
+    database: bool
+    state: ClusterRow | None
+    map: Mapping[ShardId, NodeName]
+    schemas: Mapping[str, Schema]
+    functions: Mapping[str, str]
+    ungranted: tuple[str, ...]
+    migrations: Mapping[tuple[str, str], frozenset[ShardId]]
+    """(file, checksum) -> the shards it ran in."""
+    shadows: tuple[tuple[str, str], ...]
+    """(schema, table) that would catch what is meant for a shard's table of that name."""
+
+
+def observe(topology: Topology, node: Node, *, command: str) -> Observed:
+    """Look at one node.
+
+    Raises NodeUnavailable, NodeUnfit (a standby, too old, another cluster's or node's),
+    FormatTooNew.
+    """
+    database = topology.database
+    purpose = lock.purpose(command)
+    try:
+        connection = connect(node, database, purpose=purpose)
+    except NodeUnavailable:
+        if _database_exists(topology, node, purpose):
+            raise
+        return _without_database(topology, node, purpose)
+    with connection:
+        try:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            return _observe_database(connection, topology, node)
+        except psycopg.OperationalError as error:
+            raise NodeUnavailable(
+                node.name, f"{node.host}:{node.port}", reason_of(error)
+            ) from error
+
+
+def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
+    """Tell whether the login failed for another reason than a missing database."""
+    for name in MAINTENANCE_DATABASES:
+        try:
+            connection = connect(node, topology.database, purpose=purpose, dbname=name)
+        except NodeUnavailable:
+            continue
+        with connection:
+            row = connection.execute(
+                QUERIES["database"], {"name": topology.database.name}
+            ).fetchone()
+            return row is not None and row[0] > 0
+    return True
+
+
+def connect_for_maintenance(topology: Topology, node: Node, purpose: str) -> Connection:
+    """Log in to a database that every server has, in autocommit; raises NodeUnavailable."""
+    first, second = MAINTENANCE_DATABASES
+    try:
+        return connect(node, topology.database, purpose=purpose, dbname=first, autocommit=True)
+    except NodeUnavailable:
+        return connect(node, topology.database, purpose=purpose, dbname=second, autocommit=True)
+
+
+def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
+    with connect_for_maintenance(topology, node, purpose) as connection:
+        slots, roles = _observe_server(connection, topology, node)
+    return Observed(
+        node=node.name,
+        lock_slots=slots,
+        roles=roles,
+        database=False,
+        state=None,
+        map={},
+        schemas={},
+        functions={},
+        ungranted=(),
+        migrations={},
+        shadows=(),
+    )
+
+
+def _observe_server(
+    connection: Connection, topology: Topology, node: Node
+) -> tuple[int, frozenset[str]]:
+    """Give the size of the lock table and the wanted roles that exist; raises NodeUnfit."""
+    row = connection.execute(
+        QUERIES["server"], {"roles": list(topology.database.app_roles)}
+    ).fetchone()
+    if row is None:  # pragma: no cover  # a SELECT without FROM gives a row
+        raise AssertionError
+    number, version, in_recovery, slots, roles = row
+    check_version(node.name, number, version)
+    if in_recovery:
+        raise NodeUnfit(
+            node.name,
+            f"{node.host}:{node.port} is a standby",
+            hint="the topology names primaries: give the primary's host and port",
+        )
+    return slots, frozenset(roles or ())
+
+
+def check_version(node: str, number: int, version: str) -> None:
+    """Refuse a server that is too old; `number` is its server_version_num."""
+    if number // 10_000 < OLDEST_VERSION:
+        raise NodeUnfit(
+            node,
+            f"PostgreSQL {version} is too old",
+            hint=f"shardctl needs PostgreSQL {OLDEST_VERSION} or newer",
+        )
+
+
+def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
+    roles = list(topology.database.app_roles)
+    slots, existing = _observe_server(connection, topology, node)
+    state = cluster.read(connection) if cluster.is_present(connection) else None
+    if state is not None:
+        check_identity(state, topology, node.name)
+    names = {
+        "counter": generator.COUNTER,
+        "register": generator.REGISTER,
+        "wrapper": generator.WRAPPER,
+        "roles": roles,
+    }
+    schemas = {
+        name: Schema(counter, register, wrapper, tuple(ungranted))
+        for name, counter, register, wrapper, ungranted in connection.execute(
+            QUERIES["schemas"], names
+        )
+    }
+    migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
+    if state is not None:
+        for file, checksum, shards in connection.execute(STATE["migrations"]):
+            migrations[file, checksum] = frozenset(shards)
+    return Observed(
+        node=node.name,
+        lock_slots=slots,
+        roles=existing,
+        database=True,
+        state=state,
+        map=cluster.read_map(connection) if state else {},
+        schemas=schemas,
+        functions=dict(connection.execute(QUERIES["functions"]).fetchall()),
+        ungranted=tuple(r for (r,) in connection.execute(QUERIES["ungranted"], {"roles": roles}))
+        if state
+        else (),
+        migrations=migrations,
+        shadows=read_shadows(connection, topology),
+    )
+
+
+def check_identity(state: ClusterRow, topology: Topology, node: NodeName) -> None:
+    """Refuse a server that is another node, another cluster's, or of another make.
+
+    Raises FormatTooNew or NodeUnfit.
+    """
+    if state.format > FORMAT:
+        raise FormatTooNew(node, state.format)
+    if (state.cluster, state.node) != (topology.cluster, node):
+        raise NodeUnfit(
+            node,
+            f"the server there is node {state.node} of cluster {state.cluster}",
+            hint="check host and port in the topology: the likely cause is a wrong host",
+        )
+    differences = state.differences(topology)
+    if differences:
+        raise NodeUnfit(
+            node,
+            "; ".join(differences),
+            hint="these are fixed for the life of the cluster: put them back into the topology",
+        )
+
+
+def read_shadows(connection: Connection, topology: Topology) -> tuple[tuple[str, str], ...]:
+    """List tables behind the shards' on a search_path that have a shard's table's name.
+
+    With such a one, a prepared INSERT writes there once its shard has been fenced.
+    """
+    roles = list(topology.database.app_roles)
+    behind = {"public"}
+    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
+        behind |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
+    shards = [topology.schema(shard) for shard in topology.owners()]
+    behind -= {"$user", "", *shards}
+    return tuple(
+        (schema, table)
+        for schema, table in connection.execute(
+            QUERIES["shadows"], {"behind": sorted(behind), "schemas": shards}
+        )
+    )

@@ -1,0 +1,114 @@
+"""The `cluster` row and the map: what a node says of itself and of all shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg.rows import class_row
+
+from shardctl.ids.layout import Layout
+from shardctl.postgres import queries
+from shardctl.state.format import FORMAT
+from shardctl.topology.model import NodeName, ShardId
+
+if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Topology
+
+QUERIES = queries.load("shardctl.state", "queries.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """What a node's row in `shardctl.cluster` says."""
+
+    format: int
+    cluster: str
+    node: str
+    identity: str
+    shard_count: int
+    schema_pattern: str
+    epoch_ms: int
+    tick_ms: int
+    time_bits: int
+    shard_bits: int
+    sequence_bits: int
+    generator: str
+    map_version: int
+
+    def differences(self, topology: Topology) -> list[str]:
+        """Say what is fixed for the life of the cluster and differs from the topology.
+
+        The generator is not: `init` may change it.
+        """
+        pairs = {
+            "shard count": (self.shard_count, topology.shard_count),
+            "schema pattern": (self.schema_pattern, str(topology.schema_pattern)),
+            "id layout": (Layout.of(self), Layout.of(topology.id)),
+        }
+        return [
+            f"{what} is {here} there and {wanted} in the topology"
+            for what, (here, wanted) in pairs.items()
+            if here != wanted
+        ]
+
+
+def is_present(connection: Connection) -> bool:
+    """Tell whether schema shardctl stands in this database."""
+    row = connection.execute(QUERIES["present"]).fetchone()
+    return row is not None and row[0]
+
+
+def read(connection: Connection) -> ClusterRow | None:
+    """Read the node's row; None when there is none. Schema shardctl must be there."""
+    with connection.cursor(row_factory=class_row(ClusterRow)) as cursor:
+        return cursor.execute(QUERIES["cluster"]).fetchone()
+
+
+def make(connection: Connection, topology: Topology, node: NodeName) -> None:
+    """Write the row of a new node, with an identity of its own and map version 0."""
+    connection.execute(
+        QUERIES["make_cluster"],
+        {
+            "format": FORMAT,
+            "cluster": topology.cluster,
+            "node": node,
+            "shard_count": topology.shard_count,
+            "schema_pattern": str(topology.schema_pattern),
+            "epoch_ms": topology.id.epoch_ms,
+            "tick_ms": topology.id.tick_ms,
+            "time_bits": topology.id.time_bits,
+            "shard_bits": topology.id.shard_bits,
+            "sequence_bits": topology.id.sequence_bits,
+            "generator": topology.id.generator,
+        },
+    )
+
+
+def set_generator(connection: Connection, generator: str) -> None:
+    """Write down which generator the functions hold now."""
+    connection.execute(QUERIES["set_generator"], {"generator": generator})
+
+
+def read_map(connection: Connection) -> dict[ShardId, NodeName]:
+    """Read which node owns which shard, as far as this node knows."""
+    return {ShardId(s): NodeName(n) for s, n in connection.execute(QUERIES["map"])}
+
+
+def write_map(connection: Connection, topology: Topology, owners: dict[ShardId, NodeName]) -> None:
+    """Write the owners of shards into the map; rows of other shards stay."""
+    shards = sorted(owners)
+    connection.execute(
+        QUERIES["write_map"],
+        {
+            "shards": shards,
+            "schemas": [topology.schema(s) for s in shards],
+            "nodes": [owners[s] for s in shards],
+        },
+    )
+
+
+def set_map_version(connection: Connection, version: int) -> None:
+    """Raise the version of the map; it never goes back."""
+    connection.execute(QUERIES["set_map_version"], {"version": version})

@@ -1,0 +1,60 @@
+"""The advisory lock of a command that changes a node: one at a time, and known by name."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.state.cluster import QUERIES
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+
+_CLASS = 0x5AADC71
+_APPLICATION_NAME_BYTES = 63
+
+
+class NodeLocked(ShardctlError):
+    """Somebody else is changing the node."""
+
+    def __init__(self, node: str, holder: str, since: datetime | None) -> None:
+        when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        super().__init__(
+            f"node {node} is being changed by {holder}{when}",
+            hint="wait until that has ended, then run the command again",
+        )
+        self.node = node
+        self.holder = holder
+
+
+def who() -> str:
+    """Name the operator: OS user and host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def purpose(command: str) -> str:
+    """Say who does what, short enough for a session's application_name."""
+    text = f"shardctl {command} by {who()}"
+    return text.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
+
+
+def take(connection: Connection, node: str) -> None:
+    """Take the node's lock for the life of this session; raises NodeLocked.
+
+    The session's application_name (see `purpose`) is what a second operator is told.
+    """
+    row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
+    if row is not None and row[0]:
+        return
+    holder = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
+    # It may have let go in between; then it is told as it was found, and the hint still holds.
+    name, since = (holder[0], holder[1]) if holder else ("somebody", None)
+    raise NodeLocked(node, name, since)

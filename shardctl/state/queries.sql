@@ -1,0 +1,60 @@
+-- name: present
+-- Whether schema shardctl stands in this database
+SELECT to_regclass('shardctl.cluster') IS NOT NULL
+
+-- name: cluster
+-- The one row that says what this node is
+SELECT format, cluster, node, identity::text, shard_count, schema_pattern,
+       epoch_ms, tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version
+FROM shardctl.cluster
+
+-- name: make_cluster
+-- The row of a new node; the whole map comes last, so its version is 0
+INSERT INTO shardctl.cluster (format, cluster, node, shard_count, schema_pattern, epoch_ms,
+                              tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version)
+VALUES (%(format)s, %(cluster)s, %(node)s, %(shard_count)s, %(schema_pattern)s, %(epoch_ms)s,
+        %(tick_ms)s, %(time_bits)s, %(shard_bits)s, %(sequence_bits)s, %(generator)s, 0)
+
+-- name: set_generator
+-- Which generator the functions now hold
+UPDATE shardctl.cluster SET generator = %(generator)s
+
+-- name: map
+-- Every shard that this node knows of
+SELECT shard, node FROM shardctl.map
+
+-- name: write_map
+-- The whole map
+INSERT INTO shardctl.map (shard, schema, node)
+SELECT * FROM unnest(%(shards)s::integer[], %(schemas)s::text[], %(nodes)s::text[])
+ON CONFLICT (shard) DO UPDATE SET schema = excluded.schema, node = excluded.node
+WHERE (map.schema, map.node) IS DISTINCT FROM (excluded.schema, excluded.node)
+
+-- name: set_map_version
+-- The version only grows
+UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version < %(version)s
+
+-- name: migrations
+-- Which file, with which checksum, ran in which shards
+SELECT file, checksum, array_agg(shard) FROM shardctl.migration GROUP BY file, checksum
+
+-- name: record_migration
+-- That a file ran in these shards
+INSERT INTO shardctl.migration (shard, file, checksum)
+SELECT unnest(%(shards)s::integer[]), %(file)s, %(checksum)s
+
+-- name: record_event
+-- The audit trail
+INSERT INTO shardctl.event (who, command, result) VALUES (%(who)s, %(command)s, %(result)s)
+
+-- name: try_lock
+-- The lock of a command that changes this node
+SELECT pg_try_advisory_lock(%(class)s, 0)
+
+-- name: lock_holder
+-- Who holds that lock, since when, doing what
+SELECT a.application_name, a.backend_start, a.pid
+FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted
+  AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

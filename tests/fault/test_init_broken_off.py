@@ -1,0 +1,198 @@
+"""`init` killed, interrupted, or its servers killed: run again, it completes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg import sql
+
+from shardctl.hosts import accounts
+from tests.fixtures.fleets import PHOTOS, Fleet, command_line
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.servers import PgServer, StartServer
+
+pytestmark = pytest.mark.fault
+
+SHARDS = 400
+
+
+@pytest.fixture
+def large(fresh_fleet: Fleet) -> Fleet:
+    """Give a fleet of so many shards that there is time to break its init off."""
+    fresh_fleet.count = SHARDS
+    fresh_fleet.shards = {"a": f"0-{SHARDS // 2 - 1}", "b": f"{SHARDS // 2}-{SHARDS - 1}"}
+    fresh_fleet.migration("0001_photos.sql", PHOTOS)
+    fresh_fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    return fresh_fleet
+
+
+def made(one: Fleet, node: str) -> int:
+    """Count the node's schemas of shards; -1 while there is no database."""
+    with one.servers[node].connect() as connection:
+        if (
+            connection.execute(
+                "SELECT FROM pg_database WHERE datname = %s", (one.database,)
+            ).fetchone()
+            is None
+        ):
+            return -1
+    [(count,)] = one.query(node, "SELECT count(*) FROM pg_namespace WHERE nspname ~ '^shard[0-9]'")
+    return int(count)
+
+
+def start(one: Fleet) -> subprocess.Popen[str]:
+    one.write()
+    return subprocess.Popen(
+        command_line(one.file, "init"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"XDG_STATE_HOME": str(one.directory / "state")},
+    )
+
+
+def assert_completed(one: Fleet) -> None:
+    """Check that all is there exactly once, and that nothing is left to do."""
+    assert one.plan().changes() == []
+    for node in "ab":
+        assert made(one, node) == SHARDS // 2
+        [counts] = one.query(
+            node,
+            "SELECT (SELECT count(*) FROM shardctl.map),"
+            " (SELECT count(*) FROM shardctl.migration),"
+            " (SELECT count(*) FROM pg_class WHERE relname = 'photos' AND relkind = 'r')",
+        )
+        assert counts == (SHARDS, SHARDS, SHARDS // 2)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+def test_init_killed_at_any_moment_is_completed_by_the_next(large: Fleet, share: float) -> None:
+    running = start(large)
+    wait_for(lambda: made(large, "a") >= share * SHARDS / 2 or running.poll() is not None)
+    running.kill()
+    running.communicate()
+    done = large.shardctl("init")
+    assert done.returncode == 0, done.stderr
+    assert_completed(large)
+
+
+def test_ctrl_c_stops_at_a_chunks_end_and_says_how_to_go_on(large: Fleet) -> None:
+    running = start(large)
+    wait_for(lambda: made(large, "a") >= 10)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted" in told
+    assert "run `shardctl init` again" in told
+    assert "Traceback" not in told
+    # Whole chunks: every schema that is there is in the map, with all of its tables.
+    for node in "ab":
+        assert (
+            large.query(
+                node,
+                "SELECT n.nspname FROM pg_namespace n WHERE nspname ~ '^shard[0-9]' AND NOT EXISTS"
+                " (SELECT FROM shardctl.map m JOIN shardctl.migration USING (shard)"
+                "  WHERE m.schema = n.nspname HAVING count(*) = 2)",
+            )
+            == []
+        )
+    assert large.shardctl("init").returncode == 0
+    assert_completed(large)
+
+
+@pytest.fixture
+def mortal(large: Fleet, pg_server: StartServer) -> Iterator[Fleet]:
+    """Give the large fleet with a server b that a test may kill."""
+    large.servers = {"a": large.servers["a"], "b": pg_server()}
+    yield large
+    if not large.servers["b"].server.running():
+        large.servers["b"].start()
+
+
+def test_a_server_killed_during_init_is_named_and_the_next_init_completes(mortal: Fleet) -> None:
+    running = start(mortal)
+    wait_for(lambda: made(mortal, "b") >= 10)
+    mortal.servers["b"].stop("immediate")
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert "node b: " in told
+    assert "run the same command again" in told
+    assert "Traceback" not in told
+    mortal.servers["b"].start()
+    assert mortal.shardctl("init").returncode == 0
+    assert_completed(mortal)
+
+
+def test_a_session_terminated_during_init_is_made_good_by_the_next(large: Fleet) -> None:
+    running = start(large)
+    wait_for(lambda: made(large, "b") >= 10)
+    large.execute(
+        "b",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'shardctl init%' AND state <> 'idle' LIMIT 1",
+    )
+    running.communicate(timeout=60)
+    assert running.returncode in {0, 3}  # 0 where it was idle by then
+    assert large.shardctl("init").returncode == 0
+    assert_completed(large)
+
+
+@pytest.fixture
+def small_disk(session_directory: Path) -> Iterator[Path]:
+    """Give a directory on a file system of 12 MB, which only root can mount."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system to fill")
+    path = Path(tempfile.mkdtemp(dir=session_directory))
+    owner = pwd.getpwnam(str(accounts.server_account(None))).pw_uid
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size=12m,mode=0700,uid={owner}", "tmpfs", str(path)],  # noqa: S607
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting is not permitted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S607
+
+
+def test_a_full_disk_is_said_and_the_next_init_completes(
+    large: Fleet, small_disk: Path, two_servers: dict[str, PgServer]
+) -> None:
+    b = two_servers["b"]
+    space = sql.Identifier(f"{large.database}_small")
+    # All of the database but the shared catalogs lies in a tablespace on the small disk.
+    with b.connect() as connection:
+        connection.execute(
+            sql.SQL("CREATE TABLESPACE {} LOCATION {}").format(space, sql.Literal(str(small_disk)))
+        )
+    try:
+        with b.connect() as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE template0 TABLESPACE {}").format(
+                    sql.Identifier(large.database), space
+                )
+            )
+        done = large.shardctl("init")
+        assert done.returncode == 3, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "run the same command again" in done.stderr
+        assert "Traceback" not in done.stderr
+        subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)  # noqa: S607
+        again = large.shardctl("init")
+        assert again.returncode == 0, again.stderr
+        assert_completed(large)
+    finally:
+        large.drop()
+        with b.connect() as connection:
+            connection.execute(sql.SQL("DROP TABLESPACE {}").format(space))

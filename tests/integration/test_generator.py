@@ -1,0 +1,715 @@
+"""The generator on a real server: whatever sessions do, ids are distinct and increase."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from shardctl.ids import generator, times
+from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
+from shardctl.provision import shard as provision
+from shardctl.provision.plan import ShardWork
+from shardctl.topology.model import ShardId
+from tests.fixtures.servers import PgServer, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.fixtures.servers import StartServer
+
+    Connection = psycopg.Connection[Any]
+
+SMALL = Layout(1_700_000_000_000, tick_ms=1000, time_bits=25, shard_bits=2, sequence_bits=5)
+ONE_BIT = Layout(sequence_bits=1)
+FOUR_BITS = Layout(sequence_bits=4)
+WIDE = Layout(epoch_ms=0, time_bits=43, shard_bits=12, sequence_bits=9)
+ROLE = "application"
+
+PUBLISHED = f"""
+CREATE FUNCTION published(counter regclass, shard_id bigint, OUT result bigint) AS $$
+DECLARE
+    our_epoch bigint := {INSTAGRAM_EPOCH_MS};
+    seq_id bigint;
+    now_millis bigint;
+BEGIN
+    SELECT nextval(counter) % 1024 INTO seq_id;
+    SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
+    result := (now_millis - our_epoch) << 23;
+    result := result | (shard_id << 10);
+    result := result | (seq_id);
+END $$ LANGUAGE plpgsql
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A database of its own with the generator and some shards."""
+
+    server: PgServer
+    dbname: str
+    layout: Layout
+
+    def connect(self, **options: Any) -> Connection:
+        return self.server.connect(self.dbname, **options)
+
+    def ask(self, query: str) -> Any:
+        with self.connect() as session:
+            return ask(session, query)
+
+
+class Install:
+    """Makes databases; schemas are `shard1` and so on, or what is given."""
+
+    def __init__(self, server: PgServer) -> None:
+        self.server = server
+        self.made: list[str] = []
+
+    def __call__(
+        self,
+        layout: Layout | None = None,
+        kind: str = "strict",
+        schemas: dict[int, str] | None = None,
+    ) -> Installed:
+        layout = layout or Layout()
+        dbname = f"ids{next(_numbers)}"
+        with self.server.connect() as session:
+            session.execute(f"CREATE DATABASE {dbname}".encode())
+        self.made.append(dbname)
+        with self.server.connect(dbname, autocommit=False) as session:
+            session.execute("CREATE SCHEMA shardctl")
+            session.execute("CREATE TABLE shardctl.map (shard int, schema name, node text)")
+            session.execute(f"GRANT USAGE ON SCHEMA shardctl TO {ROLE}".encode())
+            session.execute(generator.render(layout, kind).encode())
+            for shard, schema in (schemas or {1: "shard1", 2: "shard2"}).items():
+                add_shard(session, shard, schema)
+        return Installed(self.server, dbname, layout)
+
+
+_numbers = itertools.count()
+
+
+def add_shard(session: Connection, shard: int, schema: str) -> None:
+    work = ShardWork(
+        ShardId(shard), schema, create=True, counter=True, register=True, wrapper="create",
+        grant_to=(ROLE,),
+    )  # fmt: skip
+    session.execute("INSERT INTO shardctl.map VALUES (%s, %s, 'a')", (shard, schema))
+    session.execute(provision.script(work))
+
+
+@pytest.fixture(scope="module")
+def server(pg_server: StartServer) -> PgServer:
+    started = pg_server()
+    with started.connect() as session:
+        session.execute(f"CREATE ROLE {ROLE} LOGIN".encode())
+    return started
+
+
+@pytest.fixture
+def install(server: PgServer) -> Iterator[Install]:
+    made = Install(server)
+    yield made
+    with server.connect() as session:
+        for dbname in made.made:
+            session.execute(f"DROP DATABASE {dbname} WITH (FORCE)".encode())
+
+
+def ask(session: Connection, query: str, *values: object) -> Any:
+    row = session.execute(query.encode(), values or None).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def ids(session: Connection, count: int, schema: str = "shard1") -> list[int]:
+    query = f"SELECT {schema}.next_id() FROM generate_series(1, {count})"
+    return [row[0] for row in session.execute(query.encode())]
+
+
+def at_once(works: Sequence[Callable[[], list[int]]]) -> list[list[int]]:
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(60) for future in [pool.submit(work) for work in works]]
+
+
+def assert_sound(per_session: list[list[int]]) -> None:
+    """Check that no two ids are equal and that each session's strictly increase."""
+    for made in per_session:
+        assert all(a < b for a, b in itertools.pairwise(made))
+    everything = list(itertools.chain.from_iterable(per_session))
+    assert len(set(everything)) == len(everything)
+
+
+def advisory_locks(session: Connection, *, granted: bool = True) -> int:
+    found = ask(
+        session,
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = %s AND "
+        "database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        granted,
+    )
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "count"),
+    [(Layout(), 50_000), (FOUR_BITS, 12_000), (ONE_BIT, 2_500), (WIDE, 10_000)],
+    ids=["default", "4 bits", "1 bit", "wide"],
+)
+def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
+    install: Install, layout: Layout, count: int
+) -> None:
+    database = install(layout)
+    before = now_ms(database)
+
+    def work() -> list[int]:
+        with database.connect() as session:
+            return ids(session, count)
+
+    per_session = at_once([work] * 8)
+    assert_sound(per_session)
+    decoded = [layout.decode(one) for made in per_session for one in made]
+    assert {one.shard for one in decoded} == {1}
+    assert min(one.time_ms for one in decoded) >= before
+    # A burst runs ahead of the clock by at most one tick for each block.
+    blocks = 8 * count // (1 << layout.sequence_bits) + 1
+    assert max(one.time_ms for one in decoded) <= now_ms(database) + blocks
+    assert len({one.sequence for one in decoded}) == 1 << layout.sequence_bits
+
+
+def now_ms(database: Installed) -> int:
+    moment = database.ask("SELECT clock_timestamp()")
+    assert isinstance(moment, datetime)
+    return times.parse(moment.isoformat())
+
+
+def test_small_transactions_of_many_sessions_never_get_an_id_twice(install: Install) -> None:
+    database = install(ONE_BIT)
+
+    def work() -> list[int]:
+        with database.connect(prepare_threshold=0) as session:
+            return [ask(session, "SELECT shard1.next_id()") for _ in range(400)]
+
+    assert_sound(at_once([work] * 8))
+
+
+def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) -> None:
+    database = install(FOUR_BITS)
+    done = threading.Event()
+
+    def work() -> list[int]:
+        with database.connect() as session:
+            return [one for _ in range(20) for one in ids(session, 200)]
+
+    def raise_it() -> list[int]:
+        returned = []
+        with database.connect() as session:
+            while not done.is_set():
+                returned.append(ask(session, "SELECT shardctl.open_block(1)"))
+        assert all(a < b for a, b in itertools.pairwise(returned))
+        return []
+
+    with ThreadPoolExecutor(1) as pool:
+        raising = pool.submit(raise_it)
+        try:
+            per_session = at_once([work] * 6)
+        finally:
+            done.set()
+        raising.result(10)
+    assert_sound(per_session)
+
+
+def test_shards_do_not_disturb_each_other(install: Install) -> None:
+    database = install(schemas={0: "zero", 8191: "last", 7: 'odd "name\\ $1 %s'})
+    with database.connect() as session:
+        made = {
+            0: ids(session, 2000, "zero"),
+            8191: ids(session, 2000, "last"),
+            7: ids(session, 2000, '"odd ""name\\ $1 %s"'),
+        }
+        raised = ask(session, "SELECT shardctl.open_block(7)")
+        next_one = ids(session, 1, '"odd ""name\\ $1 %s"')[0]
+    assert Layout().decode(next_one).time_ms >= times.parse(raised.isoformat())
+    for shard, given in made.items():
+        assert {Layout().decode(one).shard for one in given} == {shard}
+        assert [Layout().decode(one).sequence for one in given] == [n % 1024 for n in range(2000)]
+
+
+@dataclass
+class Parked:
+    """A session whose statement waits in a thread of its own."""
+
+    session: Connection
+    thread: threading.Thread
+    error: psycopg.Error | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.session.info.backend_pid
+
+
+def park(session: Connection, query: str) -> Parked:
+    def run() -> None:
+        try:
+            session.execute(query.encode())
+        except psycopg.Error as error:
+            parked.error = error
+
+    parked = Parked(session, threading.Thread(target=run))
+    parked.thread.start()
+    return parked
+
+
+def hold_lock(session: Connection) -> None:
+    """Take the lock under which openers write shard1's register, until the transaction ends."""
+    session.execute("BEGIN")
+    session.execute(
+        "SELECT pg_advisory_xact_lock(%s, 'shard1.next_id_block'::regclass::oid::integer)",
+        (generator._LOCK_CLASS,),
+    )
+
+
+@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
+@pytest.mark.parametrize("begin", ["", "BEGIN", "BEGIN; SAVEPOINT s"])
+def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
+    install: Install, how: str, begin: str
+) -> None:
+    database = install()
+    with contextlib.ExitStack() as stack:
+        observer, outer, *others = (stack.enter_context(_closing(database)) for _ in range(6))
+        hold_lock(outer)
+        for session in others:
+            session.execute((begin or "SELECT").encode())
+        parked = [park(session, "SELECT shard1.next_id()") for session in others]
+        wait_for(lambda: advisory_locks(observer, granted=False) == len(parked))
+        victims = parked[:3]
+        for victim in victims:
+            assert ask(observer, f"SELECT {how}(%s)", victim.pid)
+            victim.thread.join(20)
+            assert victim.error is not None
+        wait_for(lambda: advisory_locks(observer, granted=False) == len(parked) - len(victims))
+        assert ask(observer, f"SELECT {how}(%s)", outer.info.backend_pid)
+        if how == "pg_cancel_backend":  # idle: what ends it is its own end
+            outer.execute("ROLLBACK")
+        parked[3].thread.join(20)
+        assert parked[3].error is None
+        observer.execute("SET statement_timeout = '5s'")
+        assert_sound([ids(observer, 3000)])
+        # Those that were cancelled, and the one that went on, are still in their transactions.
+        assert advisory_locks(observer) == 0
+
+
+@contextlib.contextmanager
+def _closing(database: Installed) -> Iterator[Connection]:
+    session = database.connect()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
+@pytest.mark.parametrize("begin", ["", "BEGIN"])
+def test_a_session_that_dies_holding_the_lock_frees_it(
+    install: Install, how: str, begin: str
+) -> None:
+    database = install()
+    with contextlib.ExitStack() as stack:
+        observer, ddl, victim, other = (stack.enter_context(_closing(database)) for _ in range(4))
+        # The opener takes the lock and then waits for the register, which this one alters.
+        ddl.execute("BEGIN")
+        ddl.execute("ALTER SEQUENCE shard1.next_id_block CACHE 1")
+        victim.execute((begin or "SELECT").encode())
+        parked = park(victim, "SELECT shardctl.open_block(1)")
+        wait_for(lambda: advisory_locks(observer) == 1)
+        assert ask(observer, "SELECT pid FROM pg_locks WHERE locktype = 'advisory'") == parked.pid
+        waiting = park(other, "SELECT shardctl.open_block(1)")
+        wait_for(lambda: advisory_locks(observer, granted=False) == 1)
+        assert ask(observer, f"SELECT {how}(%s)", parked.pid)
+        parked.thread.join(20)
+        assert isinstance(parked.error, errors.AdminShutdown | errors.QueryCanceled)
+        ddl.execute("ROLLBACK")
+        waiting.thread.join(20)
+        assert waiting.error is None
+        assert advisory_locks(observer) == 0
+        observer.execute("SET statement_timeout = '5s'")
+        assert_sound([ids(observer, 3000)])
+
+
+def test_the_lock_is_free_long_before_the_transaction_ends(install: Install) -> None:
+    database = install(ONE_BIT)
+    with database.connect() as long, database.connect() as other:
+        long.execute("BEGIN")
+        made = ids(long, 100)
+        assert advisory_locks(other) == 0
+        other.execute("SET statement_timeout = '5s'")
+        others = ids(other, 100)
+        long.execute("ROLLBACK")
+        assert_sound([made + ids(long, 10), others])
+
+
+def test_ids_around_crashes_are_distinct(install: Install) -> None:
+    database = install(ONE_BIT)
+    with database.connect() as session:
+        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), round int)")
+    written: list[int] = []
+
+    def write(number: int, started: threading.Barrier) -> list[int]:
+        query = f"INSERT INTO shard1.t (round) VALUES ({number}) RETURNING id"
+        made: list[int] = []
+        with contextlib.suppress(psycopg.OperationalError), database.connect() as session:
+            # Time runs ahead of the clock, so that a register that fell back would be seen.
+            session.execute(
+                "INSERT INTO shard1.t (round) SELECT -1 FROM generate_series(1, 1000)"
+            )
+            while True:
+                made.append(ask(session, query))
+                if len(made) == 20:
+                    started.wait(30)
+        return made
+
+    for number in range(3):
+        started = threading.Barrier(5)
+        with ThreadPoolExecutor(4) as pool:
+            writers = [pool.submit(write, number, started) for _ in range(4)]
+            try:
+                started.wait(30)
+            finally:
+                database.server.stop("immediate")
+            for writer in writers:
+                made = writer.result(30)
+                assert all(a < b for a, b in itertools.pairwise(made))
+                written += made
+        database.server.start()
+    assert len(set(written)) == len(written)
+    with database.connect() as session:
+        ids(session, 500)
+        session.execute("INSERT INTO shard1.t (round) SELECT -2 FROM generate_series(1, 1000)")
+        assert ask(session, "SELECT count(*) - count(DISTINCT id) FROM shard1.t") == 0
+        kept = {row[0] for row in session.execute("SELECT id FROM shard1.t WHERE round >= 0")}
+        assert kept >= set(written)
+        last = "SELECT max(id) FILTER (WHERE round >= -1) < min(id) FILTER (WHERE round = -2)"
+        assert ask(session, f"{last} FROM shard1.t")
+
+
+@pytest.mark.parametrize("qualified", [True, False])
+def test_prepared_inserts_fail_while_the_schema_is_renamed_and_work_again_after(
+    install: Install, qualified: bool
+) -> None:
+    database = install()
+    with database.connect() as session, database.connect() as fence:
+        session.execute("SET search_path = shard1")
+        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT next_id(), v int)")
+        table = "shard1.t" if qualified else "t"
+        session.execute(f"PREPARE put AS INSERT INTO {table} (v) VALUES ($1) RETURNING id".encode())
+        made = [ask(session, f"EXECUTE put({v})") for v in range(10)]  # a generic plan by then
+        for _ in range(2):
+            fence.execute("ALTER SCHEMA shard1 RENAME TO shard1__fenced")
+            counter = "SELECT last_value FROM shard1__fenced.next_id_seq"
+            before = ask(fence, counter)
+            for _ in range(2):
+                with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
+                    session.execute("EXECUTE put(-1)")
+            with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
+                session.execute("INSERT INTO shard1__fenced.t (v) VALUES (-1)")
+            with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
+                session.execute("SELECT shard1__fenced.next_id()")
+            assert ask(fence, counter) == before
+            assert ask(fence, "SELECT min(v) FROM shard1__fenced.t") == 0
+            fence.execute("ALTER SCHEMA shard1__fenced RENAME TO shard1")
+            made += [ask(session, "EXECUTE put(1)") for _ in range(3)]
+            made += ids(session, 3)
+    assert_sound([made])
+
+
+@pytest.mark.parametrize("kind", ["strict", "classic"])
+def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
+    install: Install, kind: str
+) -> None:
+    database = install(FOUR_BITS, kind)
+    with database.connect() as session:
+        session.execute(HOSTILE.encode())
+    with database.connect(user=ROLE) as session:
+        session.execute("SET search_path = evil, pg_catalog, pg_temp")
+        for broken in ("1::pg_catalog.int8 >> 1", "1::pg_catalog.int8 & 1::pg_catalog.int8"):
+            with pytest.raises(errors.RaiseException, match="evil"):
+                session.execute(f"SELECT {broken}".encode())
+        with pytest.raises(errors.RaiseException, match="evil"):
+            session.execute("SELECT nextval('shard1.next_id_seq')")
+        made = ids(session, 100)
+        if kind == "strict":
+            assert_sound([made])
+        assert [FOUR_BITS.decode(one).sequence for one in made] == [n % 16 for n in range(100)]
+        one = made[-1]
+        time, shard, sequence = FOUR_BITS.decode(one)
+        assert ask(session, f"SELECT shardctl.id_shard({one})") == shard == 1
+        assert ask(session, f"SELECT shardctl.id_sequence({one})") == sequence
+        moment = ask(session, f"SELECT shardctl.id_time({one})")
+        assert times.parse(moment.isoformat()) == time
+        assert ask(session, f"SELECT shardctl.id_floor('{moment}', 1)") == FOUR_BITS.floor(time, 1)
+    with database.connect() as session:
+        session.execute("SET search_path = evil, pg_catalog, pg_temp")
+        raised = ask(session, "SELECT shardctl.open_block(1, '2030-01-01Z')")
+        assert raised == datetime(2030, 1, 1, tzinfo=UTC) + timedelta(milliseconds=1)
+
+
+def _evil() -> str:
+    """Shadow everything that the generator's functions use."""
+    parts = ["CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;"]
+
+    def function(name: str, arguments: str, result: str) -> None:
+        parts.append(
+            f"CREATE FUNCTION evil.{name}({arguments}) RETURNS {result} LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'evil'; END $$;"
+        )
+
+    for number, (operator, result) in enumerate(
+        [(o, "int8") for o in (">>", "<<", "&", "|", "+", "-", "*", "/")]
+        + [(o, "bool") for o in ("=", "<=", ">", "<", ">=")]
+    ):
+        for left, right in itertools.product(("int8", "float8", "numeric"), ("int8", "int4")):
+            name = f"f{number}_{left}_{right}"
+            function(name, f"pg_catalog.{left}, pg_catalog.{right}", f"pg_catalog.{result}")
+            parts.append(
+                f"CREATE OPERATOR evil.{operator} (FUNCTION = evil.{name}, "
+                f"LEFTARG = pg_catalog.{left}, RIGHTARG = pg_catalog.{right});"
+            )
+    for name, arguments, result in [
+        ("nextval", "regclass", "int8"),
+        ("setval", "regclass, int8", "int8"),
+        ("pg_sequence_last_value", "regclass", "int8"),
+        ("clock_timestamp", "", "timestamptz"),
+        ("date_part", "text, timestamptz", "float8"),
+        ("extract", "text, timestamptz", "numeric"),
+        ("extract", "text, timestamp", "numeric"),
+        ("timezone", "text, timestamptz", "timestamp"),
+        ("floor", "float8", "float8"),
+        ("floor", "numeric", "numeric"),
+        ("to_timestamp", "float8", "timestamptz"),
+        ("pg_advisory_xact_lock", "int4, int4", "void"),
+    ]:
+        function(name, arguments, result)
+    parts += [f"CREATE DOMAIN evil.{name} AS text;" for name in ("regclass", "timestamptz", "oid")]
+    return "\n".join(parts)
+
+
+HOSTILE = _evil()
+
+
+def test_an_ordinary_role_cannot_open_blocks_of_other_shards_by_hand(install: Install) -> None:
+    database = install()
+    with database.connect(user=ROLE) as session, pytest.raises(errors.InsufficientPrivilege):
+        session.execute("SELECT shardctl.open_block(1)")
+
+
+def test_the_planner_inlines_the_wrapper(install: Install) -> None:
+    database = install()
+    with database.connect() as session:
+        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), v int)")
+        for query in ("SELECT shard1.next_id()", "INSERT INTO shard1.t (v) VALUES (1)"):
+            plan = "\n".join(r[0] for r in session.execute(f"EXPLAIN VERBOSE {query}".encode()))
+            assert "shardctl.next_id(" in plan
+            assert "shard1.next_id(" not in plan
+
+
+def test_thousands_of_wrappers_in_one_session_stay_small(install: Install) -> None:
+    schemas = {shard: f"shard{shard}" for shard in range(2000)}
+    database = install(schemas=schemas)
+    with database.connect() as session:
+        for shard, schema in schemas.items():
+            assert Layout().decode(ids(session, 1, schema)[0]).shard == shard
+        used = ask(session, "SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts")
+    assert used < 120 * 2**20
+
+
+def test_classic_ids_are_those_of_the_published_function(install: Install) -> None:
+    database = install(kind="classic")
+    with database.connect() as session:
+        session.execute(PUBLISHED.encode())
+        pairs = session.execute(
+            "SELECT shard1.next_id(), published('shard1.next_id_seq', 1) "
+            "FROM generate_series(1, 3000)"
+        ).fetchall()
+    decoded = [Layout().decode(one) for one in itertools.chain.from_iterable(pairs)]
+    assert [one.sequence for one in decoded] == [n % 1024 for n in range(6000)]
+    assert {one.shard for one in decoded} == {1}
+    assert all(a.time_ms <= b.time_ms for a, b in itertools.pairwise(decoded))
+    assert abs(decoded[-1].time_ms - now_ms(database)) < 10_000
+
+
+@pytest.mark.parametrize("drawn", [0, 5000, 5_000_000_000, 2**33 - 1, 2**40])
+def test_a_fleet_that_leaves_the_classic_generator_keeps_increasing_ids(
+    install: Install, drawn: int
+) -> None:
+    database = install(kind="classic")
+    with database.connect() as session:
+        session.execute("SET statement_timeout = '5s'")
+        session.execute("SELECT setval('shard1.next_id_seq', %s)", (drawn,))
+        # Within one millisecond classic ids may step back, so each is of another one.
+        made = [max(ids(session, 1000))]
+        session.execute(generator.render(Layout(), "strict").encode())
+        made += ids(session, 3000)
+    assert_sound([made])
+
+
+@pytest.mark.parametrize("layout", [Layout(), SMALL, WIDE, ONE_BIT, Layout(time_bits=30)])
+def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None:
+    database = install(layout)
+    chosen = random.Random(1)  # noqa: S311  # samples, not secrets
+    numbers = [chosen.randint(0, layout.highest_id) for _ in range(300)] + [0, layout.highest_id]
+    if layout.bits == 64:
+        numbers += [chosen.randint(layout.lowest_id, -1) for _ in range(100)]
+    query = (
+        "SELECT id, shardctl.id_time(id), shardctl.id_shard(id), shardctl.id_sequence(id), "
+        "shardctl.id_floor(shardctl.id_time(id) + interval '0.9 ms', shardctl.id_shard(id)), "
+        "shardctl.id_floor(shardctl.id_time(id)) FROM unnest(%s::bigint[]) AS id WHERE id >= 0 OR %s"
+    )
+    with database.connect() as session:
+        session.execute("SET timezone = 'Asia/Kathmandu'")
+        for number, moment, shard, sequence, *_ in session.execute(
+            query.replace("shardctl.id_floor", "concat").encode(), (numbers, True)
+        ):
+            time_ms = times.parse(moment.isoformat())
+            assert moment.microsecond % 1000 == 0
+            assert (time_ms, shard, sequence) == layout.decode(number)
+        for number, _, shard, _, floor, any_floor in session.execute(
+            query.encode(), (numbers, False)
+        ):
+            time_ms = layout.decode(number).time_ms
+            assert floor == layout.floor(time_ms, shard)
+            assert any_floor == layout.floor(time_ms)
+
+
+def test_a_floor_past_the_last_id_is_no_low_number(install: Install) -> None:
+    database = install()
+    with pytest.raises(errors.NumericValueOutOfRange):
+        database.ask("SELECT shardctl.id_floor('2046-06-27T17:00:49.497Z')")
+    assert database.ask("SELECT shardctl.id_floor('2046-06-27T17:00:49.496Z')") == 2**63 - 2**23
+    small = install(SMALL)
+    assert small.ask("SELECT shardctl.id_floor('9999-01-01')") > SMALL.highest_id
+    assert small.ask("SELECT shardctl.id_floor('2000-01-01')") < 0
+
+
+def test_the_helpers_can_be_indexed_and_inlined(install: Install) -> None:
+    database = install()
+    with database.connect() as session:
+        session.execute(
+            "CREATE TABLE t (id bigint PRIMARY KEY, v timestamptz, "
+            "CHECK (shardctl.id_shard(id) = 1))"
+        )
+        for expression in (
+            "shardctl.id_time(id)", "shardctl.id_shard(id)", "shardctl.id_sequence(id)",
+            "shardctl.id_floor(v, 3)",
+        ):  # fmt: skip
+            session.execute(f"CREATE INDEX ON t (({expression}))".encode())
+            rows = session.execute(f"EXPLAIN VERBOSE SELECT {expression} FROM t".encode())
+            assert not any("shardctl." in row[0] for row in rows), expression
+        with pytest.raises(errors.CheckViolation):
+            session.execute("INSERT INTO t SELECT shard2.next_id()")
+        session.execute("INSERT INTO t SELECT shard1.next_id()")
+        plan = "EXPLAIN SELECT FROM t WHERE id >= shardctl.id_floor(now() - interval '1 day')"
+        session.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        assert any("Index Cond: (id >=" in row[0] for row in session.execute(plan.encode()))
+
+
+@pytest.mark.parametrize("layout", [Layout(), ONE_BIT, SMALL])
+def test_an_opened_block_is_above_everything_before(install: Install, layout: Layout) -> None:
+    database = install(layout)
+    with database.connect() as session:
+        made: list[int] = []
+        register = [-1]
+        for ahead in (None, timedelta(hours=2), None, -timedelta(days=400), timedelta(hours=1)):
+            now = datetime.fromtimestamp(now_ms(database) / 1000, UTC)
+            not_before = None if ahead is None else now + ahead
+            returned = ask(session, "SELECT shardctl.open_block(1, %s)", not_before)
+            assert returned > now - timedelta(milliseconds=layout.tick_ms)
+            assert not_before is None or returned > not_before
+            assert not made or times.parse(returned.isoformat()) > layout.decode(made[-1]).time_ms
+            time_mask = (1 << layout.usable_time_bits) - 1
+            register.append(
+                ask(session, "SELECT pg_sequence_last_value('shard1.next_id_block')") & time_mask
+            )
+            assert register[-1] > register[-2]
+            made += ids(session, 5)
+            assert layout.decode(made[-5]).time_ms >= times.parse(returned.isoformat())
+    assert_sound([made])
+
+
+def test_opening_a_block_neither_draws_nor_skips(install: Install) -> None:
+    database = install()
+    with database.connect() as session:
+        made = ids(session, 10)
+        session.execute("SELECT shardctl.open_block(1), shardctl.open_block(1)")
+        made += ids(session, 10)
+    assert [Layout().decode(one).sequence for one in made] == list(range(20))
+
+
+def test_a_register_that_is_ahead_means_draw_again(install: Install) -> None:
+    database = install()
+    with database.connect() as session:
+        made = ids(session, 3000)
+        register = "SELECT pg_sequence_last_value('shard1.next_id_block')"
+        before = ask(session, register)
+        session.execute("SELECT setval('shard1.next_id_seq', 100)")
+        session.execute("SET statement_timeout = '5s'")
+        made += ids(session, 1)
+        assert ask(session, register) == before
+    assert_sound([made])
+
+
+def test_an_unknown_shard_is_named(install: Install) -> None:
+    database = install()
+    with pytest.raises(errors.UndefinedObject, match=r"shard 77 is not in shardctl\.map"):
+        database.ask("SELECT shardctl.open_block(77)")
+
+
+@pytest.mark.parametrize("kind", ["strict", "classic"])
+def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind: str) -> None:
+    ended = install(Layout(INSTAGRAM_EPOCH_MS, time_bits=38, shard_bits=16, sequence_bits=10), kind)
+    with pytest.raises((errors.SequenceGeneratorLimitExceeded, errors.NumericValueOutOfRange)):
+        ended.ask("SELECT shard1.next_id()")
+    if kind == "strict":
+        with pytest.raises(errors.SequenceGeneratorLimitExceeded, match="used up"):
+            ended.ask("SELECT shardctl.open_block(1)")
+
+
+@pytest.mark.parametrize(("time_bits", "shard_bits"), [(11, 43), (11, 30), (10, 10)])
+def test_a_block_that_is_open_when_time_ends_gives_no_id_beyond_it(
+    install: Install, time_bits: int, shard_bits: int
+) -> None:
+    with install.server.connect() as session:
+        now = times.parse(ask(session, "SELECT clock_timestamp()").isoformat())
+    layout = Layout(now, time_bits=time_bits, shard_bits=shard_bits, sequence_bits=10)
+    database = install(layout)
+    with database.connect() as session:
+        made = ids(session, 3)
+
+        def ended() -> bool:
+            try:
+                made.extend(ids(session, 1))
+            except errors.SequenceGeneratorLimitExceeded as error:
+                assert "used up" in str(error)
+                return True
+            return False
+
+        wait_for(ended)
+        assert now_ms(database) > layout.last_ms
+        assert advisory_locks(session) == 0
+    assert_sound([made])
+    assert {layout.decode(one).shard for one in made} == {1}
+
+
+def test_a_clock_before_the_epoch_gives_no_negative_id(install: Install) -> None:
+    layout = Layout(epoch_ms=4_000_000_000_000)
+    with install(layout).connect() as session:
+        made = ids(session, 3000)
+    assert_sound([made])
+    assert layout.decode(made[0]).time_ms == layout.epoch_ms + 1

@@ -1,0 +1,332 @@
+"""`init`: it makes what is missing, and only that."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.errors import Problems
+from shardctl.ids.layout import Layout
+from shardctl.provision import fleet
+from shardctl.provision.observe import NodeUnfit
+from shardctl.provision.plan import (
+    MigrationChanged,
+    OwnershipDiffers,
+    SchemaInTheWay,
+    ShardLost,
+    TableShadowed,
+)
+from shardctl.state.format import FormatTooNew
+from shardctl.state.lock import NodeLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.provision.plan import Change
+    from tests.fixtures.fleets import Fleet
+
+
+def told(changes: Iterable[Change]) -> list[tuple[str, str, str, tuple[int, ...], str | None]]:
+    return [(c.node, c.action, c.kind, tuple(c.shards), c.name) for c in changes]
+
+
+def test_init_makes_shards_whose_rows_get_ids_of_their_shard(fleet_8: Fleet) -> None:
+    for shard, node in fleet_8.topology().owners().items():
+        [(number,)] = fleet_8.query(
+            node, f"INSERT INTO shard{shard}.photos (user_id) VALUES ({shard}) RETURNING id"
+        )
+        assert Layout().decode(number).shard == shard
+
+
+def test_a_second_init_plans_nothing(fleet_8: Fleet) -> None:
+    assert fleet_8.plan().changes() == []
+
+
+def test_every_node_gets_the_whole_map_at_version_1(fleet_8: Fleet) -> None:
+    for node in "ab":
+        rows = fleet_8.query(node, "SELECT shard, schema::text, node FROM shardctl.map ORDER BY 1")
+        assert rows == [(n, f"shard{n}", "a" if n < 4 else "b") for n in range(8)]
+        assert fleet_8.query(node, "SELECT node, map_version FROM shardctl.cluster") == [(node, 1)]
+
+
+def test_nodes_have_identities_of_their_own(fleet_8: Fleet) -> None:
+    identities = {fleet_8.query(n, "SELECT identity FROM shardctl.cluster")[0] for n in "ab"}
+    assert len(identities) == 2
+
+
+def test_init_leaves_an_event_and_a_second_one_none(fleet_8: Fleet) -> None:
+    assert fleet_8.shardctl("init").returncode == 0
+    [(who, command, result)] = fleet_8.query("a", "SELECT who, command, result FROM shardctl.event")
+    assert "@" in who
+    assert (command, result) == ("init", "done")
+
+
+def test_an_application_role_reads_and_writes_and_no_more(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a", user=fleet_8.role) as connection:
+        connection.execute("INSERT INTO shard1.photos (user_id) VALUES (1)")
+        connection.execute("UPDATE shard1.photos SET user_id = 9")
+        assert connection.execute("SELECT user_id FROM shard1.photos").fetchall() == [(9,)]
+        assert connection.execute("SELECT count(*) FROM shardctl.map").fetchone() == (8,)
+        [(allowed,)] = connection.execute(
+            "SELECT has_schema_privilege('shard1', 'CREATE')"
+            " OR has_table_privilege('shardctl.map', 'INSERT')"
+            " OR has_table_privilege('shardctl.event', 'SELECT')"
+        ).fetchall()
+        assert not allowed
+
+
+def test_the_dry_run_plans_in_the_order_of_execution_and_changes_nothing(
+    fresh_fleet: Fleet,
+) -> None:
+    done = fresh_fleet.shardctl("init", "--dry-run", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["format"] == 1
+    assert plan["cluster"] == "test"
+    kinds = [change["kind"] for change in plan["changes"] if change["node"] == "a"]
+    order = ["role", "database", "state", "function", "schema", "sequence", "next_id"]
+    assert [k for k in dict.fromkeys(kinds) if k in order] == order
+    assert kinds[-2:] == ["migration", "map"]
+    assert plan["summary"]["create"] > 4
+    with fresh_fleet.servers["a"].connect() as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM pg_database WHERE datname = %s", (fresh_fleet.database,)
+        ).fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("My {id} Sh%rd", 'da"ta % base'),
+        ("it''s \"{id:04d}\"".replace("''", "'"), "Größe '%s'"),
+        ("back\\slash $$ {id} $shardctl$", "UPPER lower"),
+        ("x; DROP TABLE {id} --", "%(name)s"),
+    ],
+)
+def test_names_with_quotes_spaces_capitals_and_percent_signs_simply_work(
+    fresh_fleet: Fleet, pattern: str, name: str
+) -> None:
+    fresh_fleet.pattern = pattern
+    fresh_fleet.database = fresh_fleet.role = name
+    fresh_fleet.init()
+    assert fresh_fleet.plan().changes() == []
+    schema = fresh_fleet.topology().schema_pattern.schema(2).replace('"', '""')
+    with fresh_fleet.connect("a", user=name) as connection:
+        statement = f'INSERT INTO "{schema}".photos (user_id) VALUES (1) RETURNING id'
+        [(number,)] = connection.execute(statement.encode()).fetchall()
+    assert Layout().decode(number).shard == 2
+    again = fresh_fleet.shardctl("init")
+    assert (again.returncode, again.stdout[:13]) == (0, "nothing to do"), again.stderr
+
+
+def test_a_new_migration_is_all_that_the_next_init_runs(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    plan = fleet_8.init()
+    assert told(plan.changes()) == [
+        ("a", "run", "migration", (0, 1, 2, 3), "0002_likes.sql"),
+        ("b", "run", "migration", (4, 5, 6, 7), "0002_likes.sql"),
+    ]
+    assert fleet_8.plan().changes() == []
+
+
+def test_what_was_dropped_or_changed_by_hand_is_put_back(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "DROP FUNCTION shard1.next_id() CASCADE")
+    fleet_8.execute(
+        "a",
+        "CREATE OR REPLACE FUNCTION shard2.next_id() RETURNS bigint LANGUAGE sql"
+        " AS 'SELECT 1::bigint'",
+    )
+    fleet_8.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet_8.role}")
+    fleet_8.execute("b", "DROP FUNCTION shardctl.id_time(bigint)")
+    fleet_8.execute("b", f"REVOKE ALL ON shardctl.map FROM {fleet_8.role}")
+    plan = fleet_8.init()
+    assert told(plan.changes()) == [
+        ("a", "create", "next_id", (1,), None),
+        ("a", "replace", "next_id", (2,), None),
+        ("a", "grant", "shard", (1, 3), fleet_8.role),
+        ("b", "replace", "function", (), "shardctl.id_time"),
+        ("b", "grant", "state", (), fleet_8.role),
+    ]
+    assert fleet_8.plan().changes() == []
+
+
+def test_another_generator_replaces_the_shared_body_only(fleet_8: Fleet) -> None:
+    fleet_8.generator = "classic"
+    plan = fleet_8.init()
+    assert told(plan.changes()) == [
+        ("a", "replace", "function", (), "shardctl.next_id"),
+        ("b", "replace", "function", (), "shardctl.next_id"),
+    ]
+    assert fleet_8.query("a", "SELECT generator FROM shardctl.cluster") == [("classic",)]
+    assert fleet_8.query("a", "SELECT shardctl.id_shard(shard3.next_id())") == [(3,)]
+    fleet_8.generator = "strict"
+    before = fleet_8.query("a", "SELECT shard3.next_id()")
+    fleet_8.init()
+    assert fleet_8.query("a", "SELECT shard3.next_id()") > before
+
+
+def test_a_node_without_shards_need_not_be_there(fresh_fleet: Fleet) -> None:
+    fresh_fleet.shards = {"a": "0-7", "b": "none"}
+    fresh_fleet.write()
+    text = fresh_fleet.file.read_text().replace(f"port: {fresh_fleet.servers['b'].port}", "port: 1")
+    fresh_fleet.file.write_text(text)
+    from shardctl.topology import loader
+
+    topology = loader.load(fresh_fleet.file)
+    plan = fleet.plan_init(topology)
+    assert [n.node for n in plan.nodes] == ["a"]
+    assert "node b owns no shards and is not there" in plan.notes[0]
+    fresh_fleet.carry_out(plan)
+    assert fleet.plan_init(topology).changes() == []
+
+
+def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(fresh_fleet: Fleet) -> None:
+    with fresh_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
+    fresh_fleet.execute("a", "CREATE SCHEMA shard2; CREATE TABLE shard2.old (n int)")
+    with pytest.raises(SchemaInTheWay, match=r"did not make.*shard2") as refused:
+        fresh_fleet.init()
+    assert "--adopt" in refused.value.hint
+    assert fresh_fleet.query("a", "SELECT to_regclass('shardctl.cluster')") == [(None,)]
+    plan = fresh_fleet.init(adopt=True)
+    assert ("a", "adopt", "schema", (2,), None) in told(plan.changes())
+    assert fresh_fleet.query("a", "SELECT count(*) FROM shard2.old, shard2.photos") == [(0,)]
+    assert fresh_fleet.plan().changes() == []
+
+
+def test_the_databases_win_over_a_stale_topology(fleet_8: Fleet) -> None:
+    fleet_8.shards = {"a": "0-4", "b": "5-7"}
+    with pytest.raises(OwnershipDiffers, match=r"shards 4: the map on node . gives them to b") as e:
+        fleet_8.init()
+    assert "move-shards" in e.value.hint
+    assert fleet_8.query("a", "SELECT to_regnamespace('shard4')") == [(None,)]
+
+
+def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
+    with pytest.raises(SchemaInTheWay, match=r"retired copies .* shard2__retired_5f3a9c1e"):
+        fleet_8.init()
+    fleet_8.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
+    with pytest.raises(OwnershipDiffers, match="shards 2"):
+        fleet_8.init()
+
+
+def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(fresh_fleet: Fleet) -> None:
+    with fresh_fleet.servers["b"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
+    fresh_fleet.execute("b", "CREATE SCHEMA shard1")
+    with pytest.raises(SchemaInTheWay, match="shards that the topology gives to a live here"):
+        fresh_fleet.init()
+
+
+def test_a_schema_that_was_made_and_is_gone_is_not_made_anew_empty(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
+    with pytest.raises(ShardLost, match="shards 1 were made and are gone"):
+        fleet_8.init()
+
+
+def test_a_migration_that_was_changed_after_it_ran_is_refused(fleet_8: Fleet) -> None:
+    fleet_8.migration("0001_photos.sql", "CREATE TABLE photos (id bigint);")
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    assert [type(error) for error in refused.value.errors] == [MigrationChanged] * 2
+    assert "0001_photos.sql: changed after it ran in shards 0-3 of node a" in str(
+        refused.value.errors[0]
+    )
+
+
+def test_a_migration_that_is_gone_from_the_folder_is_a_note(fleet_8: Fleet) -> None:
+    (fleet_8.directory / "migrations" / "0001_photos.sql").unlink()
+    assert fleet_8.plan().notes == (
+        "0001_photos.sql ran on a, b and is not in the migrations' folder",
+    )
+
+
+def test_a_table_in_public_with_a_shards_tables_name_is_refused(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "CREATE TABLE public.photos (n int)")
+    with pytest.raises(TableShadowed, match=r"table public\.photos"):
+        fleet_8.plan()
+
+
+def test_a_table_on_a_roles_search_path_is_refused_too(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", 'CREATE SCHEMA "Mixed Case"; CREATE TABLE "Mixed Case".photos (n int)')
+    assert fleet_8.plan().changes() == []
+    fleet_8.execute(
+        "a", f'ALTER ROLE {fleet_8.role} SET search_path = "$user", "Mixed Case", public'
+    )
+    with pytest.raises(TableShadowed, match=r"Mixed Case\.photos"):
+        fleet_8.plan()
+
+
+def test_a_migration_that_makes_such_a_table_is_rolled_back(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "CREATE TABLE public.likes (n int)")
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    assert refused.value.exit_code == 3
+    assert any(isinstance(error, TableShadowed) for error in refused.value.errors)
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.likes')") == [(None,)]
+    assert fleet_8.query("b", "SELECT to_regclass('shard4.likes')::text") == [("shard4.likes",)]
+
+
+def test_a_server_of_another_cluster_or_node_is_never_changed(fleet_8: Fleet) -> None:
+    fleet_8.cluster = "another"
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    assert "is node a of cluster test" in str(refused.value.errors[0])
+    fleet_8.cluster = "test"
+    fleet_8.servers = {"a": fleet_8.servers["b"], "b": fleet_8.servers["a"]}
+    with pytest.raises(Problems) as swapped:
+        fleet_8.init()
+    assert {type(error) for error in swapped.value.errors} == {NodeUnfit}
+
+
+def test_what_is_fixed_for_life_may_not_change(fleet_8: Fleet) -> None:
+    fleet_8.count, fleet_8.shards = 9, {"a": "0-3", "b": "4-8"}
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    assert "shard count is 8 there and 9 in the topology" in str(refused.value.errors[0])
+
+
+def test_a_newer_format_is_not_written_to(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 99")
+    with pytest.raises(FormatTooNew, match="format 99"):
+        fleet_8.init()
+
+
+def test_a_second_operator_is_told_who_is_at_work(fleet_8: Fleet) -> None:
+    from shardctl.provision.apply import take_lock
+
+    topology = fleet_8.topology()
+    fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
+    with take_lock(topology, topology.nodes["b"], command="init"):  # type: ignore[index]
+        with pytest.raises(NodeLocked, match=r"node b is being changed by shardctl init by .+@"):
+            fleet_8.init()
+        assert fleet_8.query("a", "SELECT to_regclass('shard0.x')") == [(None,)]
+    fleet_8.init()
+
+
+def test_a_plan_that_is_out_of_date_is_not_carried_out(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
+    plan = fleet_8.plan()
+    fleet_8.init()
+    with pytest.raises(fleet.PlanOutdated, match="a, b"):
+        fleet_8.carry_out(plan)
+
+
+def test_a_role_that_is_added_later_gets_what_is_there_and_what_comes(fleet_8: Fleet) -> None:
+    first = fleet_8.role
+    fleet_8.role = f"{first}_later"
+    try:
+        fleet_8.init()
+        fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
+        fleet_8.init()
+        with fleet_8.connect("a", user=fleet_8.role) as connection:
+            connection.execute("INSERT INTO shard1.photos (user_id) VALUES (1)")
+            connection.execute("INSERT INTO shard1.x VALUES (1)")
+        assert fleet_8.plan().changes() == []
+    finally:
+        fleet_8.drop()
+        fleet_8.role = first

@@ -1,0 +1,219 @@
+"""Migrations: once in every shard, in order, with errors that say where."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.errors import Problems
+from shardctl.fanout import Silent
+from shardctl.provision import fleet
+from shardctl.provision.chunks import MigrationFailed, ShardFailed
+from shardctl.provision.migrations import MigrationInvalid
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+
+
+def migrate(one: Fleet) -> None:
+    fleet.carry_out(fleet.plan_migrate(one.topology()), fleet.Options(), Silent())
+
+
+def failures(refused: pytest.ExceptionInfo[Problems]) -> list[MigrationFailed]:
+    return [error for error in refused.value.errors if isinstance(error, MigrationFailed)]
+
+
+def test_migrate_runs_what_is_pending_and_shows_it_first(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    shown = fleet_8.shardctl("migrate", "--dry-run", "-o", "json")
+    assert [(c["node"], c["shards"], c["name"]) for c in json.loads(shown.stdout)["changes"]] == [
+        ("a", [0, 1, 2, 3], "0002_likes.sql"),
+        ("b", [4, 5, 6, 7], "0002_likes.sql"),
+    ]
+    migrate(fleet_8)
+    assert fleet.plan_migrate(fleet_8.topology()).changes() == []
+    assert fleet_8.query("b", "SELECT shardctl.id_shard(next_id) FROM shard6.next_id()") == [(6,)]
+
+
+def test_migrate_refuses_where_init_has_more_to_do(fresh_fleet: Fleet) -> None:
+    with pytest.raises(fleet.InitPending, match="on a, b"):
+        migrate(fresh_fleet)
+
+
+def test_each_migration_runs_in_its_shards_schema_then_public(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_path.sql", "CREATE TABLE path AS SELECT current_schemas(false) AS p;")
+    migrate(fleet_8)
+    assert fleet_8.query("a", "SELECT p::text[] FROM shard3.path") == [(["shard3", "public"],)]
+
+
+def test_migrations_run_in_the_order_of_their_numbers(fleet_8: Fleet) -> None:
+    fleet_8.migration("0010_b.sql", "ALTER TABLE t ADD COLUMN b int;")
+    fleet_8.migration("0009_a.sql", "CREATE TABLE t (a int);")
+    fleet_8.migration("0011_c.sql", "ALTER TABLE t ADD COLUMN c int;")
+    migrate(fleet_8)
+    assert fleet_8.query("b", "SELECT a, b, c FROM shard7.t") == []
+
+
+def test_a_syntax_error_names_file_line_and_shard_and_rolls_its_chunk_back(fleet_8: Fleet) -> None:
+    file = fleet_8.migration("0002_bad.sql", "CREATE TABLE good (n int);\n\nCREATE TABEL bad ();\n")
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    messages = [str(error) for error in failures(refused)]
+    assert messages == [
+        f'{file}:3: shard 0 on node a: syntax error at or near "TABEL"',
+        f'{file}:3: shard 4 on node b: syntax error at or near "TABEL"',
+    ]
+    assert refused.value.exit_code == 3
+    assert [str(e) for e in refused.value.errors if isinstance(e, fleet.NodeUnfinished)] == [
+        "node a: 0 of 4 shards are finished; left are shards 0-3",
+        "node b: 0 of 4 shards are finished; left are shards 4-7",
+    ]
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.good')") == [(None,)]
+
+
+def test_an_error_without_a_position_still_names_its_line(fleet_8: Fleet) -> None:
+    text = "-- two\nCREATE TABLE one (n int);\n\n/* ; */ CREATE TABLE photos (n int);\n"
+    file = fleet_8.migration("0002_twice.sql", text)
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    assert str(failures(refused)[0]) == (
+        f'{file}:4: shard 0 on node a: relation "photos" already exists'
+    )
+
+
+def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    done = fleet_8.shardctl("migrate")
+    assert done.returncode == 3
+    assert 'shard 0 on node a: relation "likes" already exists' in done.stderr
+    assert "node a: 3 of 4 shards are finished; left are shards 0" in done.stderr
+    assert "Traceback" not in done.stderr
+    rows = fleet_8.query("a", "SELECT shard FROM shardctl.migration WHERE file ~ '2' ORDER BY 1")
+    assert rows == [(1,), (2,), (3,)]
+    assert fleet_8.query("b", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(4,)]
+    fleet_8.execute("a", "DROP TABLE shard0.likes")
+    assert fleet_8.shardctl("migrate").returncode == 0
+    assert fleet_8.plan().changes() == []
+
+
+def test_without_a_transaction_an_index_is_made_concurrently(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_index.sql",
+        "-- shardctl: no-transaction\n"
+        "CREATE INDEX CONCURRENTLY by_user ON photos (user_id);\n"
+        "COMMENT ON INDEX by_user IS 'a; b';\n",
+    )
+    fleet_8.migration("0003_more.sql", "ALTER TABLE photos ADD COLUMN more int;")
+    migrate(fleet_8)
+    assert fleet_8.query(
+        "b", "SELECT indisvalid FROM pg_index WHERE indexrelid = 'shard5.by_user'::regclass"
+    ) == [(True,)]
+    assert fleet_8.plan().changes() == []
+
+
+def test_without_a_transaction_a_failure_keeps_what_came_before(fleet_8: Fleet) -> None:
+    file = fleet_8.migration(
+        "0002_index.sql",
+        "-- shardctl: no-transaction\n"
+        "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_user ON photos (user_id);\n"
+        "CREATE INDEX CONCURRENTLY ON nowhere (n);\n",
+    )
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    assert f'{file}:3: shard 0 on node a: relation "nowhere" does not exist' in str(
+        failures(refused)[0]
+    )
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.by_user')::text") == [("shard0.by_user",)]
+    assert fleet_8.query("a", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(0,)]
+
+
+def test_a_lock_that_somebody_holds_is_given_up_and_named(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_alter.sql", "ALTER TABLE photos ADD COLUMN n int;")
+    with fleet_8.connect("a", autocommit=False) as holder:
+        holder.execute("LOCK TABLE shard2.photos IN ACCESS SHARE MODE")
+        with pytest.raises(Problems) as refused:
+            fleet_8.init(attempts=2)
+        # Nobody is held up by a migration that waits: it has let go.
+        with fleet_8.connect("a") as reader:
+            reader.execute("SET lock_timeout = '1s'")
+            reader.execute("SELECT count(*) FROM shard2.photos")
+    [failure] = failures(refused)
+    assert "shard 2 on node a: canceling statement due to lock timeout (2 attempts of 100 ms)" in (
+        str(failure)
+    )
+    migrate(fleet_8)
+    assert fleet_8.plan().changes() == []
+
+
+def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
+    import threading
+
+    from tests.fixtures.servers import wait_for
+
+    fleet_8.migration("0002_alter.sql", "ALTER TABLE photos ADD COLUMN n int;")
+    with fleet_8.connect("a", autocommit=False) as holder, fleet_8.connect("a") as watcher:
+        holder.execute("LOCK TABLE shard2.photos IN ACCESS SHARE MODE")
+        worker = threading.Thread(target=fleet_8.init, kwargs={"attempts": 50})
+        worker.start()
+        wait_for(
+            lambda: (
+                watcher.execute(
+                    "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'relation'"
+                ).fetchone()
+                == (True,)
+            )
+        )
+        holder.rollback()
+        worker.join(timeout=20)
+        assert not worker.is_alive()
+    assert fleet_8.plan().changes() == []
+
+
+@pytest.mark.parametrize(
+    "statement", ["BEGIN;", "COMMIT;", "/* x */ rollback;", "START TRANSACTION;"]
+)
+def test_transaction_control_is_refused_before_anything_is_contacted(
+    fresh_fleet: Fleet, statement: str
+) -> None:
+    file = fresh_fleet.migration("0002_bad.sql", f"SELECT 1;\n{statement}\n")
+    with pytest.raises(MigrationInvalid, match="no place in a migration") as refused:
+        fresh_fleet.plan()
+    assert str(refused.value).startswith(f"{file}:2: ")
+    assert refused.value.exit_code == 2
+
+
+def test_bodies_with_begin_and_semicolons_are_no_transaction_control(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_functions.sql",
+        "CREATE FUNCTION one() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END; $$;\n"
+        "CREATE FUNCTION two() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1;"
+        " SELECT CASE WHEN true THEN 2 END; END;\n"
+        "SELECT 'COMMIT;', \"user_id\" FROM photos -- ; COMMIT;\n;\n",
+    )
+    migrate(fleet_8)
+    assert fleet_8.query("a", "SELECT shard1.two()") == [(2,)]
+
+
+def test_every_bad_file_is_named_at_once(fresh_fleet: Fleet) -> None:
+    fresh_fleet.migration("1_short.sql", "SELECT 1")
+    fresh_fleet.migration("0001_again.sql", "SELECT 1")
+    (fresh_fleet.directory / "migrations" / "0005_latin.sql").write_bytes(b"-- caf\xe9")
+    fresh_fleet.migration("README.txt", "is no migration and no error")
+    done = fresh_fleet.shardctl("init")
+    assert done.returncode == 2
+    assert "1_short.sql: is not named NNNN_name.sql" in done.stderr
+    assert "0005_latin.sql: is not UTF-8 (byte 6)" in done.stderr
+    assert "has the same number as 0001_again.sql" in done.stderr
+
+
+def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
+    fleet_8.execute(
+        "a", "DROP SEQUENCE shard1.next_id_seq; CREATE VIEW shard1.next_id_seq AS SELECT 1"
+    )
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    [failure] = [e for e in refused.value.errors if isinstance(e, ShardFailed)]
+    assert 'node a: shard 1: relation "next_id_seq" already exists' in str(failure)

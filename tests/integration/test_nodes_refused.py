@@ -1,0 +1,168 @@
+"""Servers that cannot be nodes: refused with what to do, and nothing changed anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg import sql
+
+from shardctl.errors import Problems
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.provision.observe import NodeUnfit, check_version
+from tests.fixtures.servers import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.servers import StartServer
+
+SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
+
+
+def untouched(one: Fleet, node: str) -> bool:
+    with one.servers[node].connect() as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM pg_database WHERE datname = %s", (one.database,)
+        ).fetchone()
+    return found == (0,)
+
+
+def with_port(one: Fleet, node: str, port: int) -> None:
+    """Point a node of the written topology at another port."""
+    text = one.write().read_text()
+    one.file.write_text(text.replace(f"port: {one.servers[node].port},", f"port: {port},"))
+    one.write = lambda: one.file  # type: ignore[method-assign]  # keep what was written
+
+
+def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet) -> None:
+    with_port(fresh_fleet, "b", free_ports(1)[0])
+    done = fresh_fleet.shardctl("init", "-o", "json")
+    assert done.returncode == 1
+    assert "node b (127.0.0.1:" in done.stderr
+    assert "Connection refused" in done.stderr
+    assert json.loads(done.stdout)["errors"][0]["message"] in done.stderr
+    assert untouched(fresh_fleet, "a")
+
+
+def test_a_host_that_does_not_exist_is_named(fresh_fleet: Fleet) -> None:
+    text = fresh_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
+    fresh_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
+    fresh_fleet.write = lambda: fresh_fleet.file  # type: ignore[method-assign]  # as above
+    done = fresh_fleet.shardctl("init")
+    assert done.returncode == 1
+    assert "node a (no-such-host.invalid:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_password_is_said_and_never_shown(
+    fresh_fleet: Fleet, pg_server: StartServer, tmp_path: Path
+) -> None:
+    guarded = pg_server()
+    with guarded.connect() as connection:
+        connection.execute(sql.SQL("ALTER ROLE postgres PASSWORD {}").format(sql.Literal(SECRET)))
+    hba = guarded.server.data_directory / "pg_hba.conf"
+    open_to_all = hba.read_text()
+    hba.write_text("host all all 127.0.0.1/32 scram-sha-256\n")
+    fresh_fleet.servers = {"a": fresh_fleet.servers["a"], "b": guarded}
+    passfile = tmp_path / "passfile"
+    passfile.write_text("*:*:*:*:wrong-" + SECRET)
+    passfile.chmod(0o600)
+    guarded.stop()
+    guarded.start()
+    try:
+        wrong = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE=str(passfile))
+        none = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE="/nonexistent")
+        passfile.write_text("*:*:*:*:" + SECRET)
+        right = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE=str(passfile))
+    finally:
+        hba.write_text(open_to_all)
+        guarded.stop()
+        guarded.start()
+    assert (wrong.returncode, none.returncode, right.returncode) == (1, 1, 0), right.stderr
+    assert "password authentication failed" in wrong.stderr
+    assert "no password supplied" in none.stderr
+    assert "PGPASSFILE" in wrong.stderr
+    logs = "".join(f.read_text() for f in (tmp_path / "state").rglob("*.log"))
+    assert logs
+    for text in (wrong.stderr, wrong.stdout, none.stderr, right.stderr, right.stdout, logs):
+        assert SECRET not in text
+
+
+def test_a_standby_is_refused(fresh_fleet: Fleet, pg_server: StartServer) -> None:
+    standby = pg_server()
+    signal = standby.server.data_directory / "standby.signal"
+    standby.stop()
+    signal.touch()
+    standby.start()
+    fresh_fleet.servers = {"a": fresh_fleet.servers["a"], "b": standby}
+    try:
+        with pytest.raises(NodeUnfit, match=r"node b: .* is a standby") as refused:
+            fresh_fleet.init()
+    finally:
+        standby.stop()
+        signal.unlink()
+        standby.start()
+    assert "primary" in refused.value.hint
+    assert untouched(fresh_fleet, "a")
+
+
+def test_a_server_older_than_14_is_refused() -> None:
+    check_version("a", 140_000, "14.0")
+    with pytest.raises(NodeUnfit, match=r"node a: PostgreSQL 13\.22 is too old") as refused:
+        check_version("a", 130_022, "13.22")
+    assert "14 or newer" in refused.value.hint
+
+
+def test_every_node_that_cannot_be_read_is_named_at_once(fresh_fleet: Fleet) -> None:
+    closed = free_ports(2)
+    with_port(fresh_fleet, "a", closed[0])
+    with_port(fresh_fleet, "b", closed[1])
+    with pytest.raises(Problems) as refused:
+        fresh_fleet.init()
+    assert [type(error) for error in refused.value.errors] == [NodeUnavailable] * 2
+    assert refused.value.exit_code == 1
+
+
+def test_a_user_who_may_not_log_in_is_not_taken_for_a_missing_database(
+    fleet_8: Fleet,
+) -> None:
+    text = fleet_8.write().read_text().replace("app_roles", "user: nobody-here\n  app_roles")
+    fleet_8.file.write_text(text)
+    fleet_8.write = lambda: fleet_8.file  # type: ignore[method-assign]  # as above
+    done = fleet_8.shardctl("init", "--dry-run")
+    assert done.returncode == 1
+    assert 'role "nobody-here" does not exist' in done.stderr
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("major", [16, 18])
+def test_init_works_on_the_embedded_versions(
+    fresh_fleet: Fleet, pg_server: StartServer, major: int
+) -> None:
+    fresh_fleet.servers = {"a": pg_server(major=major), "b": fresh_fleet.servers["b"]}
+    fresh_fleet.init()
+    assert fresh_fleet.plan().changes() == []
+    with fresh_fleet.connect("a", user=fresh_fleet.role) as connection:
+        assert connection.info.server_version // 10_000 == major
+        ids = connection.execute("SELECT shard3.next_id() FROM generate_series(1, 5000)").fetchall()
+        connection.execute("INSERT INTO shard3.photos (user_id) VALUES (3)")
+    assert ids == sorted(set(ids))
+
+
+def test_a_role_without_the_rights_is_told_what_it_lacks(fresh_fleet: Fleet) -> None:
+    with fresh_fleet.servers["a"].connect() as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(fresh_fleet.role)))
+    text = fresh_fleet.write().read_text()
+    fresh_fleet.file.write_text(
+        text.replace("app_roles", f"user: {fresh_fleet.role}\n  app_roles")
+        .replace("{count: 8,", "{count: 4,")
+        .replace("  b: {", "  # b: {")
+    )
+    fresh_fleet.write = lambda: fresh_fleet.file  # type: ignore[method-assign]  # as above
+    done = fresh_fleet.shardctl("init")
+    assert done.returncode == 1
+    assert "node a: permission denied to create database" in done.stderr
+    assert "Traceback" not in done.stderr
