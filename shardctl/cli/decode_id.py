@@ -1,0 +1,87 @@
+"""`shardctl decode-id`: ids to time, shard and sequence, from arguments or standard input."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import topology_if_there
+from shardctl.cli.options import Listing, ListingOption
+from shardctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+app = typer.Typer()
+
+_BLOCK_BYTES = 1 << 18
+"""How much of standard input is read at a time: memory stays the same for millions of ids."""
+
+
+class BadIds(UsageError):
+    """Some lines or arguments were no ids; each was named when it was met."""
+
+    def __init__(self, bad: int, good: int) -> None:
+        super().__init__(f"{bad} of {bad + good} could not be decoded")
+
+
+# An id may be negative: what looks like an option is an argument.
+@app.command(context_settings={"ignore_unknown_options": True})
+def decode_id(
+    ctx: typer.Context,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="Decimal or 0x; standard input if none is given."),
+    ] = None,
+    *,
+    output: ListingOption = Listing.table,
+) -> None:
+    """Take ids apart: time, shard, sequence; with a topology also schema and node.
+
+    Without a topology (no --topology, no ./topology.yaml) it uses the default layout. What
+    cannot be decoded is named on standard error, everything else is decoded, exit code 2.
+    """
+    from shardctl.ids.decoding import Decoder, Place
+    from shardctl.ids.layout import Layout
+
+    if not ids and sys.stdin.isatty():
+        raise UsageError("no id is given", hint="give ids as arguments or on standard input")
+    topology = topology_if_there(ctx)
+    layout = Layout.of(topology.id) if topology else Layout()
+    places: dict[int, Place] | None = (
+        {
+            int(shard): Place(topology.schema(shard), node)
+            for shard, node in topology.owners().items()
+        }
+        if topology
+        else None
+    )
+    decoder = Decoder(layout, output.value, places)
+    write = sys.stdout.write
+    write(decoder.header)
+    if ids:
+        write(decoder.decode(enumerate(ids, 1), _complain_of("argument")))
+    else:
+        for first, lines in _blocks():
+            write(decoder.decode(enumerate(lines, first), _complain_of("line")))
+    if decoder.bad:
+        raise BadIds(decoder.bad, decoder.good)
+
+
+def _complain_of(what: str) -> Callable[[int, str], None]:
+    def complain(number: int, reason: str) -> None:
+        print(f"shardctl: {what} {number}: {reason}", file=sys.stderr)
+
+    return complain
+
+
+def _blocks() -> Iterator[tuple[int, list[str]]]:
+    """Read standard input in blocks of lines, each with the number of its first line."""
+    first = 1
+    # What is no UTF-8 is no number either: it is shown escaped.
+    stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
+    while lines := stream.readlines(_BLOCK_BYTES):
+        yield first, lines
+        first += len(lines)

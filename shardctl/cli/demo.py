@@ -1,0 +1,60 @@
+"""`shardctl demo`: the whole story on a throw-away sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.output import print_table, say
+
+if TYPE_CHECKING:
+    from shardctl.cli.context import Settings
+    from shardctl.topology.model import Topology
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(
+    ctx: typer.Context,
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the servers up and say how to connect.")
+    ] = False,
+) -> None:
+    """Show the whole story on a throw-away fleet of real local servers.
+
+    Starts PostgreSQL servers in a temporary directory, makes them a fleet from the example's
+    topology.yaml, writes rows into every shard, decodes an id and routes it back to its row.
+    """
+    from shardctl.cli import log
+    from shardctl.cli.progress import bars
+    from shardctl.demo.tour import Tour
+
+    settings: Settings = ctx.obj
+    log.open_log(verbose=settings.verbose)
+    with bars() as progress, Tour(progress, keep=keep) as tour:
+        steps = list(tour.run())
+    print_table(
+        ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
+    )
+    if keep and tour.topology is not None:
+        _tell_how_to_connect(tour.topology)
+    else:
+        say("the servers are down again and their directory is gone; --keep would leave them up")
+
+
+def _tell_how_to_connect(topology: Topology) -> None:
+    database = topology.database
+    node = topology.owning()[0]
+    schema = topology.schema(node.shards[0])
+    say(f"""
+The servers are up. Look around:
+  export SHARDCTL_TOPOLOGY={topology.path}
+  shardctl sandbox status
+  shardctl route 31341
+  psql -h {node.host} -p {node.port} -U {database.user} {database.name} \\
+       -c 'TABLE {schema}.photos_by_user LIMIT 5'
+Stop and delete them:
+  shardctl sandbox down --delete --yes && rm -r {topology.path.parent}""")

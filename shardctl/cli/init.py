@@ -1,0 +1,55 @@
+"""`shardctl init`: bring the fleet to what the topology says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import (
+    AttemptsOption,
+    DryRunOption,
+    JobsOption,
+    LockTimeoutOption,
+    Report,
+    ReportOption,
+    YesOption,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def init(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; init never asks
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take over schemas that shardctl did not make."),
+    ] = False,
+    jobs: JobsOption = 4,
+    lock_timeout: LockTimeoutOption = 2000,
+    attempts: AttemptsOption = 10,
+) -> None:
+    """Bring the fleet to what the topology says; a second run changes nothing.
+
+    Makes what is missing: database and roles, schema `shardctl`, and for each shard its
+    schema, sequences, next_id(), grants and migrations; then the map. Shows the plan first.
+    Killed at any moment and run again, it completes. It never gives a shard to another node
+    than the databases say, and never touches a schema that it did not make (but see --adopt).
+    """
+    from shardctl.cli import provision
+    from shardctl.provision.chunks import Retrying
+    from shardctl.provision.fleet import Options, plan_init
+
+    options = Options(
+        jobs=jobs,
+        retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts),
+        adopt=adopt,
+    )
+    topology = load_topology(ctx)
+    provision.run(lambda: plan_init(topology, adopt=adopt), options, output, dry_run=dry_run)

@@ -1,0 +1,59 @@
+"""The log below $XDG_STATE_HOME/shardctl: everything that was run, with times."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def log_file() -> Path:
+    """Name today's log (UTC)."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return Path(state).expanduser() / "shardctl" / f"shardctl-{day}.log"
+
+
+def open_log(*, verbose: bool) -> None:
+    """Send the package's log to the day's file, and to standard error if `verbose`.
+
+    A log that cannot be written must not stop an operator: that is said once, on standard
+    error, and the command goes on.
+    """
+    import logging
+
+    logger = logging.getLogger("shardctl")
+    if logger.handlers:
+        return
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    line = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(process)d %(levelname)s %(name)s: %(message)s",
+        "%Y-%m-%dT%H:%M:%S",
+    )
+    line.converter = time.gmtime
+    handlers: list[logging.Handler] = []
+    try:
+        log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handlers.append(logging.FileHandler(log_file(), encoding="utf-8", delay=False))
+    except OSError as error:
+        print(f"shardctl: no log is kept: {error}", file=sys.stderr)
+    if verbose:
+        handlers.append(logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(line)
+        logger.addHandler(handler)
+    logger.info("shardctl %s", " ".join(sys.argv[1:]))
+
+
+def record_bug(trace: str) -> str:
+    """Append a traceback to the log; give where it can be read."""
+    try:
+        log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with log_file().open("a", encoding="utf-8") as file:
+            file.write(trace)
+    except OSError:
+        print(trace, file=sys.stderr)
+        return "the lines above"
+    return str(log_file())

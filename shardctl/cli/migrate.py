@@ -1,0 +1,43 @@
+"""`shardctl migrate`: run new migrations on every shard."""
+
+from __future__ import annotations
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import (
+    AttemptsOption,
+    DryRunOption,
+    JobsOption,
+    LockTimeoutOption,
+    Report,
+    ReportOption,
+    YesOption,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def migrate(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; migrate never asks
+    jobs: JobsOption = 4,
+    lock_timeout: LockTimeoutOption = 2000,
+    attempts: AttemptsOption = 10,
+) -> None:
+    """Run new migrations on every shard; shows first what is pending where.
+
+    A migration never waits longer for a lock than --lock-timeout: it lets go, waits and tries
+    again, so that it does not hold up the application's sessions behind it.
+    """
+    from shardctl.cli import provision
+    from shardctl.provision.chunks import Retrying
+    from shardctl.provision.fleet import Options, plan_migrate
+
+    options = Options(jobs=jobs, retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts))
+    topology = load_topology(ctx)
+    provision.run(lambda: plan_migrate(topology), options, output, dry_run=dry_run)

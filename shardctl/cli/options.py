@@ -1,0 +1,43 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Report(StrEnum):
+    """Formats of a command that reports."""
+
+    table = "table"
+    json = "json"
+
+
+class Listing(StrEnum):
+    """Formats of a command whose answer is a list."""
+
+    table = "table"
+    json = "json"
+    tsv = "tsv"
+
+
+ReportOption = Annotated[Report, typer.Option("-o", "--output", help="How to print the result.")]
+ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="How to print the result.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Read and check everything, show the plan, change nothing."),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions a node.")
+]
+LockTimeoutOption = Annotated[
+    int,
+    typer.Option("--lock-timeout", min=1, metavar="MS", help="How long to wait for a lock, in ms."),
+]
+AttemptsOption = Annotated[
+    int,
+    typer.Option("--attempts", min=1, metavar="N", help="How often to try for a chunk's locks."),
+]

@@ -1,0 +1,79 @@
+"""How results are printed: tables, JSON, and the question before a change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shardctl.cli.options import Report
+from shardctl.errors import Problems, ShardctlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on one line of standard output."""
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_tsv(rows: Iterable[Sequence[str]]) -> None:
+    """Print rows as tab-separated values; None of the columns holds a tab or line break."""
+    for row in rows:
+        print("\t".join(row))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for people on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # Where nobody looks at a terminal, lines are never folded.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def say(message: str) -> None:
+    """Tell something beside the result, on standard error."""
+    print(message, file=sys.stderr)
+
+
+class Declined(ShardctlError):
+    """The operator answered no."""
+
+    def __init__(self) -> None:
+        super().__init__("declined: nothing was changed")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a change; raises Declined, or UsageError where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to ask on: nothing was changed",
+            hint="give --yes to go on without the question",
+        )
+    if not typer.confirm(question, err=True):
+        raise Declined
+
+
+@contextlib.contextmanager
+def always_json(output: Report) -> Iterator[None]:
+    """With `-o json`, print an object with the errors when there will be no other result."""
+    try:
+        yield
+    except ShardctlError as error:
+        if output is Report.json:
+            errors = error.errors if isinstance(error, Problems) else [error]
+            told = [{"message": e.message, "hint": e.hint} for e in errors]
+            print_json({"format": 1, "errors": told})
+        raise

@@ -1,0 +1,52 @@
+"""`shardctl topology`: read the file and say what is wrong with it."""
+
+from __future__ import annotations
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Report, ReportOption
+from shardctl.cli.output import always_json, print_json
+
+app = typer.Typer(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
+
+
+@app.command()
+def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+    """Read the topology and report every problem, each with its line and column.
+
+    Contacts no server. Exit code 2 if there is a problem.
+    """
+    from shardctl.cli.output import print_table
+    from shardctl.topology import ranges
+
+    with always_json(output):
+        topology = load_topology(ctx)
+    if output is Report.json:
+        nodes = [
+            {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
+            for n in topology.nodes.values()
+        ]
+        print_json({"format": 1, "cluster": topology.cluster, "ok": True, "nodes": nodes})
+        return
+    print_table(
+        ("node", "address", "shards", ""),
+        (
+            (n.name, f"{n.host}:{n.port}", str(len(n.shards)), ranges.of(n.shards))
+            for n in topology.nodes.values()
+        ),
+    )
+    print(
+        f"{topology.path} is right: cluster {topology.cluster}, {topology.shard_count} shards, "
+        f"{len(topology.nodes)} nodes, {len(topology.poolers)} poolers"
+    )
+
+
+@app.command()
+def schema() -> None:
+    """Print the file's JSON Schema, for editors that complete and check YAML."""
+    import json
+
+    from shardctl.topology import loader
+
+    print(json.dumps(loader.json_schema(), indent=2))

@@ -1,0 +1,1 @@
+"""The tour: the whole story on a throw-away fleet."""

@@ -1,0 +1,71 @@
+"""The talk's example, laid out in a directory of its own on free ports."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+
+import shardctl
+from shardctl.errors import ShardctlError
+from shardctl.topology import edit, loader
+
+
+class ExampleMissing(ShardctlError):
+    """The example is neither in the package nor beside it."""
+
+    def __init__(self, looked: list[Path]) -> None:
+        super().__init__(
+            f"the example's topology.yaml is not in {' or '.join(map(str, looked))}",
+            hint="install shardctl again, from a wheel or from a checkout",
+        )
+
+
+def source() -> Path:
+    """Find the example: packed into a wheel, or at the root of a checkout."""
+    package = Path(shardctl.__file__).parent
+    places = [package / "demo" / "example", package.parent]
+    for place in places:
+        if (place / "topology.yaml").is_file():
+            return place
+    raise ExampleMissing(places)
+
+
+def lay_out(directory: Path) -> Path:
+    """Copy the example into `directory` and give its topology file, with ports that are free.
+
+    Ports that are taken are exchanged for others; all else stays as it is in the file.
+    """
+    example = source()
+    shutil.copytree(example / "migrations", directory / "migrations")
+    text = (example / "topology.yaml").read_text(encoding="utf-8")
+    topology = loader.parse(text.encode(), directory / "topology.yaml")
+    wanted: dict[tuple[str, ...], int] = {}
+    for node in topology.nodes.values():
+        wanted["nodes", node.name, "port"] = node.port
+    for pooler in topology.poolers.values():
+        wanted["poolers", pooler.name, "port"] = pooler.port
+    file = directory / "topology.yaml"
+    file.write_text(edit.replace_scalars(text, _free(wanted)), encoding="utf-8")
+    return file
+
+
+def _free(wanted: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], str]:
+    """Choose another port where one is taken; all are held until all are chosen."""
+    held: list[socket.socket] = []
+    chosen: dict[tuple[str, ...], str] = {}
+    try:
+        for path, port in wanted.items():
+            for candidate in (port, 0):
+                probe = socket.socket()
+                held.append(probe)
+                try:
+                    probe.bind(("127.0.0.1", candidate))
+                except OSError:
+                    continue
+                chosen[path] = str(probe.getsockname()[1])
+                break
+    finally:
+        for probe in held:
+            probe.close()
+    return chosen

@@ -1,0 +1,129 @@
+"""The entry: start-up, the list of commands, the boundary of errors."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.cli import app as entry
+from shardctl.cli.app import COMMANDS
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAVY = {"psycopg", "fabric", "pydantic", "jinja2", "yaml"}
+
+
+def loaded(code: str, directory: Path) -> set[str]:
+    """Give the heavy packages that a Python program has loaded at its end."""
+    program = f"{code}\nimport sys; print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=directory
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["decode-id", "1"]])
+def test_start_up_loads_nothing_heavy_beyond_typer_itself(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    by_typer = loaded(
+        "import typer\napp = typer.Typer()\n@app.command()\ndef f(): pass\n"
+        "try: app([])\nexcept SystemExit: print()",
+        tmp_path,
+    )
+    ours = (
+        f"from shardctl.cli.app import main\ntry: main({arguments!r})\nexcept SystemExit: print()"
+    )
+    assert loaded(ours, tmp_path) <= by_typer
+    assert HEAVY - by_typer >= {"psycopg", "fabric", "jinja2", "yaml"}
+
+
+def test_every_command_is_a_module_with_an_app_and_has_help() -> None:
+    for name, module in COMMANDS.items():
+        assert importlib.import_module(module).app, name
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        entry.main(["--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in shown for name in COMMANDS)
+
+
+def test_a_mistyped_command_is_bad_usage_with_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        entry.main(["decode-di"])
+    assert left.value.code == 2
+    assert "decode-id" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        entry.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("shardctl ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ShardctlError("a", hint="b"), 1),
+        (UsageError("a", hint="b"), 2),
+        (Unfinished("a", hint="b"), 3),
+        (Interrupted("a", hint="b"), 130),
+        (Problems([ShardctlError("x"), Unfinished("a", hint="b")]), 3),
+    ],
+)
+def test_an_error_is_a_line_and_a_hint_and_an_exit_code(
+    error: ShardctlError,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert leave_with(error, monkeypatch) == code
+    assert capsys.readouterr().err.endswith("shardctl: a\n  b\n")
+
+
+def test_ctrl_c_is_130_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leave_with(KeyboardInterrupt(), monkeypatch) == 130
+    assert capsys.readouterr().err.startswith("shardctl: interrupted\n  ")
+
+
+def test_a_bug_is_70_and_its_traceback_is_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert leave_with(ZeroDivisionError("of mine"), monkeypatch) == 70
+    told = capsys.readouterr().err
+    [log] = (tmp_path / "shardctl").glob("*.log")
+    assert "bug: ZeroDivisionError: of mine" in told
+    assert str(log) in told
+    assert "Traceback" not in told
+    assert "Traceback" in log.read_text()
+
+
+def leave_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Run a command that raises `error`; give the exit code."""
+    from shardctl.cli import encode_id
+    from shardctl.ids import times
+
+    def fail(text: str) -> int:
+        del text
+        raise error
+
+    monkeypatch.setattr(times, "parse", fail)
+    assert encode_id.app
+    with pytest.raises(SystemExit) as left:
+        entry.main(["encode-id", "--time", "2020-01-01"])
+    return left.value.code

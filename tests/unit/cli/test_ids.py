@@ -1,0 +1,188 @@
+"""decode-id, encode-id and route, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPOLOGY = """\
+cluster: photos
+shards: {count: 8, schema: 'sh"ard {id}'}
+database: {name: app}
+nodes:
+  a: {host: 127.0.0.1, port: 6101, shards: 0-3}
+  b: {host: "::1", port: 6102, shards: 4-7}
+poolers:
+  p1: {host: 127.0.0.1, port: 6100, config: p1.ini, aliases: [shard, node]}
+"""
+KNOWN = "11637205501278089"
+IN_SHARD_5 = str((1387263000 << 23) | 5 << 10 | 905)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a directory without a topology."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SHARDCTL_TOPOLOGY", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def there(empty: Path) -> Path:
+    """Work in a directory with a topology.yaml."""
+    (empty / "topology.yaml").write_text(TOPOLOGY)
+    return empty
+
+
+def shardctl(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shardctl", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        input=stdin,
+        errors="surrogateescape",
+    )
+
+
+@pytest.mark.usefixtures("empty")
+def test_the_known_id_is_decoded_without_a_topology() -> None:
+    done = shardctl("decode-id", KNOWN, "-o", "json")
+    assert json.loads(done.stdout) == {
+        "id": KNOWN,
+        "time": "2011-09-09T22:28:04.721Z",
+        "shard": 1341,
+        "sequence": 905,
+    }
+    assert done.returncode == 0
+
+
+@pytest.mark.usefixtures("empty")
+def test_ids_come_from_standard_input_in_decimal_and_hex() -> None:
+    done = shardctl("decode-id", "-o", "tsv", stdin=f"{KNOWN}\n{int(KNOWN):#x}\r\n\n  {KNOWN}  ")
+    assert done.stdout.splitlines() == [f"{KNOWN}\t2011-09-09T22:28:04.721Z\t1341\t905"] * 3
+    assert done.returncode == 0
+
+
+@pytest.mark.usefixtures("empty")
+def test_bad_lines_are_named_and_the_others_decoded() -> None:
+    lines = [KNOWN, "abc", "9" * 30, "9" * 5000, "1_0", "1.5", "\udcff", KNOWN]
+    done = shardctl("decode-id", "-o", "tsv", stdin="\n".join(lines))
+    assert len(done.stdout.splitlines()) == 2
+    told = done.stderr.splitlines()
+    assert told[0] == "shardctl: line 2: 'abc' is not a number"
+    assert "line 3: '9999" in told[1]
+    assert "out of range" in told[1]
+    assert [line.split(":")[1] for line in told[:6]] == [f" line {n}" for n in range(2, 8)]
+    assert told[6] == "shardctl: 6 of 8 could not be decoded"
+    assert done.returncode == 2
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_negative_id_is_no_option() -> None:
+    done = shardctl("decode-id", "-5", "-o", "tsv")
+    assert done.stdout.startswith("-5\t2081-04-30T")
+
+
+@pytest.mark.usefixtures("there")
+def test_with_a_topology_schema_and_node_are_told() -> None:
+    done = shardctl("decode-id", IN_SHARD_5, "-o", "json")
+    assert json.loads(done.stdout)["schema"] == 'sh"ard 5'
+    assert json.loads(done.stdout)["node"] == "b"
+
+
+@pytest.mark.usefixtures("there")
+def test_a_shard_that_the_topology_lacks_is_named() -> None:
+    done = shardctl("decode-id", KNOWN, IN_SHARD_5, "-o", "tsv")
+    assert "argument 1: 11637205501278089 is of shard 1341, which is not in" in done.stderr
+    assert done.stdout.startswith(IN_SHARD_5)
+    assert done.returncode == 2
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_topology_that_is_named_and_missing_is_an_error() -> None:
+    done = shardctl("--topology", "elsewhere.yaml", "decode-id", KNOWN)
+    assert done.returncode == 2
+    assert "elsewhere.yaml" in done.stderr
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize(
+    "time", ["2011-09-09T22:28:04.721Z", "2011-09-09 22:28:04.721", "2011-09-10T00:28:04.721+02:00"]
+)
+def test_encode_id_gives_the_smallest_id_of_a_time_and_shard(time: str) -> None:
+    done = shardctl("encode-id", "--time", time, "--shard", "1341")
+    assert done.stdout == f"{int(KNOWN) - 905}\n"
+    assert shardctl("encode-id", "--time", time).stdout == f"{int(KNOWN) >> 23 << 23}\n"
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--time", "yesterday"], "'yesterday' is no time"),
+        (["--time", "1999-01-01"], "1999-01-01T00:00:00.000Z is out of range"),
+        (["--time", "2080-01-01"], "2080-01-01T00:00:00.000Z is out of range"),
+        (["--time", "2020-01-01", "--shard", "8"], "shard 8 is not in the topology"),
+        (["--time", "2020-01-01", "--shard", "-1"], "shard -1 is not in the topology"),
+    ],
+)
+def test_encode_id_refuses_what_no_id_can_hold(arguments: list[str], told: str) -> None:
+    done = shardctl("encode-id", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+@pytest.mark.usefixtures("there")
+def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
+    done = shardctl("route", "31341", "-o", "json")
+    assert json.loads(done.stdout) == {
+        "key": "31341",
+        "shard": 5,
+        "schema": 'sh"ard 5',
+        "node": "b",
+        "aliases": {"node": "app_b", "shard": 'sh"ard 5'},
+        "dsn": {
+            "node": "host=::1 port=6102 dbname=app",
+            "poolers": {"p1": "host=127.0.0.1 port=6100 dbname='sh\"ard 5'"},
+        },
+    }
+
+
+@pytest.mark.usefixtures("there")
+def test_negative_keys_are_routed_and_bad_ones_named() -> None:
+    done = shardctl("route", "-1", "x", "-8", "-o", "tsv")
+    assert [line.split("\t")[:2] for line in done.stdout.splitlines()] == [["-1", "7"], ["-8", "0"]]
+    assert "'x' is no integer" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.usefixtures("there")
+def test_an_id_is_routed_by_its_shard_not_as_a_key() -> None:
+    done = shardctl("route", "--id", IN_SHARD_5, KNOWN, "-o", "tsv")
+    assert done.stdout.split("\t")[:2] == [IN_SHARD_5, "5"]
+    assert "shard 1341 is not in the topology" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.usefixtures("there")
+def test_a_reader_that_goes_away_is_no_bug() -> None:
+    program = f"{sys.executable} -m shardctl decode-id -o tsv | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", program],  # noqa: S607
+        input=f"{IN_SHARD_5}\n" * 200_000,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stderr
