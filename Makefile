@@ -1,0 +1,43 @@
+# shardctl: `make demo` shows it, `make test` proves it, `make bench` measures it.
+
+SHELL := /bin/bash
+BIN := .venv/bin
+
+.PHONY: help demo test lint unit bench docs clean
+
+help: ## Name the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
+
+demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
+	@$(BIN)/shardctl demo
+
+test: .venv/.for-test lint ## Run everything that CI runs
+	@$(BIN)/pytest
+
+lint: .venv/.for-test ## Check style, types and who imports whom
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-timings | tail -n 2
+
+unit: .venv/.for-test ## Run the tests that need no server
+	@$(BIN)/pytest tests/unit shardctl
+
+bench: .venv/.for-test ## Measure what the documentation claims; takes minutes
+	@$(BIN)/python tests/bench/run.py
+
+docs: .venv/.for-test ## Write docs/reference anew from the commands
+	@$(BIN)/python -m tests.reference
+
+clean: ## Remove what was built
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+
+# The stamps make a second run quick; a changed pyproject.toml installs again.
+.venv/.for-demo: pyproject.toml tests/make-venv.sh
+	@tests/make-venv.sh sandbox
+	@touch $@
+
+.venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
+	@tests/system-packages.sh
+	@tests/make-venv.sh dev,sandbox
+	@touch $@
