@@ -7,16 +7,16 @@ import random
 import time
 from dataclasses import dataclass
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import sql
 
-from shardctl.errors import ShardctlError
 from shardctl.postgres.connection import NodeLost, reason_of
 from shardctl.provision import shard as ddl
+from shardctl.provision.failures import StatementFailed, named
 from shardctl.provision.observe import read_shadows
-from shardctl.provision.plan import ShardWork, TableShadowed
+from shardctl.provision.plan import ShardWork
+from shardctl.provision.refusals import TableShadowed
 from shardctl.state import cluster
 from shardctl.state.cluster import QUERIES as STATE
 
@@ -41,62 +41,6 @@ class Retrying:
 
     lock_timeout_ms: int = 2000
     attempts: int = 10
-
-
-class ShardFailed(ShardctlError):
-    """A shard could not be made; its whole chunk was rolled back.
-
-    `cause` is what other shards that failed for the same reason share.
-    """
-
-    exit_code = 3
-
-    def __init__(self, node: NodeName, work: ShardWork, reason: str) -> None:
-        super().__init__(
-            f"node {node}: shard {work.shard}: {reason}",
-            hint="its chunk was rolled back; when the cause is mended, run the command again",
-        )
-        self.shard = work.shard
-        self.cause = reason
-
-
-class MigrationFailed(ShardctlError):
-    """A statement of a migration failed in a shard; `line` is the file's, from 1."""
-
-    exit_code = 3
-
-    def __init__(
-        self, node: NodeName, shard: int, migration: Migration, line: int | None, reason: str
-    ) -> None:
-        where = f"{migration.file}:{line}" if line else str(migration.file)
-        what = (
-            "its chunk was rolled back"
-            if migration.transactional
-            else "the statements before it stay done (no-transaction)"
-        )
-        super().__init__(
-            f"{where}: shard {shard} on node {node}: {reason}",
-            hint=f"{what}; mend the cause and run the command again",
-        )
-        self.shard = shard
-        self.cause = f"{where}: {reason}"
-
-
-class _StatementFailed(Exception):
-    """A database error, with where it happened; `line` is known for statements run singly."""
-
-    def __init__(
-        self,
-        work: ShardWork,
-        migration: Migration | None,
-        error: psycopg.Error,
-        line: int | None = None,
-    ) -> None:
-        super().__init__(str(error))
-        self.work = work
-        self.migration = migration
-        self.error = error
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +73,8 @@ def run(job: Job, chunk: Chunk) -> int:
     """
     try:
         return _run(job, chunk)
-    except _StatementFailed as failure:
-        raise _named(job, failure) from failure.error
+    except StatementFailed as failure:
+        raise named(job, failure) from failure.error
     except psycopg.OperationalError as error:
         raise NodeLost(job.node, reason_of(error)) from error
 
@@ -148,7 +92,7 @@ def _run(job: Job, chunk: Chunk) -> int:
         for attempt in count(1):
             try:
                 taken = _in_transaction(job, chunk, group, make=number == 0)
-            except _StatementFailed as failure:
+            except StatementFailed as failure:
                 _pause_or_raise(job, failure, attempt)
                 job.connection.rollback()
             else:
@@ -160,7 +104,7 @@ def _run(job: Job, chunk: Chunk) -> int:
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
     """Run all in one transaction; give the number of its entries in the lock table."""
     connection = job.connection
-    connection.execute(_lock_timeout(job, "LOCAL"))
+    connection.execute(ddl.lock_timeout(job.retrying.lock_timeout_ms))
     for work in chunk:
         prologue = ddl.script(work) if make else ddl.search_path(work.schema)
         _execute(connection, prologue.as_bytes(connection), work, None)
@@ -189,7 +133,7 @@ def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> 
     connection = job.connection
     connection.autocommit = True
     try:
-        connection.execute(_lock_timeout(job, "SESSION"))
+        connection.execute(ddl.lock_timeout(job.retrying.lock_timeout_ms, session=True))
         for work in chunk:
             connection.execute(ddl.search_path(work.schema, session=True))
             for migration in files:
@@ -209,7 +153,7 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
                 job.connection.execute(statement.text.encode())
                 break
             except psycopg.Error as error:
-                failure = _StatementFailed(work, migration, error, statement.line)
+                failure = StatementFailed(work, migration, error, statement.line)
                 _pause_or_raise(job, failure, attempt)
 
 
@@ -226,65 +170,13 @@ def _execute(
     try:
         connection.execute(text)
     except psycopg.Error as error:
-        raise _StatementFailed(work, migration, error) from error
+        raise StatementFailed(work, migration, error) from error
 
 
-def _pause_or_raise(job: Job, failure: _StatementFailed, attempt: int) -> None:
+def _pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
     """Wait before another attempt at a lock that others hold; raise any other failure."""
     busy = psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected
     if not isinstance(failure.error, busy) or attempt >= job.retrying.attempts:
         raise failure
     logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
     time.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
-
-
-def _lock_timeout(job: Job, scope: Literal["LOCAL", "SESSION"]) -> sql.Composed:
-    return sql.SQL("SET {} lock_timeout TO {}").format(
-        sql.SQL(scope), sql.Literal(job.retrying.lock_timeout_ms)
-    )
-
-
-def _named(job: Job, failure: _StatementFailed) -> ShardctlError:
-    """Turn a database error into one that names node, shard, file and line."""
-    error, work, migration = failure.error, failure.work, failure.migration
-    if job.connection.closed or isinstance(error, psycopg.errors.AdminShutdown):
-        return NodeLost(job.node, reason_of(error))
-    job.connection.rollback()
-    reason = reason_of(error)
-    if migration is None:
-        return ShardFailed(job.node, work, reason)
-    line = failure.line
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
-    elif line is None:
-        line = _line(job, work, migration, error)
-    return MigrationFailed(job.node, work.shard, migration, line, reason)
-
-
-def _line(job: Job, work: ShardWork, migration: Migration, error: psycopg.Error) -> int | None:
-    """Find the line that failed: from the error's position, or by running it again, singly.
-
-    The second run makes and migrates this shard alone and is rolled back. None where it
-    finds nothing wrong.
-    """
-    if error.diag.statement_position:
-        before = migration.text[: int(error.diag.statement_position) - 1]
-        return before.count("\n") + 1
-    connection = job.connection
-    try:
-        connection.execute(_lock_timeout(job, "LOCAL"))
-        connection.execute(ddl.script(work).as_bytes(connection))
-        for earlier in work.migrations:
-            if earlier.number < migration.number and earlier.transactional:
-                connection.execute(earlier.text.encode())
-        for statement in migration.statements():
-            try:
-                connection.execute(statement.text.encode())
-            except psycopg.Error:
-                return statement.line
-    except psycopg.Error as other:
-        logger.info("node %s: the line was not found: %s", job.node, other)
-    finally:
-        if not connection.closed:
-            connection.rollback()
-    return None

@@ -48,6 +48,12 @@ def search_path(schema: str, *, session: bool = False) -> sql.Composed:
     return sql.SQL("SET {} search_path TO {}, public;").format(scope, sql.Identifier(schema))
 
 
+def lock_timeout(milliseconds: int, *, session: bool = False) -> sql.Composed:
+    """Compose the setting that bounds each wait for a lock, for the transaction or the session."""
+    scope = sql.SQL("SESSION" if session else "LOCAL")
+    return sql.SQL("SET {} lock_timeout TO {}").format(scope, sql.Literal(milliseconds))
+
+
 def _grants(schema: sql.Identifier, role: str, *, existing: bool) -> sql.Composed:
     """Let a role use the shard, with what later migrations will put into it."""
     names: dict[str, sql.Composable] = {

@@ -11,7 +11,7 @@ from shardctl.errors import Problems
 from shardctl.ids.layout import Layout
 from shardctl.provision import fleet
 from shardctl.provision.observe import NodeUnfit
-from shardctl.provision.plan import (
+from shardctl.provision.refusals import (
     MigrationChanged,
     OwnershipDiffers,
     SchemaInTheWay,

@@ -10,7 +10,7 @@ import pytest
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
-from shardctl.provision.chunks import MigrationFailed, ShardFailed
+from shardctl.provision.failures import MigrationFailed, ShardFailed
 from shardctl.provision.migrations import MigrationInvalid
 
 if TYPE_CHECKING:
