@@ -90,12 +90,12 @@ def _root() -> Path | None:
 
 def _prepare() -> None:
     """Make the cache directory, prove that only root writes there, sweep what was killed."""
-    if not CACHE.is_dir():
-        CACHE.mkdir(parents=True)
-        CACHE.chmod(0o755)
+    # Several servers may get here at once; the mode is never wider than this.
+    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     state = CACHE.lstat()
     if state.st_uid != os.geteuid() or state.st_mode & 0o022:
         raise CacheRefused(CACHE, "somebody else than root may write there")
+    CACHE.chmod(0o755)
     for left in CACHE.glob(f"{_UNFINISHED}*"):
         pid = left.name.removeprefix(_UNFINISHED).partition("-")[0]
         if not Path("/proc", pid).exists():

