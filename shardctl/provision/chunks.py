@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, reason_of
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named
-from shardctl.provision.observe import read_shadows
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import TableShadowed
 from shardctl.state import cluster
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.migrations import Migration
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)

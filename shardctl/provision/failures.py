@@ -13,8 +13,8 @@ from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:
     from shardctl.provision.chunks import Job
-    from shardctl.provision.migrations import Migration
     from shardctl.provision.plan import ShardWork
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName
 
 logger = logging.getLogger(__name__)

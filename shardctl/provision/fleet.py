@@ -13,10 +13,10 @@ from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, reason_of
 from shardctl.provision import apply as applying
-from shardctl.provision import migrations as files
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
 from shardctl.provision.chunks import Retrying
+from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:

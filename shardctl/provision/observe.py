@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
-from shardctl.ids import generator
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
 from shardctl.state import cluster, lock
 from shardctl.state.cluster import QUERIES as STATE
@@ -18,6 +17,7 @@ from shardctl.state.format import FORMAT, FormatTooNew
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
@@ -36,16 +36,6 @@ class NodeUnfit(ShardctlError):
     def __init__(self, node: str, what: str, *, hint: str) -> None:
         super().__init__(f"node {node}: {what}", hint=hint)
         self.node = node
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """A schema that may be a shard's; `wrapper` is the body of its `next_id()`, or None."""
-
-    counter: bool
-    register: bool
-    wrapper: str | None
-    ungranted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +162,6 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
         check_identity(state, topology, node.name)
-    names = {
-        "counter": generator.COUNTER,
-        "register": generator.REGISTER,
-        "wrapper": generator.WRAPPER,
-        "roles": roles,
-    }
-    schemas = {
-        name: Schema(counter, register, wrapper, tuple(ungranted))
-        for name, counter, register, wrapper, ungranted in connection.execute(
-            QUERIES["schemas"], names
-        )
-    }
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
@@ -195,13 +173,11 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         database=True,
         state=state,
         map=cluster.read_map(connection) if state else {},
-        schemas=schemas,
-        functions=dict(connection.execute(QUERIES["functions"]).fetchall()),
-        ungranted=tuple(r for (r,) in connection.execute(QUERIES["ungranted"], {"roles": roles}))
-        if state
-        else (),
+        schemas=catalog.read_schemas(connection, roles),
+        functions=catalog.read_functions(connection),
+        ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
-        shadows=read_shadows(connection, topology),
+        shadows=catalog.read_shadows(connection, topology),
     )
 
 
@@ -225,22 +201,3 @@ def check_identity(state: ClusterRow, topology: Topology, node: NodeName) -> Non
             "; ".join(differences),
             hint="these are fixed for the life of the cluster: put them back into the topology",
         )
-
-
-def read_shadows(connection: Connection, topology: Topology) -> tuple[tuple[str, str], ...]:
-    """List tables behind the shards' on a search_path that have a shard's table's name.
-
-    With such a one, a prepared INSERT writes there once its shard has been fenced.
-    """
-    roles = list(topology.database.app_roles)
-    behind = {"public"}
-    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
-        behind |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
-    shards = [topology.schema(shard) for shard in topology.owners()]
-    behind -= {"$user", "", *shards}
-    return tuple(
-        (schema, table)
-        for schema, table in connection.execute(
-            QUERIES["shadows"], {"behind": sorted(behind), "schemas": shards}
-        )
-    )

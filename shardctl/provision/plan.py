@@ -13,8 +13,9 @@ from shardctl.provision.refusals import refusals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from shardctl.provision.migrations import Migration
-    from shardctl.provision.observe import Observed, Schema
+    from shardctl.postgres.catalog import Schema
+    from shardctl.provision.observe import Observed
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 Action = Literal["create", "replace", "adopt", "grant", "run", "write", "upgrade"]

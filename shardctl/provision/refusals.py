@@ -11,8 +11,8 @@ from shardctl.topology.model import NodeName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.provision.migrations import Migration
     from shardctl.provision.observe import Observed
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import Topology
 
 

@@ -11,7 +11,7 @@ from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from shardctl.provision.failures import MigrationFailed, ShardFailed
-from shardctl.provision.migrations import MigrationInvalid
+from shardctl.state.migrations import MigrationInvalid
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets import Fleet

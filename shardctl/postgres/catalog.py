@@ -1,0 +1,73 @@
+"""What the catalog says of shards: a fixed number of questions, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.ids import generator
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Topology
+
+QUERIES = queries.load("shardctl.postgres", "catalog.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema that may be a shard's; `wrapper` is the body of its `next_id()`, or None."""
+
+    counter: bool
+    register: bool
+    wrapper: str | None
+    ungranted: tuple[str, ...]
+
+
+def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Schema]:
+    """Read every schema that may be a shard's, by name; `roles` are the applications'."""
+    names = {
+        "counter": generator.COUNTER,
+        "register": generator.REGISTER,
+        "wrapper": generator.WRAPPER,
+        "roles": list(roles),
+    }
+    return {
+        name: Schema(counter, register, wrapper, tuple(ungranted))
+        for name, counter, register, wrapper, ungranted in connection.execute(
+            QUERIES["schemas"], names
+        )
+    }
+
+
+def read_functions(connection: Connection) -> dict[str, str]:
+    """Read the bodies of the functions in schema shardctl; empty where it is not there."""
+    return dict(connection.execute(QUERIES["functions"]).fetchall())
+
+
+def read_ungranted(connection: Connection, roles: Sequence[str]) -> tuple[str, ...]:
+    """Name the roles that lack a grant on the database or on schema shardctl, which is there."""
+    found = connection.execute(QUERIES["ungranted"], {"roles": list(roles)})
+    return tuple(role for (role,) in found)
+
+
+def read_shadows(connection: Connection, topology: Topology) -> tuple[tuple[str, str], ...]:
+    """List tables behind the shards' on a search_path that have a shard's table's name.
+
+    With such a one, a prepared INSERT writes there once its shard has been fenced.
+    """
+    roles = list(topology.database.app_roles)
+    behind = {"public"}
+    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
+        behind |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
+    shards = [topology.schema(shard) for shard in topology.owners()]
+    behind -= {"$user", "", *shards}
+    return tuple(
+        (schema, table)
+        for schema, table in connection.execute(
+            QUERIES["shadows"], {"behind": sorted(behind), "schemas": shards}
+        )
+    )

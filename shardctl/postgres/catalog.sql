@@ -1,0 +1,78 @@
+-- name: schemas
+-- Every schema that may be a shard's, with its generator and the roles that lack a grant on it
+WITH role AS (
+    SELECT oid, rolname, rolsuper OR rolname = current_user AS needs_no_defaults
+    FROM pg_roles WHERE rolname = ANY (%(roles)s)
+), granted AS (
+    -- The default privileges that later tables and sequences will get, per schema and role.
+    SELECT d.defaclnamespace AS namespace, a.grantee,
+           bool_or(d.defaclobjtype = 'r') AND bool_or(d.defaclobjtype = 'S') AS complete
+    FROM pg_default_acl AS d
+    CROSS JOIN LATERAL aclexplode(d.defaclacl) AS a
+    WHERE d.defaclrole = current_user::regrole
+    GROUP BY d.defaclnamespace, a.grantee
+)
+SELECT n.nspname::text,
+       c.oid IS NOT NULL,
+       r.oid IS NOT NULL,
+       p.prosrc,
+       array(SELECT role.rolname::text FROM role
+             LEFT JOIN granted ON granted.namespace = n.oid AND granted.grantee = role.oid
+             WHERE NOT (coalesce(granted.complete, role.needs_no_defaults)
+                        AND has_schema_privilege(role.oid, n.oid, 'USAGE')
+                        AND coalesce(has_sequence_privilege(role.oid, c.oid, 'USAGE')
+                                     AND has_sequence_privilege(role.oid, c.oid, 'SELECT')
+                                     AND has_sequence_privilege(role.oid, c.oid, 'UPDATE')
+                                     AND has_sequence_privilege(role.oid, r.oid, 'USAGE')
+                                     AND has_sequence_privilege(role.oid, r.oid, 'SELECT')
+                                     AND has_sequence_privilege(role.oid, r.oid, 'UPDATE')
+                                     AND has_function_privilege(role.oid, p.oid, 'EXECUTE'),
+                                     false))
+             ORDER BY role.rolname)
+FROM pg_namespace AS n
+LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
+LEFT JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
+LEFT JOIN pg_proc AS p ON p.pronamespace = n.oid AND p.proname = %(wrapper)s AND p.pronargs = 0
+WHERE n.nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema', 'shardctl')
+  AND n.nspname !~ '^pg_(toast_)?temp_'
+
+-- name: functions
+-- The functions in schema shardctl
+SELECT proname::text, prosrc FROM pg_proc
+WHERE pronamespace = to_regnamespace('shardctl')
+
+-- name: ungranted
+-- The roles that lack a grant on the database or on schema shardctl
+SELECT role.rolname::text
+FROM pg_roles AS role
+WHERE role.rolname = ANY (%(roles)s)
+  AND NOT (has_database_privilege(role.oid, current_database(), 'CONNECT')
+           AND has_schema_privilege(role.oid, to_regnamespace('shardctl')::oid, 'USAGE')
+           AND has_table_privilege(role.oid, to_regclass('shardctl.cluster')::oid, 'SELECT')
+           AND has_table_privilege(role.oid, to_regclass('shardctl.map')::oid, 'SELECT')
+           AND coalesce((SELECT bool_and(has_function_privilege(role.oid, p.oid, 'EXECUTE'))
+                         FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('shardctl')),
+                        true))
+ORDER BY 1
+
+-- name: search_paths
+-- The search_path settings that applications get from the database or from their roles
+SELECT substr(setting, length('search_path=') + 1)
+FROM pg_db_role_setting
+CROSS JOIN LATERAL unnest(setconfig) AS setting
+WHERE setting LIKE 'search\_path=%%'
+  AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+  AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
+
+-- name: shadows
+-- Tables behind the shards' on a search_path that are named like a table of a shard
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(behind)s)
+  AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND EXISTS (SELECT FROM pg_class AS s
+              JOIN pg_namespace AS sn ON sn.oid = s.relnamespace
+              WHERE s.relname = c.relname AND s.relkind IN ('r', 'p', 'v', 'm', 'f')
+                AND sn.nspname = ANY (%(schemas)s))
+ORDER BY 1, 2
