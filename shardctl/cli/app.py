@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "init": "shardctl.cli.init",
     "migrate": "shardctl.cli.migrate",
+    "verify": "shardctl.cli.verify",
     "route": "shardctl.cli.route",
     "decode-id": "shardctl.cli.decode_id",
     "encode-id": "shardctl.cli.encode_id",

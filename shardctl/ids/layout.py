@@ -114,6 +114,12 @@ class Layout:
             settings.sequence_bits,
         )
 
+    def __str__(self) -> str:
+        return (
+            f"{self.time_bits}/{self.shard_bits}/{self.sequence_bits} bits of {self.tick_ms} ms "
+            f"since {_text(self.epoch_ms)}"
+        )
+
     @property
     def bits(self) -> int:
         """Width of an id."""

@@ -198,6 +198,9 @@ def check_identity(state: ClusterRow, topology: Topology, node: NodeName) -> Non
     if differences:
         raise NodeUnfit(
             node,
-            "; ".join(differences),
+            "; ".join(
+                f"{what} is {here} there and {wanted} in the topology"
+                for what, here, wanted in differences
+            ),
             hint="these are fixed for the life of the cluster: put them back into the topology",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.rows import class_row
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
+
+
+class Difference(NamedTuple):
+    """What a node says and what the topology says."""
+
+    what: str
+    actual: str
+    expected: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,8 @@ class ClusterRow:
     generator: str
     map_version: int
 
-    def differences(self, topology: Topology) -> list[str]:
-        """Say what is fixed for the life of the cluster and differs from the topology.
+    def differences(self, topology: Topology) -> list[Difference]:
+        """List what is fixed for the life of the cluster and differs from the topology.
 
         The generator is not: `init` may change it.
         """
@@ -48,7 +56,7 @@ class ClusterRow:
             "id layout": (Layout.of(self), Layout.of(topology.id)),
         }
         return [
-            f"{what} is {here} there and {wanted} in the topology"
+            Difference(what, str(here), str(wanted))
             for what, (here, wanted) in pairs.items()
             if here != wanted
         ]

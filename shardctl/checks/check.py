@@ -1,0 +1,74 @@
+"""What a check is: a look at each node, and a judgement over all that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardctl.checks.basics import Basics
+    from shardctl.checks.findings import Finding
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.migrations import Migration
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node that is looked at, over a session of its own, read only, in autocommit.
+
+    `shards` are those that the topology gives to the node and whose schema is live there,
+    by schema name.
+    """
+
+    topology: Topology
+    node: Node
+    connection: Connection
+    basics: Basics
+    shards: Mapping[str, ShardId]
+    deep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[Seen]):
+    """All that was seen, for a judgement; nodes that could not be looked at are not in it.
+
+    `seen` holds what the check's own look gave, by node, in the topology's order.
+    """
+
+    topology: Topology
+    migrations: Sequence[Migration]
+    basics: Mapping[NodeName, Basics]
+    seen: Mapping[NodeName, Seen]
+    deep: bool
+
+
+class Look(Protocol):
+    """Ask a node a fixed number of questions, however many shards it has."""
+
+    def __call__(self, place: Place) -> Any:
+        """Give what `judge` will find in `View.seen`; psycopg.Error may be raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the registry.
+
+    `look` is None where what every check knows (`Basics`) is enough; `judge` is pure.
+    """
+
+    name: str
+    about: str
+    judge: Judge
+    look: Look | None = None
+
+
+class Judge(Protocol):
+    """Turn what was seen into findings."""
+
+    def __call__(self, view: View[Any]) -> Iterable[Finding]:
+        """Give findings, each fault once."""

@@ -1,0 +1,74 @@
+"""Nodes that cannot be used: unreachable, standby, too old, of differing versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.checks.check import View
+    from shardctl.postgres.connection import NodeUnavailable
+    from shardctl.topology.model import Node
+
+NAME = "connection"
+OLDEST_VERSION = 14
+
+
+def unreachable(node: Node, error: NodeUnavailable) -> Finding:
+    """Say that a node could not be logged in to; without shards it may be still to come."""
+    return Finding(
+        NAME,
+        "unreachable" if node.shards else "not_there",
+        Severity.error if node.shards else Severity.note,
+        actual=error.reason,
+        expected="a login" if node.shards else "nothing: the node owns no shards",
+        hint=error.hint if node.shards else "a move can clone onto it",
+        node=node.name,
+        object=f"{node.host}:{node.port}",
+    )
+
+
+def judge(view: View[None]) -> Iterator[Finding]:
+    """Find standbys, old servers, and nodes whose major version is not the others'."""
+    majors = Counter(b.version_number // 10_000 for b in view.basics.values())
+    usual = max(majors, key=lambda major: (majors[major], -major), default=0)
+    for name, basics in view.basics.items():
+        major = basics.version_number // 10_000
+        if basics.in_recovery:
+            yield Finding(
+                NAME,
+                "standby",
+                Severity.error,
+                actual="in recovery",
+                expected="a primary",
+                hint="give the primary's host and port in the topology",
+                node=name,
+            )
+        if major < OLDEST_VERSION:
+            yield Finding(
+                NAME,
+                "too_old",
+                Severity.error,
+                actual=f"PostgreSQL {basics.version}",
+                expected=f"PostgreSQL {OLDEST_VERSION} or newer",
+                hint="upgrade the server",
+                node=name,
+            )
+        elif major != usual:
+            yield Finding(
+                NAME,
+                "version_differs",
+                Severity.warning,
+                actual=f"PostgreSQL {basics.version}",
+                expected=f"PostgreSQL {usual}, as most nodes have",
+                hint="upgrade it: shards cannot be moved between major versions",
+                node=name,
+            )
+
+
+CHECK = Check(NAME, "every node can be logged in to, is a primary, of a fit version", judge)

@@ -1,0 +1,130 @@
+"""Servers that are not the node which the topology takes them for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+from shardctl.state.format import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.checks.basics import Basics
+    from shardctl.checks.check import View
+    from shardctl.topology.model import NodeName, Topology
+
+NAME = "identity"
+
+
+def judge(view: View[None]) -> Iterator[Finding]:
+    """Find rows of other nodes and clusters, one server under two names, other layouts."""
+    topology = view.topology
+    twins = same_server(view.basics)
+    for name, basics in view.basics.items():
+        state = basics.state
+        if state is None:
+            if topology.nodes[name].shards:
+                yield Finding(
+                    NAME,
+                    "not_initialised",
+                    Severity.error,
+                    actual="schema shardctl is not there",
+                    expected=f"node {name} of cluster {topology.cluster}",
+                    hint="run `shardctl init`",
+                    node=name,
+                )
+            continue
+        first = twins.get(name)
+        if first is not None:
+            yield Finding(
+                NAME,
+                "same_server",
+                Severity.error,
+                actual=f"the same server as node {first}",
+                expected="a server of its own",
+                hint="correct host and port of one of the two in the topology",
+                node=name,
+            )
+        elif (state.cluster, state.node) != (topology.cluster, name):
+            yield Finding(
+                NAME,
+                "other_node",
+                Severity.error,
+                actual=f"node {state.node} of cluster {state.cluster}",
+                expected=f"node {name} of cluster {topology.cluster}",
+                hint="correct host and port in the topology: nothing will be changed there",
+                node=name,
+            )
+        elif state.format > FORMAT:
+            yield Finding(
+                NAME,
+                "format_newer",
+                Severity.error,
+                actual=f"format {state.format}",
+                expected=f"at most {FORMAT}, which this shardctl knows",
+                hint="use the newer shardctl",
+                node=name,
+                object="shardctl.cluster",
+            )
+        else:
+            for difference in state.differences(topology):
+                yield Finding(
+                    NAME,
+                    "differs",
+                    Severity.error,
+                    actual=difference.actual,
+                    expected=difference.expected,
+                    hint="put it back in the topology: it is fixed for the cluster's life",
+                    node=name,
+                    object=difference.what,
+                )
+            if state.generator != topology.id.generator:
+                yield Finding(
+                    NAME,
+                    "generator_differs",
+                    Severity.error,
+                    actual=f"generator {state.generator}",
+                    expected=f"generator {topology.id.generator}",
+                    hint="run `shardctl init`, which changes it, or correct the topology",
+                    node=name,
+                    object="shardctl.next_id",
+                )
+
+
+def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:
+    """Pair each node that is another one's server with the one that it rightly is.
+
+    A clone shares its source's system identifier, so what counts is the random identity of
+    the row and the moment of the postmaster's start.
+    """
+    servers: dict[tuple[str, object], list[NodeName]] = {}
+    for name, one in basics.items():
+        if one.state is not None:
+            servers.setdefault((one.state.identity, one.started), []).append(name)
+    pairs: dict[NodeName, NodeName] = {}
+    for names in servers.values():
+        right = next((n for n in names if _says(basics[n], n)), names[0])
+        pairs |= {name: right for name in names if name != right}
+    return pairs
+
+
+def _says(basics: Basics, name: NodeName) -> bool:
+    return basics.state is not None and basics.state.node == name
+
+
+def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[NodeName]:
+    """Name the nodes whose server is another one: nothing else about them makes sense."""
+    twins = same_server(basics)
+    return {
+        name
+        for name, one in basics.items()
+        if name in twins
+        or (one.state is None and topology.nodes[name].shards)
+        or (one.state and (one.state.cluster, one.state.node) != (topology.cluster, name))
+        or (one.state and one.state.format > FORMAT)
+    }
+
+
+CHECK = Check(NAME, "every server is the node that the topology says, of this cluster", judge)

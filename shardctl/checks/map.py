@@ -1,0 +1,172 @@
+"""Where shards live: missing, twice, astray, retired; and whether all maps say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.checks.check import Place, View
+    from shardctl.topology.model import NodeName, ShardId
+
+NAME = "map"
+_RETIRED = "__retired_"
+
+
+def look(place: Place) -> dict[str, int]:
+    """Measure the retired schemas, in bytes; there are few, or none."""
+    retired = [name for name in place.basics.schemas if _RETIRED in name]
+    if not retired:
+        return {}
+    rows = place.connection.execute(
+        "SELECT n.nspname::text, coalesce(sum(pg_relation_size(c.oid)), 0)::bigint"
+        " FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid"
+        " WHERE n.nspname = ANY (%s) GROUP BY n.nspname",
+        (retired,),
+    )
+    return {name: size for name, size in rows}  # noqa: C416  # rows are tuples of unknown width
+
+
+def judge(view: View[dict[str, int]]) -> Iterator[Finding]:
+    """Compare the topology with the schemas that live, and with every node's map."""
+    yield from _shards(view)
+    yield from _strays(view)
+    yield from _maps(view)
+    yield from _retired(view)
+    for name, basics in view.basics.items():
+        for schema, table in basics.shadows:
+            yield Finding(
+                NAME,
+                "table_shadowed",
+                Severity.error,
+                actual=f"table {schema}.{table}",
+                expected="no table behind the shards' on the search_path with this name",
+                hint="rename or drop it: statements for a shard that moved would reach it",
+                node=name,
+                object=f"{schema}.{table}",
+            )
+
+
+def _shards(view: View[dict[str, int]]) -> Iterator[Finding]:
+    owners = view.topology.owners()
+    lives = _lives(view)
+    missing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
+    misplaced: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
+    twice: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
+    for shard, owner in owners.items():
+        places = lives.get(shard, [])
+        if not places and owner in view.basics:
+            missing.setdefault((owner, owner), []).append(shard)
+        for other in places:
+            if other != owner:
+                # An owner that cannot be looked at may well have its shard.
+                kind = twice if owner in places or owner not in view.basics else misplaced
+                kind.setdefault((other, owner), []).append(shard)
+    for (node, owner), shards in missing.items():
+        yield _about("shard_missing", node, shards, ("no schema", f"a live schema on {owner}"))
+    for (node, owner), shards in misplaced.items():
+        yield _about("shard_misplaced", node, shards, (f"live on {node} only", f"live on {owner}"))
+    for (node, owner), shards in twice.items():
+        yield _about("shard_twice", node, shards, (f"live on {node} too", f"live on {owner} only"))
+
+
+def _lives(view: View[dict[str, int]]) -> dict[int, list[NodeName]]:
+    """Tell on which nodes each shard has a live schema."""
+    lives: dict[int, list[NodeName]] = {}
+    for name, basics in view.basics.items():
+        for schema in basics.schemas:
+            shard = view.topology.schema_pattern.shard(schema)
+            if shard is not None:
+                lives.setdefault(shard, []).append(name)
+    return lives
+
+
+def _strays(view: View[dict[str, int]]) -> Iterator[Finding]:
+    pattern, count = view.topology.schema_pattern, view.topology.shard_count
+    for name, basics in view.basics.items():
+        numbers = {s: n for s in basics.schemas if (n := pattern.shard(s)) is not None}
+        strays = sorted(schema for schema, number in numbers.items() if number >= count)
+        if strays:
+            shown = ", ".join(strays[:5]) + (f", ... ({len(strays)})" if len(strays) > 5 else "")
+            yield Finding(
+                NAME,
+                "stray_schema",
+                Severity.warning,
+                actual=f"schema {shown}",
+                expected=f"shards 0-{count - 1} only",
+                hint="look what it is, then drop or rename it",
+                node=name,
+                object=strays[0],
+            )
+
+
+def _maps(view: View[dict[str, int]]) -> Iterator[Finding]:
+    owners = view.topology.owners()
+    states = {name: b.state for name, b in view.basics.items() if b.state is not None}
+    newest = max((state.map_version for state in states.values()), default=0)
+    for name, state in states.items():
+        there = view.basics[name].map
+        wrong = [s for s in owners if there.get(s) != owners[s]]
+        extra = [s for s in there if s not in owners]
+        if wrong or extra:
+            said = sorted({f"node {there[s]}" if s in there else "no row" for s in wrong})
+            wanted = sorted({f"node {owners[s]}" for s in wrong})
+            found = "shardctl.map: " + (", ".join(said) or "shards that the topology lacks")
+            right = "the topology: " + (", ".join(wanted) or "no such shards")
+            yield _about("map_differs", name, [*wrong, *extra], (found, right))
+        elif state.map_version < newest:
+            yield Finding(
+                NAME,
+                "map_version",
+                Severity.error,
+                actual=f"version {state.map_version}",
+                expected=f"version {newest}, as other nodes have",
+                hint="run `shardctl init`",
+                node=name,
+                object="shardctl.map",
+            )
+
+
+def _retired(view: View[dict[str, int]]) -> Iterator[Finding]:
+    for name, sizes in view.seen.items():
+        for schema, size in sorted(sizes.items()):
+            yield Finding(
+                NAME,
+                "retired_schema",
+                Severity.note,
+                actual=f"{schema}, {size} bytes",
+                expected="nothing, once it has been pruned",
+                hint="it waits for the end of its move's retention",
+                node=name,
+                object=schema,
+            )
+
+
+_HINTS = {
+    "shard_missing": "restore it from a backup; where it was never made, run `shardctl init`",
+    "shard_misplaced": "take the newest topology file; somebody may have moved schemas by hand",
+    "shard_twice": "prove that the copy holds nothing which its owner lacks, then drop it",
+    "map_differs": "take the newest topology file; where the map is wrong, correct its rows",
+}
+
+
+def _about(
+    code: str, node: NodeName, shards: Sequence[ShardId], difference: tuple[str, str]
+) -> Finding:
+    return Finding(
+        NAME,
+        code,
+        Severity.error,
+        actual=difference[0],
+        expected=difference[1],
+        hint=_HINTS[code],
+        node=node,
+        shards=tuple(sorted(shards)),
+    )
+
+
+CHECK = Check(NAME, "every shard lives on its node and nowhere else, as all maps say", judge, look)

@@ -1,0 +1,172 @@
+"""Look at all nodes in parallel, then judge."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.checks import basics as basic
+from shardctl.checks import connection, identity
+from shardctl.checks.check import Place, View
+from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.registry import CHECKS
+from shardctl.errors import UsageError
+from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
+from shardctl.state import lock, migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.checks.basics import Basics
+    from shardctl.fanout import Progress
+    from shardctl.topology.model import Node, NodeName, Topology
+
+_WIDTH = 16
+
+
+class CheckNotFound(UsageError):
+    """A name that is no check's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} is no check", hint=f"the checks are {', '.join(CHECKS)} (verify --list)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify` found, and what it looked at."""
+
+    cluster: str
+    checks: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    nodes: int
+    shards: int
+    poolers: int
+    elapsed_ms: int
+
+    def counts(self) -> dict[str, int]:
+        """Count findings by severity; all three are there."""
+        found = Counter(finding.severity for finding in self.findings)
+        return {severity.value: found[severity] for severity in Severity}
+
+    def ok(self, *, strict: bool = False) -> bool:
+        """Tell whether there is no error, and with `strict` no warning."""
+        counts = self.counts()
+        return counts["error"] == 0 and not (strict and counts["warning"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "format": 1,
+            "cluster": self.cluster,
+            "ok": self.ok(),
+            "counts": self.counts(),
+            "examined": {"nodes": self.nodes, "shards": self.shards, "poolers": self.poolers},
+            "elapsed_ms": self.elapsed_ms,
+            "checks": list(self.checks),
+            "findings": [finding.as_json() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was seen of one node: a finding instead of basics where it could not be reached."""
+
+    basics: Basics | None
+    seen: dict[str, Any]
+    findings: tuple[Finding, ...]
+
+
+def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Progress) -> Report:
+    """Examine the fleet with the checks of these names; none stands for all.
+
+    A node that cannot be reached is a finding, and the others are examined all the same; of
+    a server that is another node's, nothing but that is told. Raises CheckNotFound, and what
+    reading the migrations raises.
+    """
+    began = time.monotonic()
+    for name in names:
+        if name not in CHECKS:
+            raise CheckNotFound(name)
+    chosen = [check for check in CHECKS.values() if not names or check.name in names]
+    files = migrations.read(topology.database.migrations)
+    outcomes = fanout.run(
+        topology.nodes.values(),
+        lambda node: _look(topology, node, [c.name for c in chosen], deep, progress),
+        width=_WIDTH,
+    )
+    looked = {outcome.item.name: outcome.result() for outcome in outcomes}
+    basics = {name: one.basics for name, one in looked.items() if one.basics is not None}
+    strangers = identity.strangers(topology, basics)
+    known = {name: one for name, one in basics.items() if name not in strangers}
+    findings = [finding for one in looked.values() for finding in one.findings]
+    for check in chosen:
+        of_all = check.name in {connection.NAME, identity.NAME}
+        view: View[Any] = View(
+            topology=topology,
+            migrations=files,
+            basics=basics if of_all else known,
+            seen={n: looked[n].seen[check.name] for n in known if check.name in looked[n].seen},
+            deep=deep,
+        )
+        findings += check.judge(view)
+    if names and connection.NAME not in names:
+        # What was not asked about is not told, but for what could not be looked at.
+        findings = [f for f in findings if f.check in names or f.severity is Severity.error]
+    return Report(
+        cluster=topology.cluster,
+        checks=tuple(check.name for check in chosen),
+        findings=tuple(findings),
+        nodes=len(known),
+        shards=sum(len(one.live(topology, topology.nodes[n])) for n, one in known.items()),
+        poolers=0,
+        elapsed_ms=round((time.monotonic() - began) * 1000),
+    )
+
+
+def _look(
+    topology: Topology, node: Node, names: Sequence[str], deep: bool, progress: Progress
+) -> _Looked:
+    progress.expect(node.name, "looking", len(names) + 1)
+    try:
+        session = connect(node, topology.database, purpose=lock.purpose("verify"), autocommit=True)
+    except NodeUnavailable as error:
+        return _Looked(None, {}, (connection.unreachable(node, error),))
+    seen: dict[str, Any] = {}
+    findings: list[Finding] = []
+    with session:
+        session.execute("SET default_transaction_read_only TO on")
+        basics = basic.read(session, topology)
+        progress.advance(node.name)
+        state = basics.state
+        strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
+        place = Place(topology, node, session, basics, basics.live(topology, node), deep)
+        for name in names:
+            look = CHECKS[name].look
+            if look is not None and not strange:
+                try:
+                    seen[name] = look(place)
+                except psycopg.Error as error:
+                    findings.append(_not_examined(name, node.name, error))
+                    if session.closed:
+                        break
+            progress.advance(node.name)
+    return _Looked(basics, seen, tuple(findings))
+
+
+def _not_examined(name: str, node: NodeName, error: psycopg.Error) -> Finding:
+    return Finding(
+        name,
+        "not_examined",
+        Severity.error,
+        actual=reason_of(error),
+        expected="an answer",
+        hint="mend the cause: whether all is well there is not known",
+        node=node,
+    )

@@ -1,0 +1,88 @@
+"""`shardctl verify`: proof that the fleet is what the file says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Report, ReportOption
+from shardctl.cli.output import always_json, print_json, print_table
+
+if TYPE_CHECKING:
+    from shardctl.checks.findings import Finding
+    from shardctl.checks.verify import Report as Verified
+
+app = typer.Typer()
+
+
+@app.command()
+def verify(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,
+    check: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="NAME", help="Only this check; can be given repeatedly."),
+    ] = None,
+    list_checks: Annotated[bool, typer.Option("--list", help="Name the checks and leave.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read all rows: every id, every key. Takes long.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings too.")] = False,
+) -> None:
+    """Compare topology, databases and poolers; report every difference with what mends it.
+
+    Changes nothing. A node that cannot be reached is one finding, and the others are checked
+    all the same. Exit code 1 if there is an error.
+    """
+    from shardctl.checks.registry import CHECKS
+    from shardctl.checks.verify import verify as examine
+    from shardctl.cli.progress import bars
+
+    if list_checks:
+        print_table(("check", "finds"), [(c.name, c.about) for c in CHECKS.values()])
+        return
+    with always_json(output), bars() as progress:
+        topology = load_topology(ctx)
+        report = examine(topology, check or [], deep=deep, progress=progress)
+    if output is Report.json:
+        print_json(report.as_json())
+    else:
+        _show(report)
+    if not report.ok(strict=strict):
+        raise typer.Exit(1)
+
+
+def _show(report: Verified) -> None:
+    """Print findings, gravest first, then what was examined."""
+    order = ["error", "warning", "note"]
+    for finding in sorted(report.findings, key=lambda f: order.index(f.severity)):
+        print(f"{finding.severity}: {finding.check}: {_subject(finding)}: {_difference(finding)}")
+        print(f"  {finding.hint}")
+    counts = report.counts()
+    told = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items() if n)
+    print(
+        f"{told or 'all is well'}: {len(report.checks)} checks of {report.shards} shards "
+        f"on {report.nodes} nodes in {report.elapsed_ms / 1000:.1f} s"
+    )
+
+
+def _subject(finding: Finding) -> str:
+    from shardctl.topology import ranges
+
+    parts = []
+    if finding.pooler:
+        parts.append(f"pooler {finding.pooler}")
+    if finding.node:
+        parts.append(f"node {finding.node}")
+    if finding.shards:
+        word = "shard" if len(finding.shards) == 1 else f"{len(finding.shards)} shards"
+        parts.append(f"{word} ({ranges.of(finding.shards)})")
+    return ", ".join(parts) or "fleet"
+
+
+def _difference(finding: Finding) -> str:
+    what = f"{finding.object}: " if finding.object else ""
+    return f"{what}{finding.actual}; should be: {finding.expected}"
