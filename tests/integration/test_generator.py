@@ -67,7 +67,8 @@ class Installed:
     layout: Layout
 
     def connect(self, **options: Any) -> Connection:
-        return self.server.connect(self.dbname, **options)
+        # A generator that went wrong may draw for ever: that shall fail and not hang.
+        return self.server.connect(self.dbname, options="-c statement_timeout=60s", **options)
 
     def ask(self, query: str) -> Any:
         with self.connect() as session:
@@ -390,11 +391,13 @@ def test_ids_around_crashes_are_distinct(install: Install) -> None:
                 started.wait(30)
             finally:
                 database.server.stop("immediate")
+                for writer in writers:
+                    writer.exception(30)
+                database.server.start()
             for writer in writers:
-                made = writer.result(30)
+                made = writer.result()
                 assert all(a < b for a, b in itertools.pairwise(made))
                 written += made
-        database.server.start()
     assert len(set(written)) == len(written)
     with database.connect() as session:
         ids(session, 500)

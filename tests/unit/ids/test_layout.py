@@ -1,0 +1,228 @@
+"""The layout of ids: whatever is encoded is decoded, and ids sort by time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shardctl.ids import times
+from shardctl.ids.layout import (
+    INSTAGRAM_EPOCH_MS,
+    Decoded,
+    IdOutOfRange,
+    Layout,
+    ShardOutOfRange,
+    TimeOutOfRange,
+)
+
+SMALL = Layout(1_700_000_000_000, tick_ms=1000, time_bits=25, shard_bits=2, sequence_bits=5)
+NEGATIVE_BIT = -(1 << 63)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Any split, tick and epoch that is allowed."""
+    time = draw(st.integers(1, 62))
+    shard = draw(st.integers(1, 63 - time))
+    sequence = draw(st.integers(1, 64 - time - shard))
+    tick = draw(st.sampled_from([1, 10, 1000, 60_000]) | st.integers(1, 100_000))
+    epoch = draw(st.just(INSTAGRAM_EPOCH_MS) | st.integers(-(10**13), 10**13))
+    return Layout(epoch, tick, time, shard, sequence)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[Layout, int, int, int]:
+    """A layout with a time, a shard and a sequence (unbounded) that it can encode."""
+    layout = draw(layouts())
+    time_ms = draw(st.integers(layout.epoch_ms, layout.last_ms))
+    return layout, time_ms, draw(st.integers(0, layout.max_shard)), draw(st.integers(0, 1 << 63))
+
+
+@given(parts())
+def test_what_is_encoded_is_decoded(given_parts: tuple[Layout, int, int, int]) -> None:
+    layout, time_ms, shard, sequence = given_parts
+    number = layout.encode(time_ms, shard, sequence)
+    decoded = layout.decode(number)
+    assert decoded.time_ms <= time_ms < decoded.time_ms + layout.tick_ms
+    assert (decoded.time_ms - layout.epoch_ms) % layout.tick_ms == 0
+    assert decoded.shard == shard
+    assert decoded.sequence == sequence % (1 << layout.sequence_bits)
+    assert 0 <= number < 1 << min(layout.bits, 63)
+
+
+@given(layouts(), st.data())
+def test_what_is_decoded_is_encoded(layout: Layout, data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, layout.highest_id))
+    assert layout.encode(*layout.decode(number)) == number
+
+
+@given(parts())
+def test_the_parts_are_where_the_layout_says(given_parts: tuple[Layout, int, int, int]) -> None:
+    layout, time_ms, shard, sequence = given_parts
+    bits = f"{layout.encode(time_ms, shard, sequence):0{layout.bits}b}"
+    time, rest = bits[: layout.time_bits], bits[layout.time_bits :]
+    assert int(time, 2) == (time_ms - layout.epoch_ms) // layout.tick_ms
+    assert int(rest[: layout.shard_bits], 2) == shard
+    assert int(rest[layout.shard_bits :], 2) == sequence % (1 << layout.sequence_bits)
+
+
+def test_the_known_pair_of_the_talk() -> None:
+    time_ms = INSTAGRAM_EPOCH_MS + 1_387_263_000
+    assert times.render(time_ms) == "2011-09-09T22:28:04.721Z"
+    assert Layout().encode(time_ms, 31341 % 2000, 5001) == 11637205501278089
+    assert Layout().decode(11637205501278089) == Decoded(time_ms, 1341, 905)
+
+
+@given(parts(), st.data())
+def test_ids_sort_by_time(given_parts: tuple[Layout, int, int, int], data: st.DataObject) -> None:
+    layout, time_ms, shard, sequence = given_parts
+    later = data.draw(st.integers(time_ms, layout.last_ms))
+    assume(
+        (later - layout.epoch_ms) // layout.tick_ms > (time_ms - layout.epoch_ms) // layout.tick_ms
+    )
+    other = data.draw(st.integers(0, layout.max_shard))
+    assert layout.encode(time_ms, shard, sequence) < layout.encode(later, other, 0)
+
+
+@given(parts(), st.data())
+def test_floor_is_the_smallest_id_of_its_time(
+    given_parts: tuple[Layout, int, int, int], data: st.DataObject
+) -> None:
+    layout, time_ms, shard, sequence = given_parts
+    floor = layout.floor(time_ms, shard)
+    start, own, residue = layout.decode(floor)
+    assert (own, residue) == (shard, 0)
+    assert floor <= layout.encode(time_ms, shard, sequence)
+    assume(floor > 0)
+    for below in (floor - 1, data.draw(st.integers(0, floor - 1))):
+        smaller = layout.decode(below)
+        assert smaller.time_ms < start or smaller.shard < shard
+        same_shard = layout.encode(smaller.time_ms, shard, smaller.sequence)
+        assert same_shard >= floor or smaller.time_ms < start
+
+
+@given(parts())
+def test_the_floor_without_a_shard_is_below_all_shards(
+    given_parts: tuple[Layout, int, int, int],
+) -> None:
+    layout, time_ms, shard, _ = given_parts
+    assert layout.floor(time_ms) <= layout.floor(time_ms, shard)
+    assert layout.floor(time_ms) & (1 << layout.shard_bits + layout.sequence_bits) - 1 == 0
+
+
+@given(parts(), st.integers(1, 1 << 70))
+def test_a_shard_never_spills_into_the_time(
+    given_parts: tuple[Layout, int, int, int], excess: int
+) -> None:
+    layout, time_ms, shard, sequence = given_parts
+    assert (
+        layout.decode(layout.encode(time_ms, layout.max_shard, sequence)).time_ms
+        == layout.decode(layout.encode(time_ms, 0, 0)).time_ms
+    )
+    for wrong in (layout.max_shard + excess, -1 - shard):
+        with pytest.raises(ShardOutOfRange, match="out of range") as error:
+            layout.encode(time_ms, wrong, sequence)
+        assert error.value.shard == wrong
+        assert f"0..{layout.max_shard}" in str(error.value)
+
+
+@given(parts(), st.integers(1, 1 << 70))
+def test_times_outside_the_layout_are_refused(
+    given_parts: tuple[Layout, int, int, int], excess: int
+) -> None:
+    layout, _, shard, sequence = given_parts
+    for wrong in (layout.epoch_ms - excess, layout.last_ms + excess):
+        with pytest.raises(TimeOutOfRange, match="counts from") as error:
+            layout.encode(wrong, shard, sequence)
+        assert error.value.time_ms == wrong
+        assert error.value.exit_code == 2
+
+
+@given(layouts(), st.integers(1, 1 << 70))
+def test_numbers_that_are_no_ids_are_refused(layout: Layout, excess: int) -> None:
+    for wrong in (layout.lowest_id - excess, layout.highest_id + excess):
+        with pytest.raises(IdOutOfRange, match="ids of this layout lie in") as error:
+            layout.decode(wrong)
+        assert error.value.number == wrong
+        assert error.value.exit_code == 2
+
+
+@given(layouts(), st.integers(NEGATIVE_BIT, -1))
+def test_only_64_bits_have_negative_ids(layout: Layout, number: int) -> None:
+    if layout.bits < 64:
+        with pytest.raises(IdOutOfRange):
+            layout.decode(number)
+        return
+    decoded = layout.decode(number)
+    assert decoded.time_ms > layout.last_ms
+    assert layout.decode(number + (1 << 63)) == decoded._replace(
+        time_ms=decoded.time_ms - (layout.last_ms + 1 - layout.epoch_ms)
+    )
+
+
+@given(layouts())
+def test_the_last_time_gives_the_highest_id_and_never_a_negative_one(layout: Layout) -> None:
+    highest = layout.encode(layout.last_ms, layout.max_shard, -1)
+    assert highest == layout.highest_id
+    assert highest < 1 << 63
+
+
+def test_32_bits_count_seconds() -> None:
+    assert SMALL.bits == 32
+    number = SMALL.encode(SMALL.epoch_ms + 12_345_999, 3, 33)
+    assert number == 12_345 << 7 | 3 << 5 | 1
+    assert SMALL.decode(number) == Decoded(SMALL.epoch_ms + 12_345_000, 3, 1)
+    assert SMALL.highest_id == 2**32 - 1
+    assert SMALL.lowest_id == 0
+    assert SMALL.last_ms == SMALL.epoch_ms + 2**25 * 1000 - 1
+
+
+def test_the_default_layout_ends_in_june_2046() -> None:
+    end = times.parse("2046-06-27T17:00:49.497Z")
+    assert Layout().last_ms + 1 == end
+    assert Layout().usable_time_bits == 40
+    assert Layout().encode(end - 1, 0, 0) == (2**40 - 1) << 23
+    with pytest.raises(TimeOutOfRange, match=r"2046-06-27T17:00:49\.497Z is out of range"):
+        Layout().encode(end, 0, 0)
+    assert Layout().decode(NEGATIVE_BIT) == Decoded(end, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("now", "years"),
+    [("2046-06-27T17:00:49.496Z", 0), ("2041-06-27T11:00:49.496Z", 5), ("2046-12-27", -0.5)],
+)
+def test_years_left_counts_down_to_the_end_and_below(now: str, years: float) -> None:
+    assert Layout().years_left(times.parse(now)) == pytest.approx(years, abs=0.01)
+
+
+@given(layouts())
+def test_years_left_are_of_the_layout(layout: Layout) -> None:
+    ticks = 1 << layout.usable_time_bits
+    years = ticks * layout.tick_ms / (365.25 * 86_400_000)
+    assert layout.years_left(layout.epoch_ms) == pytest.approx(years, abs=1e-9)
+    assert layout.years_left(layout.last_ms) == 0
+
+
+@pytest.mark.parametrize(
+    "bits", [(41, 13, 11), (0, 13, 10), (41, 0, 10), (41, 13, 0), (-1, 13, 10), (63, 1, 1)]
+)
+def test_what_is_no_split_of_64_bits_is_refused(bits: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="is no split of 64 bits"):
+        Layout(0, 1, *bits)
+
+
+@pytest.mark.parametrize("tick", [0, -1])
+def test_a_tick_that_is_none_is_refused(tick: int) -> None:
+    with pytest.raises(ValueError, match="is none"):
+        Layout(tick_ms=tick)
+
+
+@given(layouts())
+def test_a_layout_is_made_from_settings(layout: Layout) -> None:
+    assert Layout.of(layout) == layout
+
+
+def test_a_refused_time_far_away_is_named_all_the_same() -> None:
+    with pytest.raises(TimeOutOfRange, match=f"ms:{10**30} is out of range"):
+        Layout().encode(10**30, 0, 0)
