@@ -34,9 +34,9 @@ def run(
     with bars() as progress:
         carry_out(plan, options, progress)
     shards = {shard for change in plan.changes() for shard in change.shards}
-    say(
-        f"done: {len(shards)} shards on {len(plan.nodes)} nodes in {time.monotonic() - began:.1f} s"
-    )
+    what = f"{len(shards)} shards" if shards else f"{len(plan.changes())} changes"
+    took = time.monotonic() - began
+    say(f"done: {what} on {len(plan.nodes)} nodes in {took:.1f} s")
 
 
 def show(plan: FleetPlan, output: Report) -> None:

@@ -12,6 +12,8 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.ids import generator
+from shardctl.ids.layout import Layout
+from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks
 from shardctl.provision.observe import connect_for_maintenance
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, ShardId, Topology
 
 logger = logging.getLogger(__name__)
+QUERIES = queries.load("shardctl.provision", "apply.sql")
 
+_RENUMBERED_AT_ONCE = 200
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure would undo more."""
 
@@ -102,6 +106,8 @@ def apply(
                 stack.enter_context(connect(node, topology.database, purpose=lock.purpose(command)))
                 for _ in range(width)
             ]
+            if plan.from_classic:
+                _renumber(sessions[0], topology, node)
             _make_shared(sessions[0], topology, plan)
             for outcome in _apply_shards(
                 topology, plan, sessions, retrying=retrying, progress=progress, stop=stop
@@ -120,6 +126,31 @@ def apply(
     except (psycopg.Error, NodeUnavailable) as error:
         errors.append(error)
     return Applied(tuple(sorted(left)), tuple(errors))
+
+
+def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
+    """Bring registers to their counters' blocks, which the classic generator left behind.
+
+    Block numbers wrap around: one that is more than half of them behind would seem ahead, and
+    `next_id()` would draw until it is not. Times stay as they are. In parts, for each sequence
+    takes an entry of the lock table.
+    """
+    layout = Layout.of(topology.id)
+    for first in range(0, len(node.shards), _RENUMBERED_AT_ONCE):
+        part = node.shards[first : first + _RENUMBERED_AT_ONCE]
+        connection.execute(
+            QUERIES["renumber"],
+            {
+                "schemas": [topology.schema(shard) for shard in part],
+                "counter": generator.COUNTER,
+                "register": generator.REGISTER,
+                "sequence_bits": layout.sequence_bits,
+                "time_bits": layout.usable_time_bits,
+                "time_mask": (1 << layout.usable_time_bits) - 1,
+                "block_mask": (1 << 63 - layout.usable_time_bits) - 1,
+            },
+        )
+        connection.commit()
 
 
 def _make_shared(connection: Connection, topology: Topology, plan: NodePlan) -> None:

@@ -78,6 +78,8 @@ class NodePlan:
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
     new_functions: bool = False
+    from_classic: bool = False
+    """Whether the strict generator takes over from the classic one, which kept no registers."""
     grant_to: tuple[str, ...] = ()
     """Roles that lack a grant on the database or schema shardctl."""
     shards: tuple[ShardWork, ...] = ()
@@ -195,6 +197,9 @@ def _node(
         from_format=None if present else 0,
         functions=functions,
         new_functions=not one.functions,
+        from_classic=topology.id.generator == "strict"
+        and one.state is not None
+        and one.state.generator == "classic",
         grant_to=tuple(
             role for role in roles if not present or role in one.ungranted or role not in one.roles
         ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DEFAULT_BITS = {"time": "41", "shard": "13", "sequence": "10"}
-_STRICT_TIME_BITS = 56
+_STRICT_MARGIN_BITS = 24
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
 
@@ -118,11 +118,16 @@ def _sum(data: Any, time: int, shard: int, sequence: int) -> Iterator[Finding]:
     # The topmost of 64 bits is the sign: an id never uses it.
     usable = time if total < 64 else time - 1
     strict = dig(data, "id", "generator") in {None, "strict"}
-    if strict and usable > _STRICT_TIME_BITS:
+    # The rest of 63 bits holds the strict generator's block number, which wraps around. A
+    # session is safe while others draw fewer ids, during one draw of its own, than half of all
+    # blocks hold: 2^24 ids take one sequence 16 seconds at a million a second.
+    most = 62 + sequence - _STRICT_MARGIN_BITS
+    if strict and usable > most:
         yield Finding(
             ("id", "bits", "time"),
-            f"{time} leaves the strict generator no room for its block number;"
-            f" at most {_STRICT_TIME_BITS + (total == 64)}, or `generator: classic`",
+            f"{time} leaves the strict generator too few block numbers;"
+            f" at most {most + (total == 64)} with {sequence} of sequence,"
+            " or `generator: classic`",
         )
 
 

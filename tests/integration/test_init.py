@@ -167,6 +167,20 @@ def test_another_generator_replaces_the_shared_body_only(fleet_8: Fleet) -> None
     assert fleet_8.query("a", "SELECT shard3.next_id()") > before
 
 
+def test_strict_after_classic_goes_on_however_many_ids_were_drawn_between(fleet_8: Fleet) -> None:
+    fleet_8.query("a", "SELECT shard3.next_id()")
+    fleet_8.generator = "classic"
+    fleet_8.init()
+    # Five of eight parts of all block numbers later, the old register would seem to be ahead.
+    fleet_8.query("a", f"SELECT setval('shard3.next_id_seq', {5 << 30})")
+    before = fleet_8.query("a", "SELECT shard3.next_id()")
+    fleet_8.generator = "strict"
+    fleet_8.init()
+    with fleet_8.connect("a") as connection:
+        connection.execute("SET statement_timeout = '5s'")
+        assert connection.execute("SELECT shard3.next_id()").fetchall() > before
+
+
 def test_a_node_without_shards_need_not_be_there(fresh_fleet: Fleet) -> None:
     fresh_fleet.shards = {"a": "0-7", "b": "none"}
     fresh_fleet.write()

@@ -10,7 +10,9 @@ from psycopg import sql
 
 from shardctl.errors import Problems
 from shardctl.postgres.connection import NodeUnavailable
+from shardctl.provision import fleet
 from shardctl.provision.observe import NodeUnfit, check_version
+from shardctl.topology import loader
 from tests.fixtures.servers import free_ports
 
 if TYPE_CHECKING:
@@ -30,16 +32,17 @@ def untouched(one: Fleet, node: str) -> bool:
     return found == (0,)
 
 
-def with_port(one: Fleet, node: str, port: int) -> None:
-    """Point a node of the written topology at another port."""
+def with_ports(one: Fleet, **ports: int) -> None:
+    """Write the topology with other ports for these nodes."""
     text = one.write().read_text()
-    one.file.write_text(text.replace(f"port: {one.servers[node].port},", f"port: {port},"))
-    one.write = lambda: one.file  # type: ignore[method-assign]  # keep what was written
+    for node, port in ports.items():
+        text = text.replace(f"port: {one.servers[node].port},", f"port: {port},")
+    one.file.write_text(text)
 
 
 def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet) -> None:
-    with_port(fresh_fleet, "b", free_ports(1)[0])
-    done = fresh_fleet.shardctl("init", "-o", "json")
+    with_ports(fresh_fleet, b=free_ports(1)[0])
+    done = fresh_fleet.shardctl_as_written("init", "-o", "json")
     assert done.returncode == 1
     assert "node b (127.0.0.1:" in done.stderr
     assert "Connection refused" in done.stderr
@@ -50,8 +53,7 @@ def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet)
 def test_a_host_that_does_not_exist_is_named(fresh_fleet: Fleet) -> None:
     text = fresh_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
     fresh_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
-    fresh_fleet.write = lambda: fresh_fleet.file  # type: ignore[method-assign]  # as above
-    done = fresh_fleet.shardctl("init")
+    done = fresh_fleet.shardctl_as_written("init")
     assert done.returncode == 1
     assert "node a (no-such-host.invalid:" in done.stderr
     assert "Traceback" not in done.stderr
@@ -117,11 +119,10 @@ def test_a_server_older_than_14_is_refused() -> None:
 
 
 def test_every_node_that_cannot_be_read_is_named_at_once(fresh_fleet: Fleet) -> None:
-    closed = free_ports(2)
-    with_port(fresh_fleet, "a", closed[0])
-    with_port(fresh_fleet, "b", closed[1])
+    first, second = free_ports(2)
+    with_ports(fresh_fleet, a=first, b=second)
     with pytest.raises(Problems) as refused:
-        fresh_fleet.init()
+        fleet.plan_init(loader.load(fresh_fleet.file))
     assert [type(error) for error in refused.value.errors] == [NodeUnavailable] * 2
     assert refused.value.exit_code == 1
 
@@ -131,8 +132,7 @@ def test_a_user_who_may_not_log_in_is_not_taken_for_a_missing_database(
 ) -> None:
     text = fleet_8.write().read_text().replace("app_roles", "user: nobody-here\n  app_roles")
     fleet_8.file.write_text(text)
-    fleet_8.write = lambda: fleet_8.file  # type: ignore[method-assign]  # as above
-    done = fleet_8.shardctl("init", "--dry-run")
+    done = fleet_8.shardctl_as_written("init", "--dry-run")
     assert done.returncode == 1
     assert 'role "nobody-here" does not exist' in done.stderr
 
@@ -161,8 +161,7 @@ def test_a_role_without_the_rights_is_told_what_it_lacks(fresh_fleet: Fleet) -> 
         .replace("{count: 8,", "{count: 4,")
         .replace("  b: {", "  # b: {")
     )
-    fresh_fleet.write = lambda: fresh_fleet.file  # type: ignore[method-assign]  # as above
-    done = fresh_fleet.shardctl("init")
+    done = fresh_fleet.shardctl_as_written("init")
     assert done.returncode == 1
     assert "node a: permission denied to create database" in done.stderr
     assert "Traceback" not in done.stderr

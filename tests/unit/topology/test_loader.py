@@ -117,9 +117,9 @@ def test_the_classic_generator_needs_no_room_above_the_time() -> None:
     assert read(SMALL + f"id: {{generator: classic, {bits}}}\n").id.time_bits == 60
 
 
-def test_57_bits_of_time_are_56_when_the_sign_is_one_of_them() -> None:
-    bits = "{time: 57, shard: 6, sequence: 1}"
-    assert read(SMALL + f"id: {{bits: {bits}}}\n").id.time_bits == 57
+def test_47_bits_of_time_are_46_when_the_sign_is_one_of_them() -> None:
+    bits = "{time: 47, shard: 9, sequence: 8}"
+    assert read(SMALL + f"id: {{bits: {bits}}}\n").id.time_bits == 47
 
 
 def test_a_node_may_be_named_after_passwords() -> None:
