@@ -8,6 +8,7 @@ import typer
 
 from shardctl.cli.context import topology_if_there
 from shardctl.cli.options import Report, ReportOption
+from shardctl.cli.output import always_json, print_json
 from shardctl.errors import UsageError
 
 app = typer.Typer()
@@ -33,20 +34,19 @@ def encode_id(
     from shardctl.ids.layout import Layout
     from shardctl.topology.routes import ShardNotFound
 
-    try:
-        time_ms = times.parse(time)
-    except ValueError:
-        raise UsageError(
-            f"--time: {time!r} is no time", hint="write it as 2011-09-09T22:28:04.721Z"
-        ) from None
-    topology = topology_if_there(ctx)
-    if topology is not None and not 0 <= shard < topology.shard_count:
-        raise ShardNotFound(shard, topology.shard_count)
-    layout = Layout.of(topology.id) if topology else Layout()
-    number = layout.floor(time_ms, shard)
+    with always_json(output):
+        try:
+            time_ms = times.parse(time)
+        except ValueError:
+            raise UsageError(
+                f"--time: {time!r} is no time", hint="write it as 2011-09-09T22:28:04.721Z"
+            ) from None
+        topology = topology_if_there(ctx)
+        if topology is not None and not 0 <= shard < topology.shard_count:
+            raise ShardNotFound(shard, topology.shard_count)
+        layout = Layout.of(topology.id) if topology else Layout()
+        number = layout.floor(time_ms, shard)
     if output is Report.json:
-        from shardctl.cli.output import print_json
-
         decoded = layout.decode(number)
         print_json({"id": str(number), "time": times.render(decoded.time_ms), "shard": shard})
     else:

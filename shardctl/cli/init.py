@@ -51,5 +51,6 @@ def init(
         retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts),
         adopt=adopt,
     )
-    topology = load_topology(ctx)
-    provision.run(lambda: plan_init(topology, adopt=adopt), options, output, dry_run=dry_run)
+    provision.run(
+        lambda: plan_init(load_topology(ctx), adopt=adopt), options, output, dry_run=dry_run
+    )

@@ -39,5 +39,4 @@ def migrate(
     from shardctl.provision.fleet import Options, plan_migrate
 
     options = Options(jobs=jobs, retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts))
-    topology = load_topology(ctx)
-    provision.run(lambda: plan_migrate(topology), options, output, dry_run=dry_run)
+    provision.run(lambda: plan_migrate(load_topology(ctx)), options, output, dry_run=dry_run)

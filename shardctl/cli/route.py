@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,10 +52,9 @@ def _route(topology: Topology, text: str, *, by_id: bool) -> Route:
     from shardctl.ids.layout import IdOutOfRange, Layout
     from shardctl.topology import routes
 
-    try:
-        number = int(text, 0 if text.lower().startswith("0x") else 10)
-    except ValueError:
-        raise UsageError(f"{text!r} is no integer") from None
+    if not re.fullmatch(r"[+-]?[0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}", text):
+        raise UsageError(f"{text[:40]!r} is no integer")
+    number = int(text, 16 if text[:2] in {"0x", "0X"} else 10)
     if not by_id:
         return routes.of_key(topology, number)
     try:

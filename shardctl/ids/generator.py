@@ -22,7 +22,8 @@ _LOCK_CLASS = 0x5AAD1D
 """First half of the advisory locks under which registers are written; the other is the OID."""
 
 _FUNCTION = re.compile(
-    r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(.*?AS \$shardctl\$(.*?)\$shardctl\$;",
+    r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(.*?(?: SET (\w+) = ([^\n]*?))? "
+    r"AS \$shardctl\$(.*?)\$shardctl\$;",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -62,8 +63,11 @@ def render(settings: Settings, generator: str) -> str:
 
 
 def bodies(rendered: str) -> dict[str, str]:
-    """Take the functions' bodies, as the catalog's `prosrc` shows them, out of rendered SQL."""
-    return {match[1]: match[2] for match in _FUNCTION.finditer(rendered)}
+    """Take the functions out of rendered SQL: body (`prosrc`), and a line with their setting."""
+    return {
+        name: body + (f"\n{setting}={value}" if setting else "")
+        for name, setting, value, body in _FUNCTION.findall(rendered)
+    }
 
 
 def wrapper_body(schema: str, shard: int) -> str:

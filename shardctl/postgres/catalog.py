@@ -19,12 +19,19 @@ QUERIES = queries.load("shardctl.postgres", "catalog.sql")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema that may be a shard's; `wrapper` is the body of its `next_id()`, or None."""
+    """A schema that may be a shard's.
+
+    `wrapper` is the body of its `next_id()`, and what else it may have (see `functions`), or
+    None. `ungranted` roles lack something; of these, `strangers` may not even use the schema.
+    `unfit` sequences would not serve the generator (of another type, caching, cycling).
+    """
 
     counter: bool
     register: bool
     wrapper: str | None
     ungranted: tuple[str, ...]
+    strangers: tuple[str, ...] = ()
+    unfit: bool = False
 
 
 def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Schema]:
@@ -36,15 +43,18 @@ def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Sche
         "roles": list(roles),
     }
     return {
-        name: Schema(counter, register, wrapper, tuple(ungranted))
-        for name, counter, register, wrapper, ungranted in connection.execute(
+        name: Schema(counter, register, wrapper, tuple(ungranted), tuple(strangers), unfit)
+        for name, counter, register, wrapper, ungranted, strangers, unfit in connection.execute(
             QUERIES["schemas"], names
         )
     }
 
 
 def read_functions(connection: Connection) -> dict[str, str]:
-    """Read the bodies of the functions in schema shardctl; empty where it is not there."""
+    """Read the functions in schema shardctl: body and settings, as `generator.bodies` has them.
+
+    Empty where the schema is not there.
+    """
     return dict(connection.execute(QUERIES["functions"]).fetchall())
 
 

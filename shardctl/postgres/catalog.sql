@@ -9,13 +9,14 @@ WITH role AS (
            bool_or(d.defaclobjtype = 'r') AND bool_or(d.defaclobjtype = 'S') AS complete
     FROM pg_default_acl AS d
     CROSS JOIN LATERAL aclexplode(d.defaclacl) AS a
-    WHERE d.defaclrole = current_user::regrole
+    WHERE d.defaclrole = quote_ident(current_user)::regrole
     GROUP BY d.defaclnamespace, a.grantee
 )
 SELECT n.nspname::text,
        c.oid IS NOT NULL,
        r.oid IS NOT NULL,
-       p.prosrc,
+       p.prosrc || coalesce(E'\n' || array_to_string(p.proconfig, ','), '')
+         || CASE WHEN p.prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END,
        array(SELECT role.rolname::text FROM role
              LEFT JOIN granted ON granted.namespace = n.oid AND granted.grantee = role.oid
              WHERE NOT (coalesce(granted.complete, role.needs_no_defaults)
@@ -28,7 +29,13 @@ SELECT n.nspname::text,
                                      AND has_sequence_privilege(role.oid, r.oid, 'UPDATE')
                                      AND has_function_privilege(role.oid, p.oid, 'EXECUTE'),
                                      false))
-             ORDER BY role.rolname)
+             ORDER BY role.rolname),
+       array(SELECT role.rolname::text FROM role
+             WHERE NOT has_schema_privilege(role.oid, n.oid, 'USAGE')),
+       EXISTS (SELECT FROM pg_sequence AS q
+               WHERE q.seqrelid IN (c.oid, r.oid)
+                 AND (q.seqtypid <> 'bigint'::regtype OR q.seqincrement <> 1 OR q.seqcache <> 1
+                      OR q.seqcycle OR q.seqmin > 1 OR q.seqmax <> 9223372036854775807))
 FROM pg_namespace AS n
 LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
 LEFT JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
@@ -38,7 +45,10 @@ WHERE n.nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema', 'shardct
 
 -- name: functions
 -- The functions in schema shardctl
-SELECT proname::text, prosrc FROM pg_proc
+SELECT proname::text,
+       prosrc || coalesce(E'\n' || array_to_string(proconfig, ','), '')
+         || CASE WHEN prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END
+FROM pg_proc
 WHERE pronamespace = to_regnamespace('shardctl')
 
 -- name: ungranted

@@ -17,8 +17,14 @@ logger = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[Any]
 
-CONNECT_TIMEOUT_S = 10
-"""For hosts that do not answer; `database.options.connect_timeout` overrides it."""
+_LIVELINESS: dict[str, str | int] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""For hosts that do not answer, or cease to; `database.options` overrides any of it."""
 
 _SETTINGS = {
     # Nothing of ours may depend on what a role or database has as its defaults.
@@ -29,6 +35,7 @@ _SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",  # the node's lock lives in a session that is idle
 }
 
 
@@ -73,7 +80,7 @@ def connect(
     others can see who holds a lock. Raises NodeUnavailable.
     """
     settings = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
-    given: dict[str, str | int] = {"connect_timeout": CONNECT_TIMEOUT_S} | dict(database.options)
+    given: dict[str, str | int] = _LIVELINESS | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
     given |= {"options": f"{given.get('options', '')} {settings}", "client_encoding": "UTF8"}
@@ -88,6 +95,14 @@ def connect(
         raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Tell whether an error means that the session is gone, not that a statement failed."""
+    state = error.sqlstate
+    return isinstance(error, psycopg.OperationalError) and (
+        state is None or state.startswith(("08", "57P"))
+    )
 
 
 def reason_of(error: psycopg.Error) -> str:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from shardctl import fanout
+from shardctl.errors import ShardctlError
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
-from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres import catalog, queries
+from shardctl.postgres.connection import connect
 from shardctl.provision import chunks
 from shardctl.provision.observe import connect_for_maintenance
 from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.connection import Connection
     from shardctl.provision.chunks import Retrying
     from shardctl.provision.plan import NodePlan
-    from shardctl.topology.model import Node, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.provision", "apply.sql")
@@ -35,6 +36,19 @@ QUERIES = queries.load("shardctl.provision", "apply.sql")
 _RENUMBERED_AT_ONCE = 200
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure would undo more."""
+
+
+class GrantWithoutEffect(ShardctlError):
+    """A GRANT did nothing: the login role may not give what is not its own."""
+
+    exit_code = 3
+
+    def __init__(self, node: NodeName, database: str, roles: Sequence[str]) -> None:
+        super().__init__(
+            f"node {node}: {', '.join(roles)} could not be granted what applications need",
+            hint=f"the owner of database {database} has to grant CONNECT on it; "
+            "then run the command again",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +59,13 @@ class Applied:
     errors: tuple[Exception, ...]
 
 
-def prepare(topology: Topology, plan: NodePlan, *, command: str) -> None:
-    """Make the roles and the database that are missing; what is already there is left alone."""
+def prepare(
+    topology: Topology, plan: NodePlan, *, command: str, made: Callable[[NodeName], None]
+) -> None:
+    """Make the roles and the database that are missing; what is already there is left alone.
+
+    `made` is told the node as soon as something was made there.
+    """
     if not plan.roles and not plan.database:
         return
     node = topology.nodes[plan.node]
@@ -54,9 +73,11 @@ def prepare(topology: Topology, plan: NodePlan, *, command: str) -> None:
         for role in plan.roles:
             statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
             _create(connection, statement, node)
+            made(node.name)
         if plan.database:
             name = sql.Identifier(topology.database.name)
             _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
+            made(node.name)
 
 
 def _create(connection: Connection, statement: sql.Composed, node: Node) -> None:
@@ -94,38 +115,52 @@ def apply(
     """Carry out `plan` on its node, over `jobs` sessions; the caller holds the node's lock.
 
     Whatever the database refuses is in the result. Where a chunk of shards fails the others
-    are done all the same; the map is written only when all shards are there.
+    are done all the same. The map is not written: see `write_map`.
     """
     node = topology.nodes[plan.node]
     left = {work.shard for work in plan.shards}
     errors: list[Exception] = []
     try:
         with ExitStack() as stack:
-            width = max(1, min(jobs, len(plan.shards)))
-            sessions = [
-                stack.enter_context(connect(node, topology.database, purpose=lock.purpose(command)))
-                for _ in range(width)
-            ]
+
+            def session() -> Connection:
+                purpose = lock.purpose(command)
+                return stack.enter_context(connect(node, topology.database, purpose=purpose))
+
+            first = session()
             if plan.from_classic:
-                _renumber(sessions[0], topology, node)
-            _make_shared(sessions[0], topology, plan)
-            for outcome in _apply_shards(
-                topology, plan, sessions, retrying=retrying, progress=progress, stop=stop
-            ):
+                _renumber(first, topology, node)
+            _make_shared(first, topology, plan, command)
+            jobs = max(1, min(jobs, len(plan.shards)))
+            free = [
+                chunks.Job(one, topology, plan.node, retrying, stop)
+                for one in (first, *(session() for _ in range(jobs - 1)))
+            ]
+            for outcome in _apply_shards(plan, free, session, progress):
                 if outcome.error is None:
                     left -= {work.shard for work in outcome.item}
                 else:
                     errors.append(outcome.error)
-        with connect(node, topology.database, purpose=lock.purpose(command)) as connection:
-            if not left and plan.map_version is not None:
-                cluster.write_map(connection, topology, topology.owners())
-                cluster.set_map_version(connection, plan.map_version)
-            events.record(
-                connection, command, f"unfinished: {len(left)} shards" if left else "done"
-            )
-    except (psycopg.Error, NodeUnavailable) as error:
+            with connect(node, topology.database, purpose=lock.purpose(command)) as last:
+                events.record(last, command, f"unfinished: {len(left)}" if left else "done")
+    except (psycopg.Error, ShardctlError) as error:
         errors.append(error)
     return Applied(tuple(sorted(left)), tuple(errors))
+
+
+def write_map(topology: Topology, plan: NodePlan, *, command: str) -> None:
+    """Write the whole map to a node, when the shards of all nodes are there.
+
+    Before, a map with a version would say of another node what is not true yet. Raises
+    psycopg.Error, NodeUnavailable.
+    """
+    if plan.map_version is None:
+        return
+    node = topology.nodes[plan.node]
+    with connect(node, topology.database, purpose=lock.purpose(command)) as connection:
+        cluster.write_map(connection, topology, topology.owners())
+        cluster.set_map_version(connection, plan.map_version)
+        events.record(connection, command, f"map version {plan.map_version}")
 
 
 def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
@@ -133,7 +168,8 @@ def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
 
     Block numbers wrap around: one that is more than half of them behind would seem ahead, and
     `next_id()` would draw until it is not. Times stay as they are. In parts, for each sequence
-    takes an entry of the lock table.
+    takes an entry of the lock table. No register's lock is needed: nobody reads or writes
+    registers before the strict functions are there, and the node's lock keeps others out.
     """
     layout = Layout.of(topology.id)
     for first in range(0, len(node.shards), _RENUMBERED_AT_ONCE):
@@ -153,18 +189,20 @@ def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
         connection.commit()
 
 
-def _make_shared(connection: Connection, topology: Topology, plan: NodePlan) -> None:
+def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, command: str) -> None:
     """Make schema shardctl, its functions and their grants, in one transaction."""
+    roles = topology.database.app_roles
     if plan.from_format is not None:
         for script in format.scripts(plan.from_format):
             connection.execute(script.encode())
         if plan.from_format == 0:
             cluster.make(connection, topology, plan.node)
+    events.record(connection, command, "begun")
     if plan.functions:
         connection.execute(generator.render(topology.id, topology.id.generator).encode())
         cluster.set_generator(connection, topology.id.generator)
     # Functions that were just made have no grants yet, whoever had them before.
-    for role in topology.database.app_roles if plan.functions else plan.grant_to:
+    for role in roles if plan.functions else plan.grant_to:
         connection.execute(
             sql.SQL(
                 "GRANT CONNECT ON DATABASE {database} TO {role};"
@@ -173,35 +211,46 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan) -> 
                 "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA shardctl TO {role};"
             ).format(database=sql.Identifier(topology.database.name), role=sql.Identifier(role))
         )
+    # A GRANT by somebody who may not is only a warning.
+    lacking = catalog.read_ungranted(connection, roles) if plan.grant_to or plan.functions else ()
+    if lacking:
+        raise GrantWithoutEffect(plan.node, topology.database.name, lacking)
     connection.commit()
 
 
 def _apply_shards(
-    topology: Topology,
     plan: NodePlan,
-    sessions: Sequence[Connection],
-    *,
-    retrying: Retrying,
+    free: list[chunks.Job],
+    session: Callable[[], Connection],
     progress: Progress,
-    stop: threading.Event,
 ) -> list[Outcome[chunks.Chunk, int]]:
-    """Work through the shards in chunks; the first one alone tells how many locks one takes."""
+    """Work through the shards in chunks; one shard alone tells first how many locks it takes.
+
+    `session` opens another one in the place of one that broke.
+    """
     if not plan.shards:
         return []
     progress.expect(plan.node, "shards", len(plan.shards))
-    free = [chunks.Job(session, topology, plan.node, retrying) for session in sessions]
+    width, stop = len(free), free[0].stop
 
     def work(chunk: chunks.Chunk) -> int:
         job = free.pop()  # list.pop and append are atomic
         try:
+            if job.connection.closed:
+                job = replace(job, connection=session())
             return chunks.run(job, chunk)
         finally:
-            free.append(job)
+            if not job.connection.closed:
+                job.connection.rollback()
+            free.insert(0, job)
             progress.advance(plan.node, len(chunk))
 
-    first, rest = plan.shards[:1], plan.shards[1:]
+    # The one with the most to do tells most.
+    largest = max(plan.shards, key=lambda w: (w.create, len(w.migrations)))
+    rest = [work for work in plan.shards if work is not largest]
+    first: chunks.Chunk = (largest,)
     outcomes = fanout.run([first], work, width=1, stop=stop)
     locks = outcomes[0].value if outcomes else None
-    size = chunks.size(plan.lock_slots, len(sessions), locks, largest=_LARGEST_CHUNK)
-    parts = [rest[i : i + size] for i in range(0, len(rest), size)]
-    return outcomes + fanout.run(parts, work, width=len(sessions), stop=stop)
+    size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
+    parts = [tuple(rest[i : i + size]) for i in range(0, len(rest), size)]
+    return outcomes + fanout.run(parts, work, width=width, stop=stop)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.errors import Interrupted
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost, reason_of
+from shardctl.postgres.connection import NodeLost, is_lost, reason_of
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import TableShadowed
 from shardctl.state import cluster
 from shardctl.state.cluster import QUERIES as STATE
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +54,7 @@ class Job:
     topology: Topology
     node: NodeName
     retrying: Retrying
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:
@@ -68,15 +72,27 @@ def run(job: Job, chunk: Chunk) -> int:
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
-    Raises MigrationFailed, ShardFailed, TableShadowed, NodeLost; nothing of the open
-    transaction then stays.
+    Raises MigrationFailed, ShardFailed, TableShadowed, NodeLost, Interrupted (only between
+    shards without a transaction); nothing of the open transaction then stays.
     """
+    began = time.monotonic()
     try:
-        return _run(job, chunk)
+        locks = _run(job, chunk)
     except StatementFailed as failure:
         raise named(job, failure) from failure.error
-    except psycopg.OperationalError as error:
-        raise NodeLost(job.node, reason_of(error)) from error
+    except psycopg.Error as error:
+        if is_lost(error):
+            raise NodeLost(job.node, reason_of(error)) from error
+        raise named(job, StatementFailed(chunk[0], None, error)) from error
+    files = sorted({m.name for work in chunk for m in work.migrations})
+    logger.info(
+        "node %s: shards %s are finished (migrations: %s), %d ms",
+        job.node,
+        ranges.of(work.shard for work in chunk),
+        ", ".join(files) or "none",
+        (time.monotonic() - began) * 1000,
+    )
+    return locks
 
 
 def _run(job: Job, chunk: Chunk) -> int:
@@ -103,15 +119,26 @@ def _run(job: Job, chunk: Chunk) -> int:
 
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
     """Run all in one transaction; give the number of its entries in the lock table."""
-    connection = job.connection
-    connection.execute(ddl.lock_timeout(job.retrying.lock_timeout_ms))
+    connection, timeout = job.connection, job.retrying.lock_timeout_ms
     for work in chunk:
-        prologue = ddl.script(work) if make else ddl.search_path(work.schema)
-        _execute(connection, prologue.as_bytes(connection), work, None)
+        if make:
+            script = ddl.clean_slate(None, timeout) + ddl.script(work)
+            _execute(connection, script.as_bytes(connection), work)
+        slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
         for migration in files:
             if migration in work.migrations:
-                _execute(connection, migration.text.encode(), work, migration)
-    connection.execute("SET LOCAL search_path TO pg_catalog")
+                _execute(connection, slate + migration.text.encode(), work, migration)
+    slate = ddl.clean_slate(None, timeout).as_bytes(connection)
+    _execute(connection, slate, chunk[0])
+    try:
+        return _finish(job, chunk, files, make=make)
+    except psycopg.Error as error:
+        raise StatementFailed(chunk[0], None, error) from error
+
+
+def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
+    """Write down what was done, in the transaction that did it, and commit."""
+    connection = job.connection
     made = {work.shard: job.node for work in chunk if work.create or work.adopt}
     if make and made:
         cluster.write_map(connection, job.topology, made)
@@ -132,29 +159,58 @@ def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> 
     """Run files statement by statement, each in a transaction of its own, shard by shard."""
     connection = job.connection
     connection.autocommit = True
+    own = ddl.clean_slate(None, job.retrying.lock_timeout_ms, session=True)
     try:
-        connection.execute(ddl.lock_timeout(job.retrying.lock_timeout_ms, session=True))
         for work in chunk:
-            connection.execute(ddl.search_path(work.schema, session=True))
+            if job.stop.is_set():
+                raise Interrupted("interrupted between two shards")
             for migration in files:
                 if migration in work.migrations:
                     _one_by_one(job, work, migration)
+                    connection.execute(own)
+                    _require_valid_indexes(connection, work, migration)
                     _record(connection, [work.shard], migration)
     finally:
         if not connection.closed:
-            connection.execute("RESET search_path")
+            connection.execute(own)
             connection.autocommit = False
 
 
 def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
+    """Run a file's statements singly.
+
+    What is done CONCURRENTLY waits for transactions as long as it takes, in nobody's way; cut
+    off, it would leave an invalid index, and must not be done a second time.
+    """
+    patient = ddl.clean_slate(work.schema, 0, session=True)
+    usual = ddl.clean_slate(work.schema, job.retrying.lock_timeout_ms, session=True)
+    job.connection.execute(usual)
     for statement in migration.statements():
+        concurrently = "CONCURRENTLY" in statement.text.upper()
+        if concurrently:
+            job.connection.execute(patient)
         for attempt in count(1):
             try:
                 job.connection.execute(statement.text.encode())
                 break
             except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, statement.line)
-                _pause_or_raise(job, failure, attempt)
+                failure = StatementFailed(work, migration, error, line=statement.line)
+                _pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
+        if concurrently:
+            job.connection.execute(usual)
+
+
+def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
+    """Refuse to call a file done that left an invalid index, as IF NOT EXISTS would."""
+    row = connection.execute(
+        "SELECT c.relname::text FROM pg_catalog.pg_index AS i"
+        " JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid"
+        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE NOT i.indisvalid AND n.nspname = %s LIMIT 1",
+        (work.schema,),
+    ).fetchone()
+    if row is not None:
+        raise StatementFailed(work, migration, None, invalid_index=row[0])
 
 
 def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
@@ -165,7 +221,10 @@ def _record(connection: Connection, shards: list[ShardId], migration: Migration)
 
 
 def _execute(
-    connection: Connection, text: bytes, work: ShardWork, migration: Migration | None
+    connection: Connection,
+    text: bytes,
+    work: ShardWork,
+    migration: Migration | None = None,
 ) -> None:
     try:
         connection.execute(text)
@@ -174,9 +233,10 @@ def _execute(
 
 
 def _pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at a lock that others hold; raise any other failure."""
-    busy = psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected
-    if not isinstance(failure.error, busy) or attempt >= job.retrying.attempts:
+    """Wait before another attempt at what others hold; raise any other failure."""
+    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
         raise failure
     logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
-    time.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
+    seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+    if job.stop.wait(seconds):
+        raise failure

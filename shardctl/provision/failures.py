@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
-from shardctl.postgres.connection import NodeLost, reason_of
+from shardctl.postgres.connection import NodeLost, is_lost, reason_of
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
 
 logger = logging.getLogger(__name__)
+
+_CONCURRENTLY_CHANGED = ("tuple concurrently updated", "tuple concurrently deleted")
 
 
 class ShardFailed(ShardctlError):
@@ -47,68 +49,95 @@ class MigrationFailed(ShardctlError):
     ) -> None:
         where = f"{migration.file}:{line}" if line else str(migration.file)
         what = (
-            "its chunk was rolled back"
+            "its chunk was rolled back; mend the cause"
             if migration.transactional
-            else "the statements before it stay done (no-transaction)"
+            else "what its statements did stays done (no-transaction): undo it or mend the file"
         )
         super().__init__(
             f"{where}: shard {shard} on node {node}: {reason}",
-            hint=f"{what}; mend the cause and run the command again",
+            hint=f"{what}, and run the command again",
         )
         self.shard = shard
         self.cause = f"{where}: {reason}"
 
 
 class StatementFailed(Exception):
-    """A database error, with where it happened; `line` is known for statements run singly."""
+    """A database error, with where it happened.
+
+    `line` is known for statements that ran singly. With `invalid_index` no statement failed,
+    but one left that index behind.
+    """
 
     def __init__(
         self,
         work: ShardWork,
         migration: Migration | None,
-        error: psycopg.Error,
+        error: psycopg.Error | None,
+        *,
         line: int | None = None,
+        invalid_index: str | None = None,
     ) -> None:
         super().__init__(str(error))
         self.work = work
         self.migration = migration
         self.error = error
         self.line = line
+        self.invalid_index = invalid_index
+
+    @property
+    def busy(self) -> bool:
+        """Whether others were in the way, and may not be next time."""
+        error = self.error
+        if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+            return True
+        # What GRANT and CREATE OR REPLACE say when two sessions do it to one object.
+        return isinstance(error, psycopg.errors.InternalError_) and (
+            error.diag.message_primary in _CONCURRENTLY_CHANGED
+        )
 
 
 def named(job: Job, failure: StatementFailed) -> ShardctlError:
-    """Turn a database error into one that names node, shard, file and line."""
+    """Turn a database error into one that names node, shard, file and line; rolls back."""
     error, work, migration = failure.error, failure.work, failure.migration
-    if job.connection.closed or isinstance(error, psycopg.errors.AdminShutdown):
-        return NodeLost(job.node, reason_of(error))
+    if job.connection.closed or (error is not None and is_lost(error)):
+        return NodeLost(job.node, reason_of(error) if error else "the session is closed")
     job.connection.rollback()
+    if failure.invalid_index is not None and migration is not None:
+        name = f"{work.schema}.{failure.invalid_index}"
+        reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
+        return MigrationFailed(job.node, work.shard, migration, None, reason)
+    if error is None:  # pragma: no cover  # only an invalid index comes without an error
+        raise AssertionError
     reason = reason_of(error)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
     if migration is None:
         return ShardFailed(job.node, work, reason)
     line = failure.line
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
-    elif line is None:
-        line = _line(job, work, migration, error)
+    if line is None and not failure.busy:
+        line = _line(job, failure, migration, error)
     return MigrationFailed(job.node, work.shard, migration, line, reason)
 
 
-def _line(job: Job, work: ShardWork, migration: Migration, error: psycopg.Error) -> int | None:
+def _line(
+    job: Job, failure: StatementFailed, migration: Migration, error: psycopg.Error
+) -> int | None:
     """Find the line that failed: from the error's position, or by running it again, singly.
 
     The second run makes and migrates this shard alone and is rolled back. None where it
     finds nothing wrong.
     """
-    if error.diag.statement_position:
-        before = migration.text[: int(error.diag.statement_position) - 1]
-        return before.count("\n") + 1
-    connection = job.connection
+    connection, work = job.connection, failure.work
+    slate = ddl.clean_slate(work.schema, job.retrying.lock_timeout_ms).as_bytes(connection)
+    position = int(error.diag.statement_position or 0) - len(slate.decode())
+    if position > 0:
+        return migration.text[: position - 1].count("\n") + 1
     try:
-        connection.execute(ddl.lock_timeout(job.retrying.lock_timeout_ms))
         connection.execute(ddl.script(work).as_bytes(connection))
         for earlier in work.migrations:
             if earlier.number < migration.number and earlier.transactional:
-                connection.execute(earlier.text.encode())
+                connection.execute(slate + earlier.text.encode())
+        connection.execute(slate)
         for statement in migration.statements():
             try:
                 connection.execute(statement.text.encode())

@@ -11,7 +11,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, reason_of
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost, reason_of
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
+    from shardctl.postgres.connection import Connection
     from shardctl.provision.apply import Applied
     from shardctl.provision.observe import Observed
     from shardctl.provision.plan import Change, NodePlan
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import NodeName, Topology
 
 _OBSERVE_WIDTH = 16
 
@@ -65,7 +66,7 @@ class NodeUnfinished(Unfinished):
     """What was begun on a node and not finished there."""
 
     def __init__(self, node: str, planned: int, left: Sequence[int]) -> None:
-        shards = f"; left are shards {ranges.of(left)}" if left else ""
+        shards = f"; left are shards {ranges.of(left)}" if left else "; left is what all share"
         super().__init__(
             f"node {node}: {planned - len(left)} of {planned} shards are finished{shards}",
             hint="run the same command again: it does only the rest",
@@ -159,54 +160,96 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
     """
     if not plan.nodes:
         return
-    topology = plan.topology
     with ExitStack() as stack:
-        _prepare(plan)
-        for node_plan in plan.nodes:
-            node = topology.nodes[node_plan.node]
-            lock = applying.take_lock(topology, node, command=plan.command)
-            stack.enter_context(closing(lock))
-        _check_still_true(plan, options)
-        stop = threading.Event()
-
-        def work(node_plan: NodePlan) -> Applied:
-            return applying.apply(
-                topology,
-                node_plan.after_preparation(),
-                command=plan.command,
-                jobs=options.jobs,
-                retrying=options.retrying,
-                progress=progress,
-                stop=stop,
-            )
-
+        made = _prepare(plan)
         try:
-            outcomes = fanout.run(plan.nodes, work, width=len(plan.nodes), stop=stop)
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                "interrupted: what was begun has been committed",
-                hint=f"run `shardctl {plan.command}` again to finish the rest",
-            ) from interrupt
-    errors: list[ShardctlError] = []
-    for outcome in outcomes:
-        errors += _errors_of(outcome.item, outcome.result())
+            locks = [
+                stack.enter_context(closing(_lock(plan, node_plan))) for node_plan in plan.nodes
+            ]
+            _check_still_true(plan, options)
+        except ShardctlError as error:
+            if not made:
+                raise
+            raise Problems([error, *_left_after_preparing(plan, made)]) from error
+        errors = _apply(plan, options, progress)
+        if not errors:
+            errors = _write_maps(plan, locks)
     if errors:
         raise Problems(errors)
 
 
-def _prepare(plan: FleetPlan) -> None:
-    """Make roles and databases, which the locks need to be taken in."""
+def _lock(plan: FleetPlan, node_plan: NodePlan) -> Connection:
+    node = plan.topology.nodes[node_plan.node]
+    try:
+        return applying.take_lock(plan.topology, node, command=plan.command)
+    except psycopg.Error as error:
+        raise _as_ours(node.name, error) from error
+
+
+def _apply(plan: FleetPlan, options: Options, progress: Progress) -> list[ShardctlError]:
+    """Carry out all but the map on all nodes; give what failed."""
+    stop = threading.Event()
+
+    def work(node_plan: NodePlan) -> Applied:
+        return applying.apply(
+            plan.topology,
+            node_plan.after_preparation(),
+            command=plan.command,
+            jobs=options.jobs,
+            retrying=options.retrying,
+            progress=progress,
+            stop=stop,
+        )
+
+    try:
+        outcomes = fanout.run(plan.nodes, work, width=len(plan.nodes), stop=stop)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            "interrupted: every chunk of shards was finished or rolled back",
+            hint=f"run `shardctl {plan.command}` again to finish the rest",
+        ) from interrupt
+    return [e for outcome in outcomes for e in _errors_of(outcome.item, outcome.result())]
+
+
+def _write_maps(plan: FleetPlan, locks: Sequence[Connection]) -> list[ShardctlError]:
+    """Write the map to all nodes, now that every shard is there; give what failed."""
+
+    def work(pair: tuple[NodePlan, Connection]) -> None:
+        node_plan, held = pair
+        held.execute("SELECT 1")  # whoever has lost the lock does not write
+        applying.write_map(plan.topology, node_plan, command=plan.command)
+
+    pairs = list(zip(plan.nodes, locks, strict=True))
+    outcomes = fanout.run(pairs, work, width=len(pairs))
+    failed = [(o.item[0], o.error) for o in outcomes if o.error]
+    return [
+        error
+        for node_plan, cause in failed
+        for error in (_as_ours(node_plan.node, cause), NodeUnfinished(node_plan.node, 0, ()))
+    ]
+
+
+def _prepare(plan: FleetPlan) -> set[NodeName]:
+    """Make roles and databases, which the locks need to be taken in; name the nodes changed."""
+    made: set[NodeName] = set()
     outcomes = fanout.run(
         plan.nodes,
-        lambda node: applying.prepare(plan.topology, node, command=plan.command),
+        lambda node: applying.prepare(plan.topology, node, command=plan.command, made=made.add),
         width=len(plan.nodes),
     )
     errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
-    made = [o.item for o in outcomes if not o.error and (o.item.roles or o.item.database)]
-    if errors and made:
-        errors += [NodeUnfinished(n.node, len(n.shards), [w.shard for w in n.shards]) for n in made]
     if errors:
-        raise Problems(errors)
+        raise Problems([*errors, *_left_after_preparing(plan, made)])
+    return made
+
+
+def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[ShardctlError]:
+    """Say of nodes that got a role or a database that all else is left."""
+    return [
+        NodeUnfinished(n.node, len(n.shards), [work.shard for work in n.shards])
+        for n in plan.nodes
+        if n.node in made
+    ]
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
@@ -238,7 +281,7 @@ def _as_ours(node: str, error: Exception) -> ShardctlError:
     """Give a database's error its node; what is no database's error is a bug and raised."""
     if isinstance(error, ShardctlError):
         return error
-    if isinstance(error, psycopg.OperationalError):
+    if isinstance(error, psycopg.Error) and is_lost(error):
         return NodeLost(node, reason_of(error))
     if isinstance(error, psycopg.Error):
         return NodeFailed(node, reason_of(error))

@@ -45,6 +45,8 @@ class Observed:
     node: NodeName
     lock_slots: int
     """Entries of the shared lock table."""
+    lacking: frozenset[str]
+    """What the login role may not do: `CREATEROLE`, `CREATEDB`, `CREATE`."""
     roles: frozenset[str]
     """Those of the wanted roles that exist."""
     database: bool
@@ -73,15 +75,19 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
         if _database_exists(topology, node, purpose):
             raise
         return _without_database(topology, node, purpose)
-    with connection:
-        try:
+    try:
+        with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             return _observe_database(connection, topology, node)
-        except psycopg.OperationalError as error:
-            raise NodeUnavailable(
-                node.name, f"{node.host}:{node.port}", reason_of(error)
-            ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NodeUnfit(
+            node.name,
+            f"{database.user} may not look: {reason_of(error)}",
+            hint="log in as the role that made the fleet (`database.user`), or a superuser",
+        ) from error
+    except psycopg.Error as error:
+        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
 
 
 def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
@@ -110,10 +116,11 @@ def connect_for_maintenance(topology: Topology, node: Node, purpose: str) -> Con
 
 def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
     with connect_for_maintenance(topology, node, purpose) as connection:
-        slots, roles = _observe_server(connection, topology, node)
+        slots, roles, lacking = _observe_server(connection, topology, node)
     return Observed(
         node=node.name,
         lock_slots=slots,
+        lacking=lacking,
         roles=roles,
         database=False,
         state=None,
@@ -128,14 +135,17 @@ def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
 
 def _observe_server(
     connection: Connection, topology: Topology, node: Node
-) -> tuple[int, frozenset[str]]:
-    """Give the size of the lock table and the wanted roles that exist; raises NodeUnfit."""
+) -> tuple[int, frozenset[str], frozenset[str]]:
+    """Give the lock table's size, the wanted roles that exist, what the login role may not do.
+
+    Raises NodeUnfit.
+    """
     row = connection.execute(
         QUERIES["server"], {"roles": list(topology.database.app_roles)}
     ).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives a row
         raise AssertionError
-    number, version, in_recovery, slots, roles = row
+    number, version, in_recovery, slots, roles, lacking = row
     check_version(node.name, number, version)
     if in_recovery:
         raise NodeUnfit(
@@ -143,7 +153,7 @@ def _observe_server(
             f"{node.host}:{node.port} is a standby",
             hint="the topology names primaries: give the primary's host and port",
         )
-    return slots, frozenset(roles or ())
+    return slots, frozenset(roles or ()), frozenset(lacking)
 
 
 def check_version(node: str, number: int, version: str) -> None:
@@ -158,7 +168,7 @@ def check_version(node: str, number: int, version: str) -> None:
 
 def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
     roles = list(topology.database.app_roles)
-    slots, existing = _observe_server(connection, topology, node)
+    slots, existing, lacking = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
         check_identity(state, topology, node.name)
@@ -169,6 +179,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
     return Observed(
         node=node.name,
         lock_slots=slots,
+        lacking=lacking,
         roles=existing,
         database=True,
         state=state,

@@ -6,7 +6,13 @@ SELECT current_setting('server_version_num')::integer,
        current_setting('max_locks_per_transaction')::integer
          * (current_setting('max_connections')::integer
             + current_setting('max_prepared_transactions')::integer),
-       (SELECT array_agg(rolname::text) FROM pg_roles WHERE rolname = ANY (%(roles)s))
+       (SELECT array_agg(rolname::text) FROM pg_roles WHERE rolname = ANY (%(roles)s)),
+       (SELECT array_remove(ARRAY[
+                   CASE WHEN NOT (rolsuper OR rolcreaterole) THEN 'CREATEROLE' END,
+                   CASE WHEN NOT (rolsuper OR rolcreatedb) THEN 'CREATEDB' END,
+                   CASE WHEN NOT has_database_privilege(current_database(), 'CREATE')
+                        THEN 'CREATE' END], NULL)
+        FROM pg_roles WHERE rolname = current_user)
 
 -- name: database
 -- Whether the database is there

@@ -53,7 +53,11 @@ class ShardWork:
     counter: bool = False
     register: bool = False
     wrapper: Literal["create", "replace"] | None = None
+    unfit: bool = False
+    """Whether sequences that are there have to be altered."""
     grant_to: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
+    """Roles of `grant_to` that had nothing: they get what is in the schema already, too."""
     migrations: tuple[Migration, ...] = ()
 
     @property
@@ -61,7 +65,7 @@ class ShardWork:
         """Whether more than migrations is needed."""
         return bool(
             self.create or self.adopt or self.counter or self.register
-            or self.wrapper or self.grant_to
+            or self.wrapper or self.unfit or self.grant_to
         )  # fmt: skip
 
 
@@ -110,6 +114,7 @@ class NodePlan:
             ("create", "schema", of(w for w in self.shards if w.create)),
             ("adopt", "schema", of(w for w in self.shards if w.adopt)),
             ("create", "sequence", of(w for w in self.shards if w.counter or w.register)),
+            ("replace", "sequence", of(w for w in self.shards if w.unfit)),
             ("create", "next_id", of(w for w in self.shards if w.wrapper == "create")),
             ("replace", "next_id", of(w for w in self.shards if w.wrapper == "replace")),
         ]
@@ -235,7 +240,9 @@ def _shard(
         counter=not counter,
         register=not register,
         wrapper=None if wrapper == right else "create" if wrapper is None else "replace",
+        unfit=there is not None and there.unfit,
         grant_to=tuple(role for role in topology.database.app_roles if role in lacking),
+        strangers=tuple(sorted(missing | set(there.strangers if there else ()))),
         migrations=tuple(
             m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
         ),

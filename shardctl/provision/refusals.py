@@ -21,10 +21,10 @@ class OwnershipDiffers(ShardctlError):
 
     def __init__(self, witness: NodeName, node: str, wanted: str, shards: Sequence[int]) -> None:
         super().__init__(
-            f"shards {ranges.of(shards)}: the map on node {witness} gives them to {node}, "
-            f"the topology to {wanted}",
-            hint="the databases say who owns a shard: take the newest topology file; "
-            "to give shards a new node, use `shardctl move-shards`",
+            f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
+            f"the topology gives them to {wanted}",
+            hint="the databases say who owns a shard: take the newest topology file "
+            "(editing the file does not move shards)",
         )
         self.shards = tuple(shards)
 
@@ -43,9 +43,9 @@ class ShardLost(ShardctlError):
 
     def __init__(self, node: NodeName, shards: Sequence[int]) -> None:
         super().__init__(
-            f"node {node}: the schemas of shards {ranges.of(shards)} were made and are gone",
-            hint="restore them from a backup; or, to begin with empty ones, delete the shards' "
-            "rows from shardctl.map and shardctl.migration on that node and run init again",
+            f"node {node}: shards {ranges.of(shards)} were made here once and are not here now",
+            hint="check the node's host and port, or restore them; to begin with empty ones, "
+            "delete their rows from shardctl.map (on all nodes) and shardctl.migration",
         )
         self.shards = tuple(shards)
 
@@ -59,6 +59,17 @@ class MigrationChanged(ShardctlError):
             f"(SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
             hint="put the file back as it was, and write what is new into a new migration",
         )
+
+
+class RightMissing(ShardctlError):
+    """The login role may not do what the plan needs."""
+
+    def __init__(self, node: NodeName, user: str, right: str, needed_for: str) -> None:
+        super().__init__(
+            f"node {node}: {user} has no {right}, which {needed_for} needs",
+            hint=f"grant it, or let a superuser do that first: {needed_for}",
+        )
+        self.right = right
 
 
 class TableShadowed(ShardctlError):
@@ -86,6 +97,7 @@ def refusals(
     for one in observed:
         problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
         problems += _changed(one, migrations)
+        problems += _rights(topology, one)
     return problems
 
 
@@ -130,9 +142,13 @@ def _in_the_way(
         if names.retired_of(schema, name)
     }
     errors: list[ShardctlError] = []
-    # A shard's own map row is written by the transaction that makes its schema.
+    # A shard's own map row is written by the transaction that makes its schema, the whole map
+    # when all shards of all nodes are there.
     gone = missing - set(retired.values())
-    lost = sorted(owned[name] for name in gone if one.map.get(owned[name]) == one.node)
+    witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
+    lost = sorted(
+        owned[name] for name in gone if any(w.map.get(owned[name]) == one.node for w in witnesses)
+    )
     if lost:
         errors.append(ShardLost(one.node, lost))
     if foreign and not adopt:
@@ -173,6 +189,27 @@ def _changed(one: Observed, migrations: Sequence[Migration]) -> list[ShardctlErr
         MigrationChanged(one.node, by_name[file], checksum, sorted(shards))
         for (file, checksum), shards in one.migrations.items()
         if file in by_name and by_name[file].checksum != checksum
+    ]
+
+
+def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
+    """Find what the login role may not do and the plan would; a dry run says it too."""
+    node, database = topology.nodes[one.node], topology.database
+    missing_roles = [role for role in database.app_roles if role not in one.roles]
+    new_schemas = [s for s in node.shards if topology.schema(s) not in one.schemas]
+    needs = {
+        "CREATEROLE": f"creating role {missing_roles[0]}" if missing_roles else "",
+        "CREATEDB": "" if one.database else f"creating database {database.name}",
+        "CREATE": f"creating schemas in database {database.name}"
+        if one.database and (one.state is None or new_schemas)
+        else "",
+    }
+    if not node.shards:
+        return []
+    return [
+        RightMissing(one.node, database.user, right, need)
+        for right, need in needs.items()
+        if need and right in one.lacking
     ]
 
 

@@ -17,10 +17,7 @@ _WRAPPER = sql.Identifier(generator.WRAPPER)
 
 
 def script(work: ShardWork) -> sql.Composed:
-    """Compose the statements that `work` needs, but for the migrations, as one text.
-
-    It leaves `search_path` as migrations want it: the shard's schema, then public.
-    """
+    """Compose the statements that `work` needs, but for the migrations, as one text."""
     schema = sql.Identifier(work.schema)
     parts: list[sql.Composable] = []
     if work.create:
@@ -30,6 +27,13 @@ def script(work: ShardWork) -> sql.Composed:
             parts.append(
                 sql.SQL("CREATE SEQUENCE {}.{} MINVALUE 0 START 0;").format(schema, sequence)
             )
+        elif work.unfit:
+            parts.append(
+                sql.SQL(
+                    "ALTER SEQUENCE {}.{} AS bigint INCREMENT 1 MINVALUE 0"
+                    " NO MAXVALUE CACHE 1 NO CYCLE;"
+                ).format(schema, sequence)
+            )
     if work.wrapper:
         body = sql.Literal(generator.wrapper_body(work.schema, work.shard))
         parts.append(
@@ -37,21 +41,29 @@ def script(work: ShardWork) -> sql.Composed:
                 "CREATE OR REPLACE FUNCTION {}.{}() RETURNS bigint LANGUAGE sql VOLATILE AS {};"
             ).format(schema, _WRAPPER, body)
         )
-    parts += [_grants(schema, role, existing=not work.create) for role in work.grant_to]
-    parts.append(search_path(work.schema))
+    parts += [
+        _grants(schema, role, existing=not work.create and role in work.strangers)
+        for role in work.grant_to
+    ]
     return sql.SQL("\n").join(parts)
 
 
-def search_path(schema: str, *, session: bool = False) -> sql.Composed:
-    """Compose the setting under which migrations run, for the transaction or the session."""
-    scope = sql.SQL("SESSION" if session else "LOCAL")
-    return sql.SQL("SET {} search_path TO {}, public;").format(scope, sql.Identifier(schema))
+def clean_slate(schema: str | None, lock_timeout_ms: int, *, session: bool = False) -> sql.Composed:
+    """Compose what every migration finds, whatever the one before it left in the session.
 
-
-def lock_timeout(milliseconds: int, *, session: bool = False) -> sql.Composed:
-    """Compose the setting that bounds each wait for a lock, for the transaction or the session."""
+    Its `search_path` is the shard's schema, then public; None is the catalog's alone. The
+    settings hold for the transaction, or the session.
+    """
     scope = sql.SQL("SESSION" if session else "LOCAL")
-    return sql.SQL("SET {} lock_timeout TO {}").format(scope, sql.Literal(milliseconds))
+    path = (
+        sql.SQL("pg_catalog")
+        if schema is None
+        else sql.SQL("{}, public").format(sql.Identifier(schema))
+    )
+    return sql.SQL(
+        "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; DISCARD TEMP;"
+        " SET {scope} search_path TO {path}; SET {scope} lock_timeout TO {timeout};\n"
+    ).format(scope=scope, path=path, timeout=sql.Literal(lock_timeout_ms))
 
 
 def _grants(schema: sql.Identifier, role: str, *, existing: bool) -> sql.Composed:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.rows import class_row
 
+from shardctl.errors import ShardctlError
 from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
 from shardctl.state.format import FORMAT
@@ -62,10 +63,23 @@ class ClusterRow:
         ]
 
 
+class SchemaTaken(ShardctlError):
+    """Somebody else's schema has the name of shardctl's."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(
+            f"database {database} has a schema `shardctl` that shardctl did not make",
+            hint="rename or drop it: shardctl keeps its own tables under that name",
+        )
+
+
 def is_present(connection: Connection) -> bool:
-    """Tell whether schema shardctl stands in this database."""
+    """Tell whether schema shardctl stands in this database; raises SchemaTaken."""
     row = connection.execute(QUERIES["present"]).fetchone()
-    return row is not None and row[0]
+    ours, taken = row or (False, False)
+    if taken and not ours:
+        raise SchemaTaken(connection.info.dbname)
+    return bool(ours)
 
 
 def read(connection: Connection) -> ClusterRow | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(\d{4,})_[^/\\]+\.sql")
 _NO_TRANSACTION = "-- shardctl: no-transaction"
+_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 _CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
 """First words that would end the transaction which a chunk of shards shares."""
 
@@ -103,6 +104,12 @@ def _read_file(file: Path) -> Migration:
     )
     for statement in migration.statements():
         first, *rest = statement.first_words or ("",)
+        if first == "COPY" and _STREAM.search(statement.text):
+            raise MigrationInvalid(
+                f"{file}:{statement.line}",
+                "COPY with STDIN or STDOUT has no place in a migration",
+                hint="write INSERT instead",
+            )
         if first in _CONTROL or (first, *rest) in {
             ("START", "TRANSACTION"),
             ("PREPARE", "TRANSACTION"),

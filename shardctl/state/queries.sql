@@ -1,6 +1,6 @@
 -- name: present
 -- Whether schema shardctl stands in this database
-SELECT to_regclass('shardctl.cluster') IS NOT NULL
+SELECT to_regclass('shardctl.cluster') IS NOT NULL, to_regnamespace('shardctl') IS NOT NULL
 
 -- name: cluster
 -- The one row that says what this node is

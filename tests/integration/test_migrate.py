@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from shardctl.errors import Problems
@@ -12,6 +16,8 @@ from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from shardctl.provision.failures import MigrationFailed, ShardFailed
 from shardctl.state.migrations import MigrationInvalid
+from tests.fixtures.fleets import command_line
+from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets import Fleet
@@ -149,10 +155,6 @@ def test_a_lock_that_somebody_holds_is_given_up_and_named(fleet_8: Fleet) -> Non
 
 
 def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
-    import threading
-
-    from tests.fixtures.servers import wait_for
-
     fleet_8.migration("0002_alter.sql", "ALTER TABLE photos ADD COLUMN n int;")
     with fleet_8.connect("a", autocommit=False) as holder, fleet_8.connect("a") as watcher:
         holder.execute("LOCK TABLE shard2.photos IN ACCESS SHARE MODE")
@@ -217,3 +219,126 @@ def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
         fleet_8.init()
     [failure] = [e for e in refused.value.errors if isinstance(e, ShardFailed)]
     assert 'node a: shard 1: relation "next_id_seq" already exists' in str(failure)
+
+
+@pytest.mark.parametrize("first_line", ["", "-- shardctl: no-transaction\n"])
+def test_what_a_migration_leaves_in_its_session_ends_with_it(
+    fleet_8: Fleet, first_line: str
+) -> None:
+    fleet_8.migration(
+        "0002_careless.sql",
+        f"{first_line}CREATE TEMP TABLE t (n int); SET search_path TO public;"
+        " SET lock_timeout TO 1; SET standard_conforming_strings TO off;"
+        f" SET default_transaction_read_only TO on; SET ROLE {fleet_8.role};",
+    )
+    fleet_8.migration("0003_next.sql", f"{first_line}CREATE TABLE orders (id bigint);")
+    migrate(fleet_8)
+    for node in "ab":
+        assert fleet_8.query(
+            node,
+            "SELECT count(*), bool_or(n.nspname = 'public') FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'orders'",
+        ) == [(4, False)]
+    assert fleet_8.plan().changes() == []
+
+
+def test_an_index_that_stayed_invalid_is_not_called_done(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a") as connection:
+        connection.execute("INSERT INTO shard2.photos (user_id) VALUES (1), (1)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            connection.execute(
+                "CREATE UNIQUE INDEX CONCURRENTLY by_user ON shard2.photos (user_id)"
+            )
+    file = fleet_8.migration(
+        "0002_index.sql",
+        "-- shardctl: no-transaction\n"
+        "CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS by_user ON photos (user_id);\n",
+    )
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    [failure] = failures(refused)
+    assert str(failure) == (
+        f"{file}: shard 2 on node a: index shard2.by_user is invalid:"
+        " drop it (DROP INDEX CONCURRENTLY)"
+    )
+    fleet_8.execute("a", "DROP INDEX shard2.by_user; DELETE FROM shard2.photos")
+    migrate(fleet_8)
+    assert fleet_8.plan().changes() == []
+
+
+def test_an_index_made_concurrently_waits_for_an_old_transaction(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_index.sql",
+        "-- shardctl: no-transaction\nCREATE INDEX CONCURRENTLY by_user ON photos (user_id);\n",
+    )
+    with fleet_8.connect("a", autocommit=False) as old, fleet_8.connect("a") as watcher:
+        old.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
+        worker = threading.Thread(target=fleet_8.init, kwargs={"attempts": 1})
+        worker.start()
+        waiting = (
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND query ~ 'CONCURRENTLY' AND clock_timestamp() - query_start > '300ms'"
+        )
+        wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
+        old.commit()
+        worker.join(timeout=20)
+        assert not worker.is_alive()
+    assert fleet_8.plan().changes() == []
+    assert fleet_8.query("a", "SELECT count(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
+
+
+def test_sessions_that_change_one_object_get_out_of_each_others_way(fresh_fleet: Fleet) -> None:
+    fresh_fleet.count, fresh_fleet.shards = 120, {"a": "0-59", "b": "60-119"}
+    fresh_fleet.migration(
+        "0002_shared.sql",
+        "CREATE OR REPLACE FUNCTION public.shared() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        f"GRANT USAGE ON SCHEMA public TO {fresh_fleet.role};",
+    )
+    fresh_fleet.init(attempts=20)
+    assert fresh_fleet.plan().changes() == []
+
+
+def test_a_session_that_is_ended_costs_its_own_chunk_only(fresh_fleet: Fleet) -> None:
+    fresh_fleet.count, fresh_fleet.shards = 200, {"a": "0-199", "b": "none"}
+    fresh_fleet.migration(
+        "0002_suicide.sql",
+        "DO $$ BEGIN IF current_schema() = 'shard77' THEN"
+        " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$;",
+    )
+    with pytest.raises(Problems) as refused:
+        fresh_fleet.init()
+    [left] = [e for e in refused.value.errors if isinstance(e, fleet.NodeUnfinished)]
+    [(done,)] = fresh_fleet.query("a", "SELECT count(DISTINCT shard) FROM shardctl.migration")
+    assert done >= 150
+    assert f"{done} of 200 shards are finished" in str(left)
+
+
+def test_copy_from_the_client_is_refused(fresh_fleet: Fleet) -> None:
+    file = fresh_fleet.migration("0002_copy.sql", "\nCOPY photos FROM STDIN;\n")
+    with pytest.raises(MigrationInvalid, match="COPY with STDIN or STDOUT") as refused:
+        fresh_fleet.plan()
+    assert str(refused.value).startswith(f"{file}:2: ")
+
+
+def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_alter.sql", "ALTER TABLE photos ADD COLUMN n int;")
+    fleet_8.write()
+    waiting = (
+        "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'relation'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    with fleet_8.connect("a", autocommit=False) as holder, fleet_8.connect("a") as watcher:
+        holder.execute("LOCK TABLE shard0.photos IN ACCESS SHARE MODE")
+        running = subprocess.Popen(
+            [*command_line(fleet_8.file, "migrate"), "--lock-timeout", "500", "--attempts", "100"],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=5)
+    assert running.returncode == 130
+    assert "every chunk of shards was finished or rolled back" in said
+    migrate(fleet_8)
+    assert fleet_8.plan().changes() == []

@@ -163,5 +163,5 @@ def test_a_role_without_the_rights_is_told_what_it_lacks(fresh_fleet: Fleet) -> 
     )
     done = fresh_fleet.shardctl_as_written("init")
     assert done.returncode == 1
-    assert "node a: permission denied to create database" in done.stderr
+    assert f"node a: {fresh_fleet.role} has no CREATEDB, which" in done.stderr
     assert "Traceback" not in done.stderr
