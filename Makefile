@@ -1,6 +1,7 @@
 # shardctl: `make demo` shows it, `make test` proves it, `make bench` measures it.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
 BIN := .venv/bin
 
 .PHONY: help demo test lint unit bench docs clean
@@ -18,7 +19,7 @@ lint: .venv/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-timings | tail -n 2
+	@$(BIN)/lint-imports | tail -n 2
 
 unit: .venv/.for-test ## Run the tests that need no server
 	@$(BIN)/pytest tests/unit shardctl

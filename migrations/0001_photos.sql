@@ -1,4 +1,5 @@
 -- The talk's tables. A shard holds all rows of its users, so every index begins with the user.
+-- shardctl: key photos_by_user.user_id
 
 CREATE TABLE photos_by_user (
     id          bigint      PRIMARY KEY DEFAULT next_id(),

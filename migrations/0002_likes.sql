@@ -1,4 +1,5 @@
 -- Likes live with the user who gave them.
+-- shardctl: key likes.user_id
 
 CREATE TABLE likes (
     id          bigint      PRIMARY KEY DEFAULT next_id(),

@@ -15,10 +15,17 @@ class ShardctlError(Exception):
     exit_code = 1
     """1: refused or found problems, and the fleet is as it was."""
 
+    located = False
+    """Whether the message begins with a place in a file, as `FILE:LINE:COLUMN: `."""
+
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def parts(self) -> list[ShardctlError]:
+        """List the errors to tell one by one: itself, unless it is made of others."""
+        return [self]
 
 
 class UsageError(ShardctlError):
@@ -46,3 +53,7 @@ class Problems(ShardctlError):
         super().__init__(f"{len(errors)} problems")
         self.errors = errors
         self.exit_code = max(error.exit_code for error in errors)
+
+    def parts(self) -> list[ShardctlError]:
+        """List the errors that it holds."""
+        return self.errors

@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ["tests.fixtures.servers", "tests.fixtures.fleets"]
+pytest_plugins = ["tests.fixtures.servers", "tests.fixtures.fleets", "tests.fixtures.verifying"]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import connection, identity, map  # noqa: A004  # the check's name
+from shardctl.checks import (
+    clock,
+    connection,
+    generator,
+    identity,
+    ids,
+    leftovers,
+    map,  # noqa: A004  # the check's name
+    migrations,
+    settings,
+    structure,
+)
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Check
@@ -15,5 +26,12 @@ CHECKS: dict[str, Check] = {
         connection.CHECK,
         identity.CHECK,
         map.CHECK,
+        generator.CHECK,
+        structure.CHECK,
+        migrations.CHECK,
+        ids.CHECK,
+        clock.CHECK,
+        leftovers.CHECK,
+        settings.CHECK,
     )
 }

@@ -15,7 +15,7 @@ import typer.main
 
 from shardctl import __version__
 from shardctl.cli.context import Settings
-from shardctl.errors import Interrupted, Problems, ShardctlError
+from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ COMMANDS = {
     "init": "shardctl.cli.init",
     "migrate": "shardctl.cli.migrate",
     "verify": "shardctl.cli.verify",
+    "status": "shardctl.cli.status",
     "route": "shardctl.cli.route",
     "decode-id": "shardctl.cli.decode_id",
     "encode-id": "shardctl.cli.encode_id",
@@ -68,7 +69,10 @@ class Commands(typer.core.TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+    rich_markup_mode="markdown",
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -126,8 +130,8 @@ def _report(error: ShardctlError) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    errors = error.errors if isinstance(error, Problems) else [error]
-    for each in errors:
-        print(f"shardctl: {each}", file=sys.stderr)
+    for each in error.parts():
+        # What begins with a place in a file is left so: editors and people jump there.
+        print(str(each) if each.located else f"shardctl: {each}", file=sys.stderr)
         if each.hint:
             print(f"  {each.hint}", file=sys.stderr)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import topology_if_there
-from shardctl.cli.options import Listing, ListingOption
+from shardctl.cli.options import Listing, ListingOption, command_app
 from shardctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-app = typer.Typer()
+app = command_app()
 
 _BLOCK_BYTES = 1 << 18
 """How much of standard input is read at a time: memory stays the same for millions of ids."""
@@ -33,7 +33,7 @@ def decode_id(
     ctx: typer.Context,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Decimal or 0x; standard input if none is given."),
+        typer.Argument(metavar="ID", help="Decimal or 0x; standard input if none is given."),
     ] = None,
     *,
     output: ListingOption = Listing.table,

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli.options import command_app
 from shardctl.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from shardctl.cli.context import Settings
     from shardctl.topology.model import Topology
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()

@@ -15,9 +15,10 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
+    command_app,
 )
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
@@ -39,7 +40,8 @@ def init(
 
     Makes what is missing: database and roles, schema `shardctl`, and for each shard its
     schema, sequences, next_id(), grants and migrations; then the map. Shows the plan first.
-    Killed at any moment and run again, it completes. It never gives a shard to another node
+    Killed at any moment and run again, it completes (but for a migration that asks for no
+    transaction: what its statements did stays done). It never gives a shard to another node
     than the databases say, and never touches a schema that it did not make (but see --adopt).
     """
     from shardctl.cli import provision

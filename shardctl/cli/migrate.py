@@ -13,9 +13,10 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
+    command_app,
 )
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()

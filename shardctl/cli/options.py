@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def command_app(**attributes: Any) -> typer.Typer:
+    """Make the typer application of one command; only the program itself offers completion."""
+    return typer.Typer(add_completion=False, rich_markup_mode="markdown", **attributes)
 
 
 class Report(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl.cli.options import Report
-from shardctl.errors import Problems, ShardctlError, UsageError
+from shardctl.errors import ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +39,15 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*(Text(cell) for cell in row))
     # Where nobody looks at a terminal, lines are never folded.
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> plural(1, "pooler"), plural(2000, "shard")
+    ('1 pooler', '2,000 shards')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def say(message: str) -> None:
@@ -73,7 +82,6 @@ def always_json(output: Report) -> Iterator[None]:
         yield
     except ShardctlError as error:
         if output is Report.json:
-            errors = error.errors if isinstance(error, Problems) else [error]
-            told = [{"message": e.message, "hint": e.hint} for e in errors]
+            told = [{"message": e.message, "hint": e.hint} for e in error.parts()]
             print_json({"format": 1, "errors": told})
         raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption
+from shardctl.cli.options import Listing, ListingOption, command_app
 from shardctl.cli.output import print_json, print_table, print_tsv
 from shardctl.errors import Problems, ShardctlError, UsageError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
     from shardctl.topology.routes import Route
 
-app = typer.Typer()
+app = command_app()
 
 HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 
@@ -25,7 +25,7 @@ HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 @app.command(context_settings={"ignore_unknown_options": True})
 def route(
     ctx: typer.Context,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Integer keys.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Integer keys.")],
     *,
     ids: Annotated[bool, typer.Option("--id", help="The arguments are existing ids.")] = False,
     output: ListingOption = Listing.table,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import load_topology, topology_file
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, print_json, print_table, say
 from shardctl.cli.progress import bars
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from shardctl.sandbox.servers import Down, State, Up
     from shardctl.topology.model import Topology
 
-app = typer.Typer(
+app = command_app(
     help="Run the nodes of a topology as real servers on this machine.",
     no_args_is_help=True,
-    add_completion=False,
 )
 
 FORESEEN = {

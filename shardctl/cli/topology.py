@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import always_json, print_json
+from shardctl.cli.options import Report, ReportOption, command_app
+from shardctl.cli.output import always_json, plural, print_json
 
-app = typer.Typer(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
+app = command_app(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
 
 
 @app.command()
@@ -37,8 +37,9 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         ),
     )
     print(
-        f"{topology.path} is right: cluster {topology.cluster}, {topology.shard_count} shards, "
-        f"{len(topology.nodes)} nodes, {len(topology.poolers)} poolers"
+        f"{topology.path} is right: cluster {topology.cluster}, "
+        f"{plural(topology.shard_count, 'shard')}, {plural(len(topology.nodes), 'node')}, "
+        f"{plural(len(topology.poolers), 'pooler')}"
     )
 
 

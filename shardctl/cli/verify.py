@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import always_json, print_json, print_table
+from shardctl.cli.options import Report, ReportOption, command_app
+from shardctl.cli.output import always_json, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
     from shardctl.checks.verify import Report as Verified
 
-app = typer.Typer()
+app = command_app()
 
 
 @app.command()
@@ -62,10 +62,11 @@ def _show(report: Verified) -> None:
         print(f"{finding.severity}: {finding.check}: {_subject(finding)}: {_difference(finding)}")
         print(f"  {finding.hint}")
     counts = report.counts()
-    told = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items() if n)
+    told = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
+    what = "all is well" if report.ok(strict=True) else told
     print(
-        f"{told or 'all is well'}: {len(report.checks)} checks of {report.shards} shards "
-        f"on {report.nodes} nodes in {report.elapsed_ms / 1000:.1f} s"
+        f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "
+        f"on {plural(report.nodes, 'node')} in {report.elapsed_ms / 1000:.1f} s"
     )
 
 
@@ -78,8 +79,9 @@ def _subject(finding: Finding) -> str:
     if finding.node:
         parts.append(f"node {finding.node}")
     if finding.shards:
-        word = "shard" if len(finding.shards) == 1 else f"{len(finding.shards)} shards"
-        parts.append(f"{word} ({ranges.of(finding.shards)})")
+        shards = ranges.of(finding.shards)
+        count = len(finding.shards)
+        parts.append(f"shard {shards}" if count == 1 else f"{count} shards ({shards})")
     return ", ".join(parts) or "fleet"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.errors import UsageError
+from shardctl.errors import ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +38,24 @@ class Problem:
         return f"{self.file}:{self.line}:{self.column}: {path}{self.message}"
 
 
+class TopologyProblem(UsageError):
+    """One problem of a file, as an error of its own."""
+
+    located = True
+
+
 class TopologyInvalid(UsageError):
     """The file was read and does not describe a cluster; holds every problem, by line."""
 
+    located = True
+
     def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__(
-            "\n".join(map(str, problems)),
-            hint="docs/topology.md has every key, its default and what is refused",
-        )
+        super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+    def parts(self) -> list[ShardctlError]:
+        """List the problems."""
+        return [TopologyProblem(str(problem)) for problem in self.problems]
 
 
 class TopologyMissing(UsageError):

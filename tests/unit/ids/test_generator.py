@@ -61,7 +61,10 @@ def test_any_layout_renders_without_a_trace_of_the_template(kind: str, layout: L
 def test_bodies_are_what_stands_between_the_dollar_quotes(kind: str) -> None:
     rendered = generator.render(Layout(), kind)
     for body in generator.bodies(rendered).values():
-        assert f"$shardctl${body}$shardctl$;" in rendered
+        # A setting of the function comes as a line after its body.
+        text, _, setting = body.partition("\nsearch_path=")
+        assert f"$shardctl${text}$shardctl$;" in rendered
+        assert setting in {"", "pg_catalog, pg_temp"}
 
 
 def test_only_next_id_differs_between_the_generators() -> None:

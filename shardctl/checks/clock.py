@@ -1,0 +1,131 @@
+"""Clocks that differ, between nodes and from the one here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.checks.check import Place, View
+    from shardctl.topology.model import NodeName
+
+NAME = "clock"
+WARN_S = 0.05
+ERROR_S = 0.5
+SAMPLES = 5
+
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question for a node's time: what it said, and when the answer was here; in s."""
+
+    there: float
+    received: float
+    round_trip: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a node's clock is ahead of the one here, give or take `uncertainty`; in s."""
+
+    ahead: float
+    uncertainty: float
+
+
+def estimate(samples: Sequence[Sample]) -> Offset:
+    """Take the sample with the shortest way, as if the node had answered half-way.
+
+    >>> estimate([Sample(10.5, 10.25, 0.5), Sample(20.5, 22.0, 3.0)])
+    Offset(ahead=0.5, uncertainty=0.25)
+    """
+    best = min(samples, key=lambda sample: sample.round_trip)
+    half = best.round_trip / 2
+    return Offset(best.there - (best.received - half), half)
+
+
+def look(place: Place) -> Offset:
+    """Ask the node's clock a few times."""
+    return estimate([_sample(place) for _ in range(SAMPLES)])
+
+
+def _sample(place: Place) -> Sample:
+    # A clock that is set meanwhile must not make a round trip short.
+    began = time.monotonic()
+    row = place.connection.execute(_CLOCK).fetchone()
+    received, ended = time.time(), time.monotonic()
+    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
+        raise AssertionError
+    return Sample(row[0], received, ended - began)
+
+
+def judge(view: View[Offset]) -> Iterator[Finding]:
+    """Find clocks that differ for certain.
+
+    Where all nodes agree with each other and none with the clock here, that one is told. Two
+    nodes that differ are told where neither of them was, as gravely.
+    """
+    told = {
+        node: severity
+        for node, offset in view.seen.items()
+        if (severity := _severity(abs(offset.ahead) - offset.uncertainty))
+    }
+    pair = _furthest(view.seen)
+    if pair is None:
+        apart = None
+    else:
+        slow, fast = view.seen[pair[0]], view.seen[pair[1]]
+        apart = _severity(fast.ahead - slow.ahead - fast.uncertainty - slow.uncertainty)
+        if apart is None and len(told) == len(view.seen):
+            ahead = (slow.ahead + fast.ahead) / 2
+            yield _finding("skew_here", max(told.values(), key=_GRAVITY), -ahead, "all nodes")
+            return
+    for node, severity in told.items():
+        ahead = view.seen[node].ahead
+        yield _finding("skew", severity, ahead, "the clock of shardctl's machine", node)
+    if pair is not None and apart is not None:
+        worst = max(_GRAVITY(told.get(node)) for node in pair)
+        if _GRAVITY(apart) > worst:
+            ahead = view.seen[pair[1]].ahead - view.seen[pair[0]].ahead
+            yield _finding("skew_between", apart, ahead, f"node {pair[0]}", pair[1])
+
+
+def _severity(skew: float) -> Severity | None:
+    if skew > ERROR_S:
+        return Severity.error
+    return Severity.warning if skew > WARN_S else None
+
+
+_GRAVITY = [None, Severity.warning, Severity.error].index
+
+
+def _furthest(offsets: Mapping[NodeName, Offset]) -> tuple[NodeName, NodeName] | None:
+    """Name the nodes whose clocks are furthest behind and ahead; None where there is but one."""
+    order = sorted(offsets, key=lambda node: offsets[node].ahead)
+    return (order[0], order[-1]) if len(order) > 1 else None
+
+
+def _finding(
+    code: str, severity: Severity, ahead: float, reference: str, node: NodeName | None = None
+) -> Finding:
+    direction = "ahead of" if ahead > 0 else "behind"
+    whose = "its clock" if node else "the clock of shardctl's machine"
+    return Finding(
+        NAME,
+        code,
+        severity,
+        actual=f"{whose} is {abs(ahead) * 1000:.0f} ms {direction} {reference}",
+        expected=f"at most {WARN_S * 1000:.0f} ms",
+        hint="synchronise it (chrony, systemd-timesyncd): ids take their time from it",
+        node=node,
+    )
+
+
+CHECK = Check(NAME, "clocks of nodes and shardctl differ by less than 50 ms", judge, look)

@@ -1,0 +1,248 @@
+"""What makes ids: shared functions, each shard's `next_id()`, its sequences and their grants."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.checks import registers, room
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+from shardctl.ids import generator
+from shardctl.postgres import catalog, queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.checks.check import Place, View
+    from shardctl.state.cluster import ClusterRow
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+NAME = "generator"
+QUERIES = queries.load("shardctl.checks", "generator.sql")
+
+_SEQUENCES = [generator.COUNTER, generator.REGISTER]
+_NUMBER = re.compile(r"shardctl\.next_id\(.*,\s*(\d+)\s*\)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """One privilege that a role lacks on an object; `schema` is None where it is the node's."""
+
+    schema: str | None
+    role: str
+    object: str
+    privilege: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What makes ids on one node, as far as `Basics` does not tell.
+
+    `roles` are those that exist; `odd` says for (schema, sequence) what keeps it from drawing
+    one value after the other; `held` are what (register, counter) hold, by schema.
+    """
+
+    functions: Mapping[str, str]
+    roles: frozenset[str]
+    lacks: Sequence[Lack]
+    odd: Mapping[tuple[str, str], str]
+    held: Mapping[str, registers.Held]
+
+
+def look(place: Place) -> Seen:
+    """Ask five questions, and for the registers as many as the lock table wants."""
+    session, shards = place.connection, list(place.shards)
+    roles = list(place.topology.database.app_roles)
+    wanted: dict[str, object] = {"roles": roles, "schemas": shards, "sequences": _SEQUENCES}
+    lacks = [Lack(None, *row) for row in session.execute(QUERIES["lacking_state"], wanted)]
+    ungranted = [schema for schema in shards if place.basics.schemas[schema].ungranted]
+    if ungranted:
+        wanted |= {"schemas": ungranted, "wrapper": generator.WRAPPER}
+        lacks += [Lack(*row) for row in session.execute(QUERIES["lacking"], wanted)]
+    odd: dict[tuple[str, str], str] = {}
+    held: dict[str, registers.Held] = {}
+    if place.topology.id.generator == "strict":
+        oids: dict[str, dict[str, int]] = {}
+        wanted["schemas"] = shards
+        for schema, name, oid, oddity in session.execute(QUERIES["sequences"], wanted):
+            oids.setdefault(schema, {})[name] = oid
+            if oddity:
+                odd[schema, name] = oddity
+        pairs = {
+            schema: (both[generator.REGISTER], both[generator.COUNTER])
+            for schema, both in oids.items()
+            if len(both) == 2
+        }
+        for chunk in room.chunks(pairs, room.of(session) // 2):
+            rows = session.execute(
+                QUERIES["registers"],
+                {
+                    "registers": [pairs[schema][0] for schema in chunk],
+                    "counters": [pairs[schema][1] for schema in chunk],
+                },
+            )
+            held |= {s: registers.Held(*row) for s, row in zip(chunk, rows, strict=True)}
+    return Seen(
+        functions=catalog.read_functions(session),
+        roles=frozenset(role for (role,) in session.execute(QUERIES["roles"], {"roles": roles})),
+        lacks=lacks,
+        odd=odd,
+        held=held,
+    )
+
+
+def judge(view: View[Seen]) -> Iterator[Finding]:
+    """Find what differs on nodes, then what differs in shards, grouped over all nodes."""
+    topology = view.topology
+    wanted = generator.bodies(generator.render(topology.id, topology.id.generator))
+    for name, seen in view.seen.items():
+        state = view.basics[name].state
+        if state is not None:
+            yield from _functions(topology, name, wanted, _as_made(state, seen.functions, wanted))
+        yield from _roles(topology, name, seen)
+    found: dict[tuple[str, str, str, str, str], list[ShardId]] = {}
+    held: dict[ShardId, registers.Held] = {}
+    for name, seen in view.seen.items():
+        basics = view.basics[name]
+        shards = basics.live(topology, topology.nodes[name])
+        for schema, shard in shards.items():
+            there = basics.schemas[schema]
+            for key in _of_sequences(seen, schema, counter=there.counter, register=there.register):
+                found.setdefault(key, []).append(shard)
+            if wrapper := _of_wrapper(schema, shard, there.wrapper):
+                found.setdefault(wrapper, []).append(shard)
+        for key, schemas in _of_grants(topology, seen).items():
+            found.setdefault(key, []).extend(shards[schema] for schema in schemas)
+        held |= {shards[schema]: one for schema, one in seen.held.items()}
+    for (code, what, actual, expected, hint), numbers in sorted(found.items()):
+        yield Finding(
+            NAME,
+            code,
+            Severity.error,
+            actual=actual,
+            expected=expected,
+            hint=hint,
+            shards=tuple(sorted(numbers)),
+            object=what or None,
+        )
+    yield from registers.judge(NAME, topology, held)
+
+
+def _as_made(
+    state: ClusterRow, there: Mapping[str, str], wanted: Mapping[str, str]
+) -> dict[str, str]:
+    """Take functions for right that belong to the layout and generator of the node's own row.
+
+    Where that is not the topology's, `identity` tells so.
+    """
+    if there == wanted:
+        return dict(there)
+    own = generator.bodies(generator.render(state, state.generator))
+    return {
+        name: wanted.get(name, body) if body == own.get(name) else body
+        for name, body in there.items()
+    }
+
+
+def _functions(
+    topology: Topology, node: NodeName, wanted: Mapping[str, str], there: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Compare the shared functions with the template."""
+    missing = [name for name in wanted if name not in there]
+    other = [name for name, body in wanted.items() if there.get(name, body) != body]
+    for code, names, actual in (
+        ("function_missing", missing, "absent"),
+        ("function_differs", other, "another body than shardctl's"),
+    ):
+        if names:
+            yield Finding(
+                NAME,
+                code,
+                Severity.error,
+                actual=actual,
+                expected=f"as shardctl makes it for {topology.id.generator} ids",
+                hint="run `shardctl init`",
+                node=node,
+                object=", ".join(f"shardctl.{name}" for name in names),
+            )
+
+
+def _roles(topology: Topology, node: NodeName, seen: Seen) -> Iterator[Finding]:
+    for role in topology.database.app_roles:
+        lacks = [
+            f"{k.privilege} on {k.object}" for k in seen.lacks if (k.schema, k.role) == (None, role)
+        ]
+        if role not in seen.roles or lacks:
+            missing = role not in seen.roles
+            yield Finding(
+                NAME,
+                "role_missing" if missing else "state_not_granted",
+                Severity.error,
+                actual="absent" if missing else f"lacks {', '.join(lacks)}",
+                expected="a role that may use the shards" if missing else "granted",
+                hint="run `shardctl init`",
+                node=node,
+                object=role,
+            )
+
+
+def _of_sequences(
+    seen: Seen, schema: str, *, counter: bool, register: bool
+) -> Iterator[tuple[str, str, str, str, str]]:
+    for name, there in ((generator.COUNTER, counter), (generator.REGISTER, register)):
+        if not there:
+            hint = "run `shardctl init`"
+            if name == generator.COUNTER:
+                hint += ", then verify again: the new counter may be behind the register"
+            yield "sequence_missing", name, "absent", "a sequence", hint
+        elif oddity := seen.odd.get((schema, name)):
+            hint = "run `shardctl init`: with anything else ids can repeat or run out"
+            if "UNLOGGED" in oddity:
+                hint = "ALTER SEQUENCE ... SET LOGGED: after a crash it would begin anew"
+            yield "sequence_differs", name, oddity, "as shardctl makes it", hint
+
+
+def _of_wrapper(
+    schema: str, shard: ShardId, body: str | None
+) -> tuple[str, str, str, str, str] | None:
+    name, hint = f"{generator.WRAPPER}()", "run `shardctl init`"
+    if body is None:
+        return "next_id_missing", name, "absent", "as shardctl makes it", hint
+    if body == generator.wrapper_body(schema, shard):
+        return None
+    number = _NUMBER.search(body)
+    if number is not None and int(number[1]) != shard:
+        actual = f"makes ids of shard {number[1]}"
+        hint += ", then look for rows with such ids: `shardctl verify --check ids --deep`"
+        return "other_shard", name, actual, "ids of its own shard", hint
+    return "next_id_differs", name, "another body than shardctl's", "as shardctl makes it", hint
+
+
+def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str, str], list[str]]:
+    """Group what roles lack in shards: one finding for a role and all that it lacks."""
+    lacks: dict[tuple[str, str], list[Lack]] = {}
+    for lack in seen.lacks:
+        if lack.schema is not None and lack.role in topology.database.app_roles:
+            lacks.setdefault((lack.schema, lack.role), []).append(lack)
+    groups: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for (schema, role), of_role in lacks.items():
+        objects = list(dict.fromkeys(lack.object for lack in of_role))
+        told = "; ".join(
+            f"{', '.join(k.privilege for k in of_role if k.object == name)} on {name}"
+            for name in objects
+        )
+        what = objects[0] if len(objects) == 1 else ""
+        key = ("not_granted", what, f"{role} lacks {told}", f"granted to {role}",
+               "run `shardctl init`")  # fmt: skip
+        groups.setdefault(key, []).append(schema)
+    return groups
+
+
+CHECK = Check(
+    NAME,
+    "every shard makes ids of its own, as shardctl's generator does, for all roles",
+    judge,
+    look,
+)

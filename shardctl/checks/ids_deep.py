@@ -1,0 +1,214 @@
+"""`--deep`: every row's id and key, one scan for each table."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import errors, sql
+
+from shardctl.checks import keys
+from shardctl.checks.ids_odd import Odd, Ruler
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import lock, migrations
+from shardctl.topology.keys import shard_of
+from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.checks.check import Place
+    from shardctl.checks.ids_odd import Code
+    from shardctl.ids.layout import Layout
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
+
+QUERIES = queries.load("shardctl.checks", "ids.sql")
+
+BATCH = 10_000
+"""Misplaced ids that are looked up, and kept, at a time."""
+
+_HIGHEST = (1 << 63) - 1
+
+Relation = tuple[str, str]
+"""A schema and a table in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One table to scan; `id` or `key` may be None, not both."""
+
+    shard: ShardId
+    schema: str
+    table: str
+    id: str | None
+    key: str | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one table's scan has found so far: count, example and its shard for each kind."""
+
+    found: dict[Code, tuple[int, int, int]] = field(default_factory=dict)
+
+    def add(self, code: Code, example: int, other: int) -> None:
+        count, *first = self.found.get(code, (0, example, other))
+        self.found[code] = (count + 1, first[0], first[1])
+
+    def odd(self, source: _Source) -> list[Odd]:
+        return [
+            Odd(source.shard, source.table, code, example, other, count)
+            for code, (count, example, other) in self.found.items()
+        ]
+
+
+def scan(
+    place: Place, ids: Mapping[Relation, str], layout: Layout, now_ms: int
+) -> tuple[list[Odd], frozenset[str]]:
+    """Read all rows of the tables with these id columns, and of those whose key is known.
+
+    `now_ms` is what the node's clock shows. Also gives the tables whose key was found.
+    Raises what reading the migrations and their key columns raises.
+    """
+    key_of = _keys(place)
+    began = time.monotonic()
+    odd: list[Odd] = []
+    with ExitStack() as sessions:
+        claimed = _Claimed(place, sessions)
+        for schema, table in dict.fromkeys([*ids, *key_of]):
+            home = schema, table
+            source = _Source(place.shards[schema], *home, ids.get(home), key_of.get(home))
+            elapsed_ms = int((time.monotonic() - began) * 1000)
+            try:
+                tally = _scan(place, source, Ruler.at(layout, now_ms + elapsed_ms), claimed)
+            except (errors.UndefinedTable, errors.UndefinedColumn):
+                continue  # it was there a moment ago
+            except errors.LockNotAvailable:
+                odd.append(Odd(source.shard, table, "locked"))
+            else:
+                odd += tally.odd(source)
+    return odd, frozenset(table for _, table in key_of)
+
+
+def _keys(place: Place) -> dict[Relation, str]:
+    """Find the key columns that migrations name, in this node's shards."""
+    named = keys.key_columns(migrations.read(place.topology.database.migrations))
+    rows = place.connection.execute(
+        QUERIES["keys"],
+        {
+            "schemas": list(place.shards),
+            "tables": list(named),
+            "columns": list(named.values()),
+        },
+    )
+    return {(schema, table): column for schema, table, column in rows}
+
+
+def _scan(place: Place, source: _Source, ruler: Ruler, claimed: _Claimed) -> _Tally:
+    tally = _Tally()
+    misplaced: list[int] = []
+    count = place.topology.shard_count
+    for number, key in _rows(place, source, ruler):
+        if number is not None and (code := ruler.fault(number, source.shard)):
+            # One fault a row: a misplaced row's key is elsewhere with it.
+            if code != "other_shard":
+                tally.add(code, number, ruler.made_for(number))
+                continue
+            misplaced.append(number)
+            if len(misplaced) == BATCH:
+                _settle(tally, source, ruler, claimed, misplaced)
+                misplaced.clear()
+        elif key is not None and (belongs := shard_of(key, count)) != source.shard:
+            tally.add("other_key", key, belongs)
+    _settle(tally, source, ruler, claimed, misplaced)
+    return tally
+
+
+def _settle(
+    tally: _Tally, source: _Source, ruler: Ruler, claimed: _Claimed, misplaced: Sequence[int]
+) -> None:
+    """Count misplaced ids: as duplicates where the shard that they claim has them too."""
+    by_shard: dict[int, list[int]] = {}
+    for number in misplaced:
+        by_shard.setdefault(ruler.made_for(number), []).append(number)
+    for shard, numbers in by_shard.items():
+        twice = claimed.present(source, shard, numbers)
+        for number in numbers:
+            tally.add("duplicate" if number in twice else "other_shard", number, shard)
+
+
+def _rows(place: Place, source: _Source, ruler: Ruler) -> Iterator[tuple[int | None, int | None]]:
+    """Stream id and key of the rows that may be odd."""
+    layout = ruler.layout
+    none = sql.SQL("NULL::bigint")
+    id_column = none if source.id is None else sql.Identifier(source.id)
+    key_column = none if source.key is None else sql.Identifier(source.key)
+    values = {
+        "id": id_column,
+        "key": key_column,
+        "limit": sql.Literal(max(0, min(ruler.limit, _HIGHEST))),
+        "sequence_bits": sql.Literal(layout.sequence_bits),
+        "max_shard": sql.Literal(layout.max_shard),
+        "shard": sql.Literal(source.shard),
+        "count": sql.Literal(place.topology.shard_count),
+    }
+    odd = ["odd_id"] * (source.id is not None) + ["odd_key"] * (source.key is not None)
+    statement = QUERIES["scan"].format(
+        conditions=sql.SQL("\nOR ").join(QUERIES[name].format(**values) for name in odd),
+        table=sql.Identifier(source.schema, source.table),
+        **values,
+    )
+    with place.connection.cursor() as cursor:
+        # Row by row: where a whole shard was loaded into another, every row is odd.
+        yield from cursor.stream(statement)
+
+
+class _Claimed:
+    """Looks ids up in the shards that they claim, over sessions of its own."""
+
+    def __init__(self, place: Place, sessions: ExitStack) -> None:
+        self._place = place
+        self._sessions = sessions
+        self._open: dict[NodeName, Connection | None] = {}
+        self._owners = place.topology.owners()
+
+    def present(self, source: _Source, shard: int, numbers: Sequence[int]) -> set[int]:
+        """Tell which of these ids the table of that name in `shard` holds.
+
+        None of them where it cannot be asked: its node's own findings say why.
+        """
+        owner = self._owners.get(ShardId(shard))
+        session = None if owner is None else self._session(owner)
+        if session is None or source.id is None:
+            return set()
+        statement = QUERIES["present"].format(
+            id=sql.Identifier(source.id),
+            table=sql.Identifier(self._place.topology.schema(ShardId(shard)), source.table),
+            wanted=sql.Literal(list(numbers)),
+        )
+        try:
+            return {number for (number,) in session.execute(statement)}
+        except psycopg.Error:
+            return set()
+
+    def _session(self, node: NodeName) -> Connection | None:
+        if node not in self._open:
+            topology = self._place.topology
+            try:
+                session = connect(
+                    topology.nodes[node],
+                    topology.database,
+                    purpose=lock.purpose("verify"),
+                    autocommit=True,
+                )
+            except NodeUnavailable:
+                self._open[node] = None
+            else:
+                self._open[node] = self._sessions.enter_context(session)
+                session.execute("SET default_transaction_read_only TO on")
+                session.execute("SET lock_timeout TO '1s'")
+        return self._open[node]

@@ -1,0 +1,114 @@
+"""Migrations: which shards are behind, ahead, or ran a file that has changed since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+from shardctl.ids.generator import quote_literal
+from shardctl.state.cluster import QUERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from shardctl.checks.check import Place, View
+    from shardctl.topology.model import ShardId
+
+NAME = "migrations"
+
+Ran = dict[str, dict["ShardId", str]]
+"""file -> shard -> the checksum with which it ran there"""
+
+
+def look(place: Place) -> Ran:
+    """Read what ran in the shards that live there; one question."""
+    live = frozenset(place.shards.values())
+    ran: Ran = {}
+    if place.basics.state is not None:
+        for file, checksum, shards in place.connection.execute(QUERIES["migrations"]):
+            for shard in live.intersection(shards):
+                ran.setdefault(file, {})[shard] = checksum
+    return ran
+
+
+def judge(view: View[Ran]) -> Iterator[Finding]:
+    """Compare what ran with the folder, file by file, over the shards of all nodes."""
+    ran = _merge(view.seen.values())
+    live = {
+        shard
+        for name in view.seen
+        for shard in view.basics[name].live(view.topology, view.topology.nodes[name]).values()
+    }
+    known = {migration.name for migration in view.migrations}
+    for migration in view.migrations:
+        checksums = ran.get(migration.name, {})
+        lacking = live - checksums.keys()
+        if lacking:
+            yield _pending(migration.name, migration.checksum, lacking, everywhere=not checksums)
+        yield from _changed(migration.name, migration.checksum, checksums)
+    for file in sorted(ran.keys() - known):
+        yield Finding(
+            NAME,
+            "unknown_file",
+            Severity.warning,
+            actual="it ran",
+            expected="a file of this name in the migrations' folder",
+            hint="take the newest migrations' folder, or restore the file from version control",
+            shards=tuple(sorted(ran[file])),
+            object=file,
+        )
+
+
+def _merge(nodes: Iterable[Ran]) -> dict[str, dict[ShardId, str]]:
+    merged: dict[str, dict[ShardId, str]] = {}
+    for ran in nodes:
+        for file, checksums in ran.items():
+            merged.setdefault(file, {}).update(checksums)
+    return merged
+
+
+def _pending(file: str, checksum: str, lacking: set[ShardId], *, everywhere: bool) -> Finding:
+    shards = tuple(sorted(lacking))
+    if everywhere:
+        severity, expected = Severity.warning, "it runs once in every shard"
+        hint = "run `shardctl migrate`"
+    else:
+        severity, expected = Severity.error, "it ran, as in the other shards"
+        hint = (
+            "run `shardctl migrate`; if what it makes is there and only its row was deleted, put"
+            " that back into shardctl.migration on the shard's node: shard, file, checksum"
+            f" {shards[0]}, {quote_literal(file).strip()}, '{checksum}'"
+        )
+    return Finding(
+        NAME,
+        "pending",
+        severity,
+        actual="it has not run",
+        expected=expected,
+        hint=hint,
+        shards=shards,
+        object=file,
+    )
+
+
+def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterator[Finding]:
+    """Give a finding for each checksum that is not the file's."""
+    others: dict[str, list[ShardId]] = {}
+    for shard, checksum in sorted(checksums.items()):
+        if checksum != wanted:
+            others.setdefault(checksum, []).append(shard)
+    for checksum, shards in others.items():
+        yield Finding(
+            NAME,
+            "checksum_differs",
+            Severity.error,
+            actual=f"a file with SHA-256 {checksum} ran",
+            expected=f"SHA-256 {wanted}, the file's",
+            hint="put the file back as it ran, and write the change as a new migration",
+            shards=tuple(shards),
+            object=file,
+        )
+
+
+CHECK = Check(NAME, "every migration ran in every shard, as the file says it today", judge, look)

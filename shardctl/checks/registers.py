@@ -1,0 +1,105 @@
+"""A shard's register and counter: how many blocks apart they are, and what that means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardctl.checks.findings import Finding, Severity
+from shardctl.ids import generator
+from shardctl.ids.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.topology.model import ShardId, Topology
+
+
+class Held(NamedTuple):
+    """What a shard's register and counter hold; None: nothing was ever drawn or written.
+
+    The register was read first, so one that was read during traffic never seems ahead.
+    """
+
+    register: int | None
+    counter: int | None
+
+
+def ahead(layout: Layout, held: Held) -> int:
+    """Count the blocks by which the register is ahead of its counter; negative: behind.
+
+    Block numbers wrap around, as in the template: up to half of them lie ahead.
+
+    >>> ahead(Layout(), Held(register=5 << 40, counter=3 << 10))
+    2
+    >>> ahead(Layout(), Held(register=None, counter=1030))
+    -2
+    """
+    bits = layout.usable_time_bits
+    mask = (1 << 63 - bits) - 1
+    block = (held.counter or 0) >> layout.sequence_bits
+    if held.register is None:
+        return 0 if held.counter is None else -block - 1
+    behind = (block - (held.register >> bits)) & mask
+    return -behind if behind <= mask // 2 else mask + 1 - behind
+
+
+def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Iterator[Finding]:
+    """Find registers ahead of their counters, and ones that are far behind.
+
+    One block behind is how it is for a moment while a block is opened, and after a crash,
+    when a counter skips up to 32 values; the next id mends it, whoever draws it.
+    """
+    layout = Layout.of(topology.id)
+    distances = {shard: ahead(layout, one) for shard, one in sorted(held.items())}
+    before = {shard: blocks for shard, blocks in distances.items() if blocks > 0}
+    after = {shard: -blocks for shard, blocks in distances.items() if blocks < -1}
+    if before:
+        # open_block() would keep ids apart, but draws up to the register's block
+        # would still be thrown away, one by one: the end of that block mends both.
+        shard = next(iter(before))
+        last = (held[shard].counter or 0) >> layout.sequence_bits
+        end = (last + before[shard] + 1 << layout.sequence_bits) - 1
+        yield Finding(
+            check,
+            "register_ahead",
+            Severity.error,
+            actual=f"{_blocks(before)} ahead of {generator.COUNTER}: that was set back",
+            expected="the counter's block",
+            hint="set the counter to the end of the register's block, so that the next id opens"
+            f" a new one: {_setval(topology, shard, end)}{_more(before, shard)}",
+            shards=tuple(before),
+            object=generator.REGISTER,
+        )
+    if after:
+        shard = next(iter(after))
+        yield Finding(
+            check,
+            "register_behind",
+            Severity.warning,
+            actual=f"{_blocks(after)} behind {generator.COUNTER}",
+            expected="the counter's block, or the one before",
+            hint="the next id mends it; to mend it now, on the shard's node:"
+            f" SELECT shardctl.open_block({shard}){_more(after, shard)}",
+            shards=tuple(after),
+            object=generator.REGISTER,
+        )
+
+
+def _setval(topology: Topology, shard: ShardId, value: int) -> str:
+    counter = f"{generator.quote_identifier(topology.schema(shard))}.{generator.COUNTER}"
+    name = generator.quote_literal(counter).strip()
+    # Not where ids were drawn meanwhile: that mends it too, and it must not be set back again.
+    return f"SELECT setval({name}, {value}) WHERE nextval({name}) < {value}"
+
+
+def _blocks(distances: Mapping[ShardId, int]) -> str:
+    low, high = min(distances.values()), max(distances.values())
+    if low == high:
+        return "1 block" if low == 1 else f"{low} blocks"
+    return f"{low} to {high} blocks"
+
+
+def _more(distances: Mapping[ShardId, int], shard: ShardId) -> str:
+    if len(distances) == 1:
+        return ""
+    return f" (for shard {shard}; `--check generator` says the next when that is done)"

@@ -1,0 +1,37 @@
+"""How many locks one statement of `verify` may hold: the lock table belongs to the applications."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shardctl.postgres.connection import Connection
+
+Item = TypeVar("Item")
+
+_SHARE = 4
+"""Whoever finds the table full fails, so a statement takes a fourth of it at most."""
+
+
+def of(connection: Connection) -> int:
+    """Ask how many relations one statement may lock."""
+    row = connection.execute(
+        "SELECT current_setting('max_locks_per_transaction')::integer"
+        " * (current_setting('max_connections')::integer"
+        " + current_setting('max_prepared_transactions')::integer)"
+    ).fetchone()
+    return 1 if row is None else max(1, row[0] // _SHARE)
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Part items into lists of `size` at most, in their order.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while chunk := list(islice(rest, max(1, size))):
+        yield chunk

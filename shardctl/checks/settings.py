@@ -1,0 +1,206 @@
+"""Server parameters: what moves will need, and what loses data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.checks.check import Place, View
+    from shardctl.topology.model import NodeName
+
+NAME = "settings"
+QUERIES = queries.load("shardctl.checks", "settings.sql")
+
+SENDERS = 2
+"""A clone takes them: pg_basebackup one for the files and one for the WAL meanwhile."""
+
+SHARDS_AT_ONCE = 50
+"""Shards whose relations the lock table should have room for at the same time.
+
+DROP SCHEMA, pg_dump and pg_repack of one shard lock each of its relations once, and keep them
+until they have ended. `init`, `migrate` and `prune` do many shards in a transaction, else each
+costs a commit of its own, and may fill three fifths of the table: 30 shards, shared by their
+sessions. The other two fifths, 20 shards, stay for the application and verify.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What one parameter should be, and what happens otherwise."""
+
+    name: str
+    wanted: str
+    code: str
+    severity: Severity
+    why: str
+    restart: bool = False
+
+
+_RULES = (
+    _Rule("fsync", "on", "fsync_off", Severity.error, "a crash loses the whole server"),
+    _Rule(
+        "full_page_writes",
+        "on",
+        "full_page_writes_off",
+        Severity.error,
+        "a crash can tear pages",
+    ),
+    _Rule(
+        "autovacuum",
+        "on",
+        "autovacuum_off",
+        Severity.error,
+        "tables bloat, and transaction ids run out",
+    ),
+    _Rule(
+        "track_counts",
+        "on",
+        "track_counts_off",
+        Severity.warning,
+        "autovacuum sees nothing to do",
+    ),
+    _Rule(
+        "zero_damaged_pages",
+        "off",
+        "zero_damaged_pages_on",
+        Severity.error,
+        "damaged pages are emptied silently",
+    ),
+    _Rule(
+        "ignore_checksum_failure",
+        "off",
+        "ignore_checksum_failure_on",
+        Severity.error,
+        "damaged pages are read as if they were well",
+    ),
+    _Rule(
+        "hot_standby",
+        "on",
+        "hot_standby_off",
+        Severity.warning,
+        "a clone could not be asked how far it is",
+        restart=True,
+    ),
+)
+_NUMBERS = (
+    "max_connections",
+    "max_locks_per_transaction",
+    "max_prepared_transactions",
+    "max_replication_slots",
+    "max_wal_senders",
+)
+_NAMES = ("wal_level", *_NUMBERS, *(rule.name for rule in _RULES))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One node's parameters, and how much of them is in use; `relations` of its largest shard."""
+
+    settings: Mapping[str, str]
+    senders: int
+    slots: int
+    relations: int
+
+    def number(self, name: str) -> int:
+        """Give a parameter that is a number."""
+        return int(self.settings[name])
+
+    @property
+    def lock_slots(self) -> int:
+        """The locks that the lock table was made for."""
+        return self.number("max_locks_per_transaction") * (
+            self.number("max_connections") + self.number("max_prepared_transactions")
+        )
+
+
+def look(place: Place) -> Seen:
+    """Read the parameters and what is in use."""
+    settings = place.connection.execute(QUERIES["settings"], {"names": list(_NAMES)}).fetchall()
+    used = place.connection.execute(QUERIES["used"], {"schemas": list(place.shards)}).fetchone()
+    if used is None:  # pragma: no cover  # a SELECT without FROM gives one row
+        raise AssertionError
+    return Seen(dict(settings), *used)
+
+
+def judge(view: View[Seen]) -> Iterator[Finding]:
+    """Find parameters that lose data, and those with which no move can be made."""
+    for node, seen in view.seen.items():
+        for rule in _RULES:
+            actual = seen.settings[rule.name]
+            if actual != rule.wanted:
+                advice = f"`ALTER SYSTEM SET {rule.name} = {rule.wanted}` and {_after(rule)}"
+                yield Finding(
+                    NAME,
+                    rule.code,
+                    rule.severity,
+                    actual=f"{actual}: {rule.why}",
+                    expected=rule.wanted,
+                    hint=advice,
+                    node=node,
+                    object=rule.name,
+                )
+        yield from _moves(node, seen)
+        yield from _locks(node, seen)
+
+
+def _after(rule: _Rule) -> str:
+    return "a restart" if rule.restart else "`SELECT pg_reload_conf()`"
+
+
+def _moves(node: NodeName, seen: Seen) -> Iterator[Finding]:
+    level = seen.settings["wal_level"]
+    if level == "minimal":
+        # It also forbids senders, so these need no finding of their own.
+        yield Finding(
+            NAME,
+            "wal_level_minimal",
+            Severity.error,
+            actual="minimal: nothing can be cloned from this node",
+            expected="replica or logical",
+            hint="`ALTER SYSTEM SET wal_level = replica` and a restart",
+            node=node,
+            object="wal_level",
+        )
+        return
+    for name, used, wanted, code in (
+        ("max_wal_senders", seen.senders, SENDERS, "wal_senders_few"),
+        ("max_replication_slots", seen.slots, 1, "replication_slots_few"),
+    ):
+        most = seen.number(name)
+        if most - used < wanted:
+            yield Finding(
+                NAME,
+                code,
+                Severity.warning,
+                actual=f"{most}, {used} of them in use",
+                expected=f"at least {wanted} free, for a move",
+                hint=f"`ALTER SYSTEM SET {name} = {used + wanted}` or more, and a restart",
+                node=node,
+                object=name,
+            )
+
+
+def _locks(node: NodeName, seen: Seen) -> Iterator[Finding]:
+    needed = seen.relations * SHARDS_AT_ONCE
+    if seen.lock_slots < needed:
+        per_transaction = -(-needed * seen.number("max_locks_per_transaction") // seen.lock_slots)
+        yield Finding(
+            NAME,
+            "lock_table_small",
+            Severity.warning,
+            actual=f"a lock table of {seen.lock_slots}, with {seen.relations} relations a shard",
+            expected=f"at least {needed}, for {SHARDS_AT_ONCE} shards at once",
+            hint=f"`ALTER SYSTEM SET max_locks_per_transaction = {per_transaction}` and a restart",
+            node=node,
+            object="max_locks_per_transaction",
+        )
+
+
+CHECK = Check(NAME, "nothing is set that loses data or prevents moves", judge, look)

@@ -1,0 +1,67 @@
+-- name: server
+-- The server, and how much the cluster's database takes in it
+SELECT pg_is_in_recovery(), current_setting('server_version'),
+       extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
+       pg_database_size(current_database())
+
+-- name: schemas
+-- Bytes and estimated rows of shards' and retired schemas; bytes are null where a lock forbids
+WITH schema AS MATERIALIZED (
+    SELECT oid, nspname::text AS name FROM pg_namespace
+    WHERE nspname::text = ANY (%(schemas)s) OR nspname ~ '__retired_[0-9a-f]{8}$'
+), stored AS MATERIALIZED (
+    SELECT oid, relnamespace, relkind, reltoastrelid, reltuples FROM pg_class
+    WHERE relkind IN ('r', 'm', 'i', 'S') AND relnamespace IN (SELECT oid FROM schema)
+), part AS (
+    SELECT oid, relnamespace, reltuples, relkind IN ('r', 'm') AS has_rows FROM stored
+    UNION ALL
+    SELECT reltoastrelid, relnamespace, -1, false FROM stored WHERE reltoastrelid <> 0
+    UNION ALL
+    SELECT i.indexrelid, s.relnamespace, -1, false
+    FROM stored AS s JOIN pg_index AS i ON i.indrelid = s.reltoastrelid
+    WHERE s.reltoastrelid <> 0
+), locked AS MATERIALIZED (
+    -- pg_relation_size would wait for whoever holds this lock, and behind whoever waits for it.
+    SELECT relation FROM pg_locks
+    WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT schema.name,
+       CASE WHEN NOT bool_or(coalesce(part.oid IN (SELECT relation FROM locked), false))
+            THEN coalesce(sum(CASE WHEN part.oid IN (SELECT relation FROM locked) THEN NULL
+                                   ELSE pg_relation_size(part.oid) END), 0)::bigint END,
+       (sum(part.reltuples) FILTER (WHERE part.has_rows AND part.reltuples >= 0))::bigint
+FROM schema LEFT JOIN part ON part.relnamespace = schema.oid
+GROUP BY schema.name
+
+-- name: sessions
+-- Clients of this database but ourselves, and how many of them idle in a transaction
+SELECT count(*),
+       count(*) FILTER (WHERE state IN ('idle in transaction', 'idle in transaction (aborted)'))
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+  -- Who may not see others' sessions gets nulls for all but their database.
+  AND coalesce(backend_type, 'client backend') = 'client backend'
+
+-- name: slots
+-- Replication slots of the server, and the WAL that each holds back
+SELECT slot_name::text, slot_type, active, wal_status,
+       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
+                            THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                            ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
+FROM pg_replication_slots
+ORDER BY 1
+
+-- name: standbys
+-- Who streams from the server, and how far it has replayed
+SELECT application_name, state,
+       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
+                            THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                            ELSE pg_current_wal_lsn() END, replay_lsn)::bigint,
+       extract(epoch FROM replay_lag)::float8
+FROM pg_stat_replication
+ORDER BY 1, pid
+
+-- name: transactions
+-- How many transactions the database has ended so far
+SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()

@@ -1,0 +1,138 @@
+"""Structure: shards whose tables, indexes, grants and the like differ from the majority's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardctl.checks import migrations, room
+from shardctl.checks.check import Check
+from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.structure_groups import Group, Thing, compare
+from shardctl.checks.structure_texts import finding
+from shardctl.ids import generator
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.checks.check import Place, View
+    from shardctl.topology.model import ShardId
+
+NAME = "structure"
+QUERIES = queries.load("shardctl.checks", "structure.sql")
+MOST_DETAILED = 50
+"""Of so many different structures a node, the details are read; beyond, all is different."""
+
+_EMPTY = "empty"
+_GENERATOR = [generator.COUNTER, generator.REGISTER]
+
+
+class Seen(NamedTuple):
+    """The digest of every shard's structure, what is behind the digests, and what ran."""
+
+    digests: Mapping[ShardId, str]
+    details: Mapping[str, Sequence[Thing]]
+    ran: migrations.Ran
+
+
+def look(place: Place) -> Seen:
+    """Let the server reduce each shard to a digest, and read one shard of each in detail.
+
+    Five questions; more where shards have so many views that the lock table would not bear
+    writing them all down at once.
+    """
+    # The planner takes this for so much work that it would compile it, for longer than it runs.
+    place.connection.execute("SET jit TO off")
+    schemas = list(place.shards)
+    digests = dict.fromkeys(place.shards.values(), _EMPTY)
+    for chunk in room.chunks(schemas, _chunk(place, schemas)):
+        statement = QUERIES["digests"].format(objects=QUERIES["objects"])
+        wanted = {"schemas": chunk, "generator": _GENERATOR}
+        for schema, digest in place.connection.execute(statement, wanted):
+            digests[place.shards[schema]] = digest
+    first: dict[str, ShardId] = {}
+    for shard, digest in sorted(digests.items()):
+        first.setdefault(digest, shard)
+    usual = [digest for digest, _ in Counter(digests.values()).most_common()]
+    chosen = sorted(usual, key=lambda d: d == _EMPTY)[:MOST_DETAILED]
+    details = _details(place, {place.topology.schema(first[d]): d for d in chosen if d != _EMPTY})
+    return Seen(digests, {_EMPTY: (), **details}, migrations.look(place))
+
+
+def _chunk(place: Place, schemas: list[str]) -> int:
+    """Give the number of schemas whose views can be written down in one statement."""
+    row = place.connection.execute(QUERIES["view_locks"], {"schemas": schemas}).fetchone()
+    locks = row[0] if row else 0
+    if not locks:
+        return len(schemas)
+    return max(1, len(schemas) * room.of(place.connection) // locks)
+
+
+def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, ...]]:
+    """Read all that schemas hold; `wanted` is their digests by schema."""
+    rows = place.connection.execute(
+        QUERIES["details"].format(objects=QUERIES["objects"]),
+        {"schemas": list(wanted), "generator": _GENERATOR},
+    ).fetchall()
+    depends: dict[tuple[int, int], set[str]] = {}
+    oids = [oid for _, _, oid, *_ in rows if oid]
+    for catalog, oid, is_index, relation, column in place.connection.execute(
+        QUERIES["dependencies"], {"oids": oids}
+    ):
+        needs = depends.setdefault((catalog, oid), set())
+        needs.add(f"index:{relation}" if is_index else f"relation:{relation}")
+        if column:
+            needs.add(f"column:{relation}.{column}")
+    found: dict[str, list[Thing]] = {}
+    for schema, catalog, oid, kind, relation, name, core, description in rows:
+        rests_on = frozenset(depends.get((catalog, oid), ()))
+        thing = Thing(kind, relation, name, core, description, rests_on)
+        found.setdefault(wanted[schema], []).append(thing)
+    return {digest: tuple(things) for digest, things in found.items()}
+
+
+def judge(view: View[Seen]) -> Iterator[Finding]:
+    """Compare the shards of all nodes that ran the same migrations with one another.
+
+    A shard that ran others than most is `migrations`' finding, which explains what it lacks.
+    """
+    details: dict[str, Sequence[Thing]] = {}
+    digests: dict[ShardId, str] = {}
+    files: dict[ShardId, set[str]] = {}
+    for seen in view.seen.values():
+        details |= seen.details
+        digests |= seen.digests
+        for file, shards in seen.ran.items():
+            for shard in shards:
+                files.setdefault(shard, set()).add(file)
+    alike: dict[frozenset[str], dict[str, list[ShardId]]] = {}
+    for shard, digest in sorted(digests.items()):
+        of_same = alike.setdefault(frozenset(files.get(shard, ())), {})
+        of_same.setdefault(digest, []).append(shard)
+    for of_same in alike.values():
+        groups = [
+            Group(tuple(shards), {thing.key: thing for thing in details[digest]})
+            for digest, shards in of_same.items()
+            if digest in details
+        ]
+        for difference in compare(groups):
+            yield finding(NAME, view.topology, difference)
+        unlike = sorted(
+            s for digest, found in of_same.items() if digest not in details for s in found
+        )
+        if unlike:
+            yield Finding(
+                NAME,
+                "unlike",
+                Severity.error,
+                actual=f"more than {MOST_DETAILED} different structures on one node",
+                expected="one structure in all shards",
+                hint="mend what else is found, then verify again: the rest is told then",
+                shards=tuple(unlike),
+            )
+
+
+CHECK = Check(
+    NAME, "every shard has the same tables, columns, indexes, constraints, grants", judge, look
+)

@@ -1,0 +1,169 @@
+"""Which shards differ from the majority, thing by thing, each fault once; pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardctl.topology.model import ShardId
+
+RELATIONS = frozenset({"table", "view", "sequence"})
+
+
+class Key(NamedTuple):
+    """What tells the things of a shard apart; `name` is the relation's own where it is one."""
+
+    kind: str
+    relation: str
+    name: str
+
+
+class Thing(NamedTuple):
+    """A table, column, index, grant...: what a shard holds, in the words of SQL.
+
+    `core` is the part of a column on which indexes and constraints rest (its type), and says
+    `index` of a constraint that has one. `needs` names what it rests on.
+    """
+
+    kind: str
+    relation: str
+    name: str
+    core: str
+    description: str
+    needs: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> Key:
+        """Give what tells it from others."""
+        return Key(self.kind, self.relation, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Shards (ascending) that hold the same things."""
+
+    shards: tuple[ShardId, ...]
+    things: Mapping[Key, Thing]
+
+    def has(self, relation: str) -> bool:
+        """Tell whether a table, view or sequence of this name is there."""
+        return any(Key(kind, relation, relation) in self.things for kind in RELATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is otherwise in `shards` than in most; None: it is not there.
+
+    `model` is the lowest shard of those that have it as most do.
+    """
+
+    key: Key
+    actual: Thing | None
+    expected: Thing | None
+    shards: tuple[ShardId, ...]
+    model: ShardId
+
+
+def compare(groups: Sequence[Group]) -> list[Difference]:
+    """Find what differs from the majority of shards, each fault once.
+
+    What is asked of each thing is how most of those shards have it that have its table. A
+    tie goes to the lowest shard's group.
+    """
+    found: list[dict[Key, tuple[Thing | None, ShardId]]] = [{} for _ in groups]
+    for key in sorted({key for group in groups for key in group.things}):
+        voters = [
+            (number, group)
+            for number, group in enumerate(groups)
+            if key.kind in RELATIONS or group.has(key.relation)
+        ]
+        expected, model = _majority(key, [group for _, group in voters])
+        for number, group in voters:
+            if _said(group.things.get(key)) != _said(expected):
+                found[number][key] = (expected, model)
+    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, Thing | None, ShardId]]]
+    merged = defaultdict(list)
+    for number, (group, differing) in enumerate(zip(groups, found, strict=True)):
+        broken = {
+            name
+            for key, (expected, _) in differing.items()
+            for name in _breaks(group.things.get(key), expected)
+        }
+        for key, (expected, model) in differing.items():
+            actual = group.things.get(key)
+            if not broken & _needs(actual, expected):
+                merged[key, _said(actual), _said(expected)].append((number, expected, model))
+    return [
+        Difference(
+            key,
+            actual=groups[where[0][0]].things.get(key),
+            expected=where[0][1],
+            shards=tuple(sorted(s for number, _, _ in where for s in groups[number].shards)),
+            model=where[0][2],
+        )
+        for (key, _, _), where in sorted(merged.items(), key=lambda item: item[0][0])
+    ]
+
+
+def _said(thing: Thing | None) -> str | None:
+    return None if thing is None else thing.description
+
+
+def _majority(key: Key, groups: Iterable[Group]) -> tuple[Thing | None, ShardId]:
+    """Give the thing as most shards have it, and the lowest of those."""
+    votes: dict[str | None, list[Group]] = {}
+    for group in groups:
+        votes.setdefault(_said(group.things.get(key)), []).append(group)
+    usual = max(
+        votes.values(),
+        key=lambda of: (sum(len(g.shards) for g in of), -min(g.shards[0] for g in of)),
+    )
+    return usual[0].things.get(key), min(group.shards[0] for group in usual)
+
+
+def _breaks(actual: Thing | None, expected: Thing | None) -> set[str]:
+    """Name what else cannot be as it should when this differs."""
+    thing = actual or expected
+    if thing is None:  # pragma: no cover  # a difference has one or the other
+        raise AssertionError
+    there = actual is None or expected is None
+    if thing.kind in RELATIONS:
+        return {f"relation:{thing.name}"} if there else set()
+    if thing.kind == "column":
+        name = f"{thing.relation}.{thing.name}"
+        other_type = actual and expected and actual.core != expected.core
+        broken = {f"any:{name}"}
+        return broken | {f"column:{name}"} if there or other_type else broken
+    if thing.kind == "owner":
+        return {f"owner:{thing.relation}"}
+    if thing.core == "index" or thing.kind == "index":
+        return {f"index:{thing.name}"} if there else set()
+    return set()
+
+
+def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
+    """Name what explains this difference if it is broken."""
+    needs: set[str] = set()
+    for thing in (actual, expected):
+        if thing is None:
+            continue
+        needs |= thing.needs
+        if thing.kind not in RELATIONS:
+            needs.add(f"relation:{thing.relation}")
+        if thing.kind == "sequence":
+            # Its column's own finding tells of a default that draws from it no more.
+            needs |= {name.replace("column:", "any:", 1) for name in thing.needs}
+        elif thing.kind == "owner":
+            # A sequence follows the table whose column owns it.
+            needs |= {name.replace("relation:", "owner:", 1) for name in thing.needs}
+        elif thing.kind == "grant":
+            # An owner needs none, and what was granted to one goes with the table.
+            needs |= {f"owner:{thing.relation}", f"column:{thing.relation}.{thing.name}"}
+    for thing in (actual, expected):
+        if thing is not None:
+            needs -= {f"column:{thing.relation}.{thing.name}"} if thing.kind == "column" else set()
+    return needs

@@ -1,0 +1,122 @@
+"""What is said of a difference in structure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.structure_groups import RELATIONS
+from shardctl.ids.generator import quote_identifier
+
+if TYPE_CHECKING:
+    from shardctl.checks.structure_groups import Difference, Thing
+    from shardctl.topology.model import Topology
+
+_HARMLESS = frozenset({"table", "view", "sequence", "index"})
+"""Kinds of which one too many changes no statement that works in the other shards."""
+
+
+def finding(check: str, topology: Topology, difference: Difference) -> Finding:
+    """Say which shards differ, in what, and how to mend it."""
+    key = difference.key
+    if key.kind in {"grant", "owner"}:
+        change = "differs"
+    elif difference.actual is None:
+        change = "missing"
+    else:
+        change = "extra" if difference.expected is None else "differs"
+    harmless = change == "extra" and key.kind in _HARMLESS
+    return Finding(
+        check,
+        f"{key.kind}_{change}",
+        Severity.warning if harmless else Severity.error,
+        actual=_described(difference, difference.actual),
+        expected=_described(difference, difference.expected),
+        hint=_hint(topology, difference, change),
+        shards=difference.shards,
+        object=_name(difference),
+    )
+
+
+def _name(difference: Difference) -> str:
+    """Name a relation or index alone, what belongs to a table with it."""
+    key = difference.key
+    if key.kind in RELATIONS or key.kind == "index" or not key.name:
+        return key.name or key.relation
+    return f"{key.relation}.{key.name}"
+
+
+def _described(difference: Difference, thing: Thing | None) -> str:
+    if thing is None:
+        return "nothing granted" if difference.key.kind == "grant" else "absent"
+    return " ".join(thing.description.split())
+
+
+def _hint(topology: Topology, difference: Difference, change: str) -> str:
+    """Name the statement that mends it, or where to see what it should be."""
+    key, expected = difference.key, difference.expected
+    table = quote_identifier(key.relation)
+    name = quote_identifier(key.name)
+    what = "MATERIALIZED VIEW" if _is_materialized(difference) else key.kind.upper()
+    on = "" if key.kind in RELATIONS or key.kind == "index" else table
+    statement: str | None = None
+    if key.kind == "grant":
+        statement = f"GRANT or REVOKE ... ON {table}"
+    elif key.kind == "owner" and expected is not None:
+        statement = f"ALTER TABLE {table} OWNER TO {quote_identifier(expected.description)}"
+    elif change == "extra":
+        statement = {
+            "column": f"ALTER TABLE {table} DROP COLUMN {name}",
+            "constraint": f"ALTER TABLE {table} DROP CONSTRAINT {name}",
+            "trigger": f"DROP TRIGGER {name} ON {on}",
+        }.get(key.kind, f"DROP {what} {name}")
+        statement += ", or a migration that makes it in all shards (`shardctl migrate`)"
+    elif expected is not None and key.kind == "column":
+        statement = f"ALTER TABLE {table} {_column_changes(name, difference.actual, expected)}"
+    elif expected is not None and key.kind == "constraint":
+        statement = f"ALTER TABLE {table} ADD CONSTRAINT {name} {expected.description}"
+    elif expected is not None and key.kind in {"index", "trigger"}:
+        statement = expected.description
+        if change == "differs" and key.kind == "index" and _is_invalid(difference):
+            statement = f"REINDEX INDEX CONCURRENTLY {name}"
+    if statement is None:
+        model = f"{quote_identifier(topology.schema(difference.model))}.{name}"
+        return (
+            f"restore it from a backup; `pg_dump --schema-only --table='{model}'` on node"
+            f" {topology.owners()[difference.model]} writes down what it should be"
+        )
+    if change == "differs" and key.kind in {"constraint", "trigger"}:
+        statement = f"drop it, then {statement}"
+    return f"with search_path set to each of these shards' schemas: {statement}"
+
+
+def _column_changes(name: str, actual: Thing | None, expected: Thing) -> str:
+    """Write what makes one column the other; identity and generation are left to people."""
+    if actual is None:
+        return f"ADD COLUMN {name} {expected.description}"
+    before, after = (thing.description.removeprefix(thing.core) for thing in (actual, expected))
+    changes = []
+    if actual.core != expected.core:
+        changes.append(f"TYPE {expected.core}")
+    required = " NOT NULL"
+    if before.startswith(required) != after.startswith(required):
+        changes.append("SET NOT NULL" if after.startswith(required) else "DROP NOT NULL")
+    before, after = before.removeprefix(required), after.removeprefix(required)
+    if before != after:
+        if after.startswith(" DEFAULT "):
+            changes.append(f"SET{after}")
+        elif before.startswith(" DEFAULT ") and not after:
+            changes.append("DROP DEFAULT")
+        else:
+            changes.append("... (identity or generation differs)")
+    return ", ".join(f"ALTER COLUMN {name} {change}" for change in changes)
+
+
+def _is_materialized(difference: Difference) -> bool:
+    thing = difference.actual or difference.expected
+    return thing is not None and thing.description.startswith("MATERIALIZED")
+
+
+def _is_invalid(difference: Difference) -> bool:
+    both = (difference.actual, difference.expected)
+    return [t is not None and t.description.endswith("(INVALID)") for t in both] == [True, False]

@@ -1,0 +1,407 @@
+"""`status` against real servers: what it says is what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.checks.status import State, observe
+from shardctl.fanout import Silent
+from shardctl.hosts.local import Local
+from tests.fixtures.fleets import command_line
+from tests.fixtures.servers import SUPERUSER, PgServer, free_ports, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shardctl.checks.status import NodeStatus, Status
+    from tests.fixtures.fleets import Fleet
+
+PHOTOS_OF = "INSERT INTO shard{0}.photos (user_id) SELECT g FROM generate_series(1, {1}) AS g"
+
+
+def look(one: Fleet, *, sample_s: float = 0) -> dict[str, NodeStatus]:
+    seen = observe(one.topology(), sample_s=sample_s, progress=Silent())
+    return {node.name: node for node in seen.nodes}
+
+
+@contextlib.contextmanager
+def stopped(server: PgServer) -> Iterator[None]:
+    """Have a server down for a while."""
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@contextlib.contextmanager
+def watching(one: Fleet, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run `status --watch` until the block ends, then leave it with Ctrl-C."""
+    one.write()
+    environment = os.environ | {"XDG_STATE_HOME": str(one.directory / "state"), "TERM": "xterm"}
+    command = command_line(one.file, "status", "--watch", "0.1", "--sample", "0", *arguments)
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **given | options) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=30)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, told
+    assert "Traceback" not in (told or "")
+
+
+def read_until(process: subprocess.Popen[str], condition: Callable[[str], bool]) -> str:
+    """Read lines of a watch, which come for ever, until one fulfils the condition."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + 30
+    for line in process.stdout:
+        if condition(line):
+            return line
+        assert time.monotonic() < deadline, "waited in vain"
+    raise AssertionError("the watch has ended")
+
+
+def states(line: str) -> dict[str, str]:
+    return {node["name"]: node["state"] for node in json.loads(line)["nodes"]}
+
+
+def test_a_healthy_fleet_is_told_as_it_is(fleet_8: Fleet) -> None:
+    seen = observe(fleet_8.topology(), sample_s=0, progress=Silent())
+    version = fleet_8.query("a", "SHOW server_version")[0][0].split()[0]
+    [(map_version,)] = fleet_8.query("a", "SELECT map_version FROM shardctl.cluster")
+    assert abs((datetime.now(UTC) - seen.time).total_seconds()) < 30
+    assert (seen.cluster, seen.map_version) == ("test", map_version)
+    for node, shards in zip(seen.nodes, (range(4), range(4, 8)), strict=True):
+        assert (node.state, node.role, node.version) == ("up", "primary", version)
+        assert (node.owned, tuple(node.sizes)) == (tuple(shards), tuple(shards))
+        assert node.error is None
+        assert node.uptime_s is not None
+        assert node.uptime_s > 0
+        [(size,)] = fleet_8.query(node.name, "SELECT pg_database_size(current_database())")
+        assert node.size_bytes == pytest.approx(size, rel=0.02)
+        assert (node.tps, node.disk, node.retired) == (None, None, ())
+
+
+def test_a_shards_size_is_that_of_all_its_relations_toast_and_indexes_too(fleet_8: Fleet) -> None:
+    fleet_8.execute("b", "ALTER TABLE shard5.photos ADD COLUMN caption text")
+    fleet_8.execute("b", "ALTER TABLE shard5.photos ALTER caption SET STORAGE EXTERNAL")
+    before = look(fleet_8)["b"].sizes
+    fleet_8.execute(
+        "b",
+        "INSERT INTO shard5.photos (id, user_id, caption)"
+        " SELECT g, g, repeat('x', 10000) FROM generate_series(1, 200) AS g",
+    )
+    after = look(fleet_8)["b"].sizes
+    # Every file of the tables and sequences; what is not counted is their small maps.
+    [(all_files,)] = fleet_8.query(
+        "b",
+        "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
+        " WHERE relnamespace = 'shard5'::regnamespace AND relkind IN ('r', 'S')",
+    )
+    size = after[fleet_8.topology().nodes["b"].shards[1]]  # type: ignore[index]  # NodeName
+    assert size is not None
+    assert size > 200 * 10_000
+    assert all_files * 0.95 <= size <= all_files
+    assert {shard for shard in after if after[shard] != before[shard]} == {5}
+
+
+def test_the_strip_shows_where_rows_were_written(fleet_8: Fleet) -> None:
+    assert "│████│" in fleet_8.shardctl("status", "--sample", "0").stdout
+    fleet_8.execute("b", PHOTOS_OF.format(5, 20_000))
+    shown = fleet_8.shardctl("status", "--sample", "0", COLUMNS="80").stdout
+    assert "│▁▁▁▁│" in shown
+    assert "│▁█▁▁│" in shown
+    assert "each character is a shard" in shown
+    plain = fleet_8.shardctl("status", "--sample", "0", PYTHONIOENCODING="ascii", COLUMNS="6")
+    assert plain.stdout.isascii()
+    assert "|#.|" in plain.stdout
+    assert "the largest of 2 neighbouring shards" in plain.stdout
+
+
+def test_rows_are_an_estimate_of_analyze_and_unknown_before(fleet_8: Fleet) -> None:
+    for shard, rows in ((0, 30), (3, 12)):
+        fleet_8.execute("a", f"ALTER TABLE shard{shard}.photos SET (autovacuum_enabled = off)")
+        fleet_8.execute("a", PHOTOS_OF.format(shard, rows))
+    assert look(fleet_8)["a"].rows is None
+    for shard in (0, 3):
+        fleet_8.execute("a", f"ANALYZE shard{shard}.photos")
+    assert look(fleet_8)["a"].rows == 42
+
+
+def test_sessions_are_those_of_clients_of_the_database_without_our_own(fleet_8: Fleet) -> None:
+    def sessions() -> tuple[int | None, int | None]:
+        node = look(fleet_8)["a"]
+        return node.sessions, node.idle_in_transaction
+
+    wait_for(lambda: sessions() == (0, 0))
+    with fleet_8.connect("a"), fleet_8.connect("a", autocommit=False) as busy:
+        busy.execute("SELECT 1")
+        with fleet_8.servers["a"].connect("postgres"):
+            assert sessions() == (2, 1)
+
+
+def test_transactions_are_counted_under_load_only(fleet_8: Fleet) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.wait(0.005):  # a session that ends has reported its transactions
+            with fleet_8.connect("a") as connection:
+                connection.execute("SELECT 1")
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        seen = look(fleet_8, sample_s=0.5)
+    finally:
+        stop.set()
+        loader.join()
+    assert seen["a"].tps is not None
+    assert seen["b"].tps is not None
+    assert seen["a"].tps > 2
+    assert seen["b"].tps < seen["a"].tps
+
+
+def test_a_locked_table_is_not_waited_for_and_the_other_shards_are_measured(
+    fleet_8: Fleet,
+) -> None:
+    with fleet_8.connect("a", autocommit=False) as holder:
+        holder.execute("LOCK TABLE shard2.photos IN ACCESS EXCLUSIVE MODE")
+        node = look(fleet_8)["a"]
+        assert node.state is State.up
+        assert [shard for shard, size in node.sizes.items() if size is None] == [2]
+        assert "│██?█│" in fleet_8.shardctl("status", "--sample", "0").stdout
+    assert None not in look(fleet_8)["a"].sizes.values()
+
+
+def test_a_shard_that_is_missing_is_counted_and_not_drawn(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
+    assert list(look(fleet_8)["a"].sizes) == [0, 2, 3]
+    shown = fleet_8.shardctl("status", "--sample", "0").stdout
+    assert "3 of 4: 0-3" in shown
+    assert "│█?██│" in shown
+
+
+def test_retired_schemas_are_listed_with_their_size(fleet_8: Fleet) -> None:
+    fleet_8.execute("b", "CREATE SCHEMA shard1__retired_5f3a9c1e")
+    fleet_8.execute("b", "CREATE TABLE shard1__retired_5f3a9c1e.t AS SELECT 1 AS n")
+    [one] = look(fleet_8)["b"].retired
+    assert (one.schema, one.shard, one.move) == ("shard1__retired_5f3a9c1e", 1, "5f3a9c1e")
+    assert one.size_bytes == 8192
+    shown = fleet_8.shardctl("status", "--sample", "0").stdout
+    assert "retired schemas: 1\n  b: shard1__retired_5f3a9c1e, 8192 bytes\n" in shown
+
+
+def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "SELECT pg_create_physical_replication_slot('left', true)")
+    try:
+        [slot] = look(fleet_8)["a"].slots
+        fleet_8.execute("a", PHOTOS_OF.format(0, 2000))
+        [later] = look(fleet_8)["a"].slots
+        shown = fleet_8.shardctl("status", "--sample", "0").stdout
+    finally:
+        fleet_8.execute("a", "SELECT pg_drop_replication_slot('left')")
+    assert (slot.name, slot.type, slot.active) == ("left", "physical", False)
+    assert slot.retained_bytes is not None
+    assert later.retained_bytes is not None
+    assert later.retained_bytes > slot.retained_bytes + 2000 * 20
+    assert "physical slot left: inactive, holds " in shown
+
+
+@pytest.fixture
+def standby(fleet_8: Fleet, server_directory: Path) -> Iterator[PgServer]:
+    """Clone node a's server into a standby with a slot."""
+    primary = fleet_8.servers["a"].server
+    data = server_directory / "standby" / "data"
+    data.parent.mkdir()
+    data.parent.chmod(0o777)
+    arguments = ["-h", primary.host, "-p", str(primary.port), "-U", SUPERUSER, "-D", str(data)]
+    arguments += ["-R", "-C", "-S", "of_standby", "--checkpoint=fast", "--no-sync"]
+    Local().run([primary.binaries.program("pg_basebackup"), *arguments], user=primary.account)
+    copy = PgServer(
+        dataclasses.replace(primary, name="copy", port=free_ports(1)[0], data_directory=data)
+    )
+    copy.start()
+    yield copy
+    copy.stop("immediate")
+    wait_for(lambda: not slot_is_active(fleet_8))
+    fleet_8.execute("a", "SELECT pg_drop_replication_slot('of_standby')")
+
+
+def slot_is_active(one: Fleet) -> bool:
+    return bool(one.query("a", "SELECT active FROM pg_replication_slots")[0][0])
+
+
+def test_a_standbys_lag_is_told_in_bytes_and_it_says_that_it_is_one(
+    fleet_8: Fleet, standby: PgServer
+) -> None:
+    def lag() -> int | None:
+        return look(fleet_8)["a"].standbys[0].lag_bytes
+
+    wait_for(lambda: look(fleet_8)["a"].standbys)
+    wait_for(lambda: lag() == 0)
+    with standby.connect() as connection:
+        connection.execute("SELECT pg_wal_replay_pause()")
+    fleet_8.execute("a", PHOTOS_OF.format(0, 2000))
+    seen = look(fleet_8)["a"]
+    [one], [slot] = seen.standbys, seen.slots
+    assert (one.name, one.state) == ("copy", "streaming")
+    assert one.lag_bytes is not None
+    assert one.lag_bytes > 2000 * 20
+    assert (slot.name, slot.active) == ("of_standby", True)
+    with standby.connect() as connection:
+        connection.execute("SELECT pg_wal_replay_resume()")
+    wait_for(lambda: lag() == 0)
+
+    primaries = fleet_8.servers
+    fleet_8.servers = {"a": standby, "b": primaries["b"]}
+    of_copy = look(fleet_8)["a"]
+    fleet_8.servers = primaries
+    assert (of_copy.state, of_copy.role, len(of_copy.sizes)) == ("up", "standby", 4)
+
+
+def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) -> None:
+    with stopped(fleet_8.servers["b"]):
+        seen = look(fleet_8, sample_s=0.01)
+        done = fleet_8.shardctl("status", "--sample", "0")
+        as_json = fleet_8.shardctl("status", "--sample", "0", "-o", "json")
+    assert (seen["a"].state, seen["b"].state) == ("up", "down")
+    assert seen["a"].tps is not None
+    assert seen["b"].owned == (4, 5, 6, 7)
+    assert "refused" in (seen["b"].error or "")
+    assert (done.returncode, as_json.returncode) == (0, 0)
+    assert any(line.split()[:2] == ["b", "down"] for line in done.stdout.splitlines())
+    assert done.stderr.startswith("shardctl: could not be reached: b (")
+    assert done.stderr.count("\n") == 1
+    assert states(as_json.stdout) == {"a": "up", "b": "down"}
+
+
+def test_a_node_that_goes_while_transactions_are_counted_is_down(
+    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = time.sleep
+    server = fleet_8.servers["b"]
+
+    def kill_meanwhile(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread() and seconds > 5:
+            with server.connect() as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name LIKE 'shardctl status%'"
+                )
+        else:
+            kept(seconds)
+
+    monkeypatch.setattr(time, "sleep", kill_meanwhile)
+    seen = look(fleet_8, sample_s=60)
+    assert (seen["a"].state, seen["b"].state) == ("up", "down")
+    assert "terminating connection" in (seen["b"].error or "")
+
+
+def test_a_server_that_is_another_node_is_told_as_such(fleet_8: Fleet) -> None:
+    a, b = fleet_8.servers["a"], fleet_8.servers["b"]
+    fleet_8.servers = {"a": b, "b": a}
+    try:
+        seen = look(fleet_8)
+        done = fleet_8.shardctl("status", "--sample", "0")
+    finally:
+        fleet_8.servers = {"a": a, "b": b}
+    assert seen["a"].error == "the server there is node b of cluster test"
+    assert seen["a"].sizes == {}
+    assert "not the node of the topology: a (the server there is node b of" in done.stderr
+
+
+def test_a_node_that_answers_with_an_error_is_unreadable(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "ALTER TABLE shardctl.cluster RENAME COLUMN map_version TO v")
+    seen = look(fleet_8)
+    assert (seen["a"].state, seen["b"].state) == ("unreadable", "up")
+    assert "map_version" in (seen["a"].error or "")
+
+
+def test_before_init_there_is_no_map_and_no_shard(fleet_8: Fleet) -> None:
+    for node in "ab":
+        fleet_8.execute(node, "DROP SCHEMA shardctl CASCADE")
+    seen: Status = observe(fleet_8.topology(), sample_s=0, progress=Silent())
+    assert seen.map_version is None
+    assert {node.state for node in seen.nodes} == {"up"}
+    assert "no map yet" in fleet_8.shardctl("status", "--sample", "0").stdout
+
+
+def test_looking_takes_as_many_questions_for_one_shard_as_for_four(
+    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    execute = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(query)
+        return execute(self, query, *arguments, **options)
+
+    fleet_8.shards = {"a": "0-6", "b": "7"}  # what lives where does not matter here
+    topology = fleet_8.topology()
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    numbers = []
+    for node in topology.nodes.values():
+        asked.clear()
+        only = dataclasses.replace(topology, nodes={node.name: node})
+        observe(only, sample_s=0, progress=Silent())
+        numbers.append(len(asked))
+    assert numbers[0] == numbers[1] > 0
+
+
+def test_a_watch_survives_a_node_that_goes_and_comes_back(fleet_8: Fleet) -> None:
+    with watching(fleet_8, "-o", "json") as process:
+        read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
+        with stopped(fleet_8.servers["b"]):
+            read_until(process, lambda line: states(line) == {"a": "up", "b": "down"})
+        read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
+
+
+def test_a_watch_without_a_terminal_prints_one_block_after_another(fleet_8: Fleet) -> None:
+    with watching(fleet_8) as process:
+        for _ in range(2):
+            read_until(process, lambda line: line.startswith("cluster test, map version 1, "))
+            row = read_until(process, lambda line: line.startswith(" a "))
+            assert "\x1b" not in row
+
+
+def test_a_watch_goes_by_the_topology_as_it_then_is(fleet_8: Fleet) -> None:
+    def owned(line: str) -> list[list[int]]:
+        return [node["owned"] for node in json.loads(line)["nodes"]]
+
+    with watching(fleet_8, "-o", "json") as process:
+        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+        fleet_8.shards = {"a": "0-5", "b": "6,7"}
+        written = fleet_8.file.with_suffix(".new")
+        kept = fleet_8.file.read_text()
+        written.write_text(kept.replace("'0-3'", "'0-5'").replace("'4-7'", "'6,7'"))
+        written.replace(fleet_8.file)
+        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3, 4, 5], [6, 7]])
+
+
+def test_a_watch_on_a_terminal_draws_over_the_block_before(fleet_8: Fleet) -> None:
+    ours, theirs = os.openpty()
+    drawn = ""
+    try:
+        with watching(fleet_8, stdout=theirs, stderr=subprocess.PIPE):
+            while drawn.count("Ctrl-C ends") < 3:
+                drawn += os.read(ours, 65536).decode(errors="replace")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "\x1b[1A" in drawn or "\x1b[2K" in drawn

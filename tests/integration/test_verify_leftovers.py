@@ -1,0 +1,106 @@
+"""`verify --check leftovers`: what somebody forgot on a node. And `clock`, on one machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks import leftovers
+from tests.fixtures.fleets import PHOTOS, Fleet
+from tests.fixtures.servers import wait_for
+from tests.fixtures.verifying import SAFE, told, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.servers import PgServer, StartServer
+
+
+@pytest.fixture(scope="session")
+def logical_server(pg_server: StartServer) -> PgServer:
+    """Start a server that knows prepared transactions and logical slots."""
+    return pg_server(SAFE | {"max_prepared_transactions": "5", "wal_level": "logical"})
+
+
+@pytest.fixture
+def logical_fleet(logical_server: PgServer, tmp_path: Path) -> Iterator[Fleet]:
+    """Give a fleet of one such node."""
+    fleet = Fleet(tmp_path, {"a": logical_server}, "logical", "logical", shards={"a": "0-7"})
+    fleet.migration("0001_photos.sql", PHOTOS)
+    fleet.init()
+    yield fleet
+    fleet.drop()
+
+
+def test_a_healthy_fleet_has_no_findings(healthy_fleet: Fleet) -> None:
+    assert verify(healthy_fleet) == []
+
+
+def test_an_inactive_slot_is_found_with_what_it_holds_back(healthy_fleet: Fleet) -> None:
+    healthy_fleet.execute("b", "SELECT pg_create_physical_replication_slot('left_over', true)")
+    try:
+        (finding,) = verify(healthy_fleet)
+    finally:
+        healthy_fleet.execute("b", "SELECT pg_drop_replication_slot('left_over')")
+    assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
+    assert finding.severity.value == "warning"
+    assert finding.actual.startswith("physical slot, inactive, holds back ")
+    assert finding.actual.endswith(" bytes of WAL")
+
+
+def test_a_logical_slot_is_found_too(logical_fleet: Fleet) -> None:
+    logical_fleet.execute("a", "SELECT pg_create_logical_replication_slot('decoded', 'pgoutput')")
+    try:
+        (finding,) = verify(logical_fleet)
+    finally:
+        logical_fleet.execute("a", "SELECT pg_drop_replication_slot('decoded')")
+    assert told([finding]) == [("leftovers", "slot_inactive", "a", (), "decoded")]
+    assert finding.actual.startswith("logical slot")
+
+
+def test_a_prepared_transaction_is_found(logical_fleet: Fleet, logical_server: PgServer) -> None:
+    gid = "it's 100% left"
+    with logical_fleet.connect("a") as connection:
+        connection.execute("BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1)")
+        connection.execute("PREPARE TRANSACTION 'it''s 100% left'")
+        try:
+            (finding,) = verify(logical_fleet)
+            # Another database's is that one's business.
+            with logical_server.connect() as other:
+                other.execute("BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'elsewhere'")
+                assert len(verify(logical_fleet)) == 1
+                other.execute("ROLLBACK PREPARED 'elsewhere'")
+        finally:
+            connection.execute("ROLLBACK PREPARED 'it''s 100% left'")
+    assert told([finding]) == [("leftovers", "prepared_transaction", "a", (), gid)]
+    assert finding.actual.startswith("prepared for 0:00:0")
+
+
+def test_sessions_idle_in_transaction_are_told_by_application(
+    healthy_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def idle() -> int:
+        statement = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+        return int(healthy_fleet.query("a", f"{statement} AND datname = current_database()")[0][0])
+
+    names = {"autocommit": False, "application_name": "100% web"}
+    with (
+        healthy_fleet.connect("a", **names) as first,
+        healthy_fleet.connect("a", **names) as second,
+    ):
+        first.execute("SELECT 'secret' FROM shard1.photos")
+        second.execute("SELECT 'secret'")
+        wait_for(lambda: idle() == 2)
+        assert verify(healthy_fleet) == []
+        monkeypatch.setattr(leftovers, "IDLE_S", 0)
+        (finding,) = verify(healthy_fleet)
+        assert finding.actual.startswith(f"pid {first.info.backend_pid} idle in transaction for ")
+        assert finding.actual.endswith(", and 1 more for less")
+        assert "secret" not in str(finding)
+    assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]
+
+
+def test_clocks_of_one_machine_agree(healthy_fleet: Fleet) -> None:
+    assert verify(healthy_fleet, "clock") == []

@@ -1,0 +1,169 @@
+"""What `status` makes of what it saw, without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from shardctl.checks.status import (
+    Disk,
+    NodeStatus,
+    Retired,
+    Slot,
+    Standby,
+    State,
+    Status,
+    _rate,
+    _retired,
+    _Sample,
+    disk_of,
+    observe,
+)
+from shardctl.fanout import Silent
+from shardctl.topology import names
+from shardctl.topology.model import NodeName, ShardId, Ssh
+from tests.fixtures.servers import free_ports, local_node, local_topology
+
+NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
+A, B = NodeName("a"), NodeName("b")
+
+
+def test_the_json_has_everything_and_in_the_contracts_units() -> None:
+    node = NodeStatus(
+        name=A,
+        state=State.up,
+        owned=(ShardId(0), ShardId(1)),
+        role="primary",
+        version="15.20",
+        uptime_s=9.9,
+        map_version=3,
+        sizes={ShardId(1): 8192},
+        retired=(Retired("shard2__retired_5f3a9c1e", ShardId(2), "5f3a9c1e", 24576),),
+        size_bytes=10,
+        rows=7,
+        sessions=3,
+        idle_in_transaction=1,
+        tps=12.04,
+        slots=(Slot("s", "physical", active=False, wal_status="reserved", retained_bytes=16),),
+        standbys=(Standby("c", "streaming", 0, None),),
+        disk=Disk(free_bytes=1, total_bytes=2),
+    )
+    assert Status("photos", NOW, (node,)).as_json() == {
+        "format": 1,
+        "cluster": "photos",
+        "time": "2026-11-21T07:58:16.420Z",
+        "map_version": 3,
+        "nodes": [
+            {
+                "name": "a",
+                "state": "up",
+                "role": "primary",
+                "version": "15.20",
+                "uptime_s": 9,
+                "map_version": 3,
+                "owned": [0, 1],
+                "shards": [1],
+                "shard_sizes_bytes": {"1": 8192},
+                "retired": [
+                    {
+                        "schema": "shard2__retired_5f3a9c1e",
+                        "shard": 2,
+                        "move": "5f3a9c1e",
+                        "size_bytes": 24576,
+                    }
+                ],
+                "size_bytes": 10,
+                "rows_estimate": 7,
+                "sessions": 3,
+                "idle_in_transaction": 1,
+                "tps": 12.0,
+                "slots": [
+                    {
+                        "name": "s",
+                        "type": "physical",
+                        "active": False,
+                        "wal_status": "reserved",
+                        "retained_bytes": 16,
+                    }
+                ],
+                "standbys": [{"name": "c", "state": "streaming", "lag_bytes": 0, "lag_s": None}],
+                "disk_free_bytes": 1,
+                "disk_total_bytes": 2,
+                "error": None,
+            }
+        ],
+        "poolers": [],
+        "moves": [],
+    }
+
+
+def test_a_node_that_is_down_has_the_same_keys_and_no_values() -> None:
+    up = NodeStatus(A, State.up, ()).as_json()
+    down = NodeStatus(A, State.down, (ShardId(0),), error="refused").as_json()
+    assert list(down) == list(up)
+    known = {key for key, value in down.items() if value not in (None, [], {})}
+    assert known == {"name", "state", "owned", "error"}
+
+
+def test_the_fleets_map_version_is_the_newest_that_a_node_tells() -> None:
+    nodes = [NodeStatus(A, State.up, (), map_version=v) for v in (None, 4, 3)]
+    assert Status("photos", NOW, tuple(nodes)).map_version == 4
+    assert Status("photos", NOW, (nodes[0],)).map_version is None
+
+
+def test_the_rate_goes_by_the_time_that_really_passed() -> None:
+    assert _rate(_Sample(1.0, 10), _Sample(1.5, 60)) == 100.0
+    assert _rate(_Sample(1.0, 10), _Sample(1.0, 10)) is None
+
+
+def test_statistics_that_were_reset_give_no_rate() -> None:
+    assert _rate(_Sample(1.0, 10), _Sample(2.0, 5)) is None
+
+
+def test_nodes_that_are_not_there_are_down_or_absent(tmp_path: Path) -> None:
+    first, second = free_ports(2)
+    topology = local_topology(
+        tmp_path,
+        local_node(tmp_path, "a", first, range(2)),
+        local_node(tmp_path, "b", second, range(0)),
+    )
+    seen = observe(topology, sample_s=60, progress=Silent())  # nobody to sample: no wait
+    assert [(n.name, n.state) for n in seen.nodes] == [("a", "down"), ("b", "absent")]
+    assert all("refused" in (n.error or "") for n in seen.nodes)
+    assert seen.map_version is None
+
+
+def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None:
+    there = local_node(tmp_path, "a", 1, range(1), data_directory=tmp_path)
+    disk = disk_of(there)
+    assert disk is not None
+    assert 0 <= disk.free_bytes <= disk.total_bytes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data_directory": None},
+        {"data_directory": Path("/nowhere/at/all")},
+        {"host": "10.0.0.1"},
+        {"host": "db1.example"},
+        {"ssh": Ssh(None, None, None, None, accept_new=False)},
+    ],
+)
+def test_any_other_disk_is_not_known(tmp_path: Path, changes: dict[str, object]) -> None:
+    node = local_node(tmp_path, "a", 1, range(1), **{"data_directory": tmp_path} | changes)
+    assert disk_of(node) is None
+
+
+def test_retired_schemas_are_told_with_their_shard_and_move(
+    tmp_path: Path,
+) -> None:
+    topology = local_topology(tmp_path, local_node(tmp_path, "a", 1, range(8)))
+    mine = names.retired("shard7", "5f3a9c1e")
+    sizes = {mine: 10, "other__retired_0badcafe": None}
+    assert _retired(topology, sizes) == (
+        Retired(mine, ShardId(7), "5f3a9c1e", 10),
+        Retired("other__retired_0badcafe", None, "0badcafe", None),
+    )

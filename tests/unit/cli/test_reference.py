@@ -1,0 +1,76 @@
+"""The documentation: the commands' reference is up to date, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import reference
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
+
+
+def lines_of_prose(file: Path) -> list[str]:
+    """Give a document's lines, without blocks of code and with code spans emptied."""
+    text = re.sub(r"(?ms)^( *)(```|~~~).*?^\1\2$", "", file.read_text(encoding="utf-8"))
+    return text.splitlines()
+
+
+def links(file: Path) -> list[str]:
+    """List where a document's links lead, but for those to other machines."""
+    found: list[str] = []
+    for line in lines_of_prose(file):
+        found += re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "``", line))
+        found += re.findall(r"^\[[^\]]+\]: (\S+)", line)
+    return [link for link in found if not re.match(r"[a-z][a-z0-9+.-]*:", link)]
+
+
+def anchors(file: Path) -> set[str]:
+    """List the anchors that a document's headings get."""
+    titles = (line.lstrip("#") for line in lines_of_prose(file) if re.match(r"#{1,6} ", line))
+    kept = (re.sub(r"[^\w\- ]", "", title.strip().lower()) for title in titles)
+    return {title.replace(" ", "-") for title in kept}
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    assert reference.FILE.read_text(encoding="utf-8") == reference.render(), (
+        "docs/reference/commands.md is out of date: run `make docs`"
+    )
+
+
+def test_the_reference_is_the_same_in_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = reference.render()
+    for name, value in {"COLUMNS": "20", "TERMINAL_WIDTH": "20", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert reference.render() == before
+    assert "\x1b" not in before
+
+
+@pytest.mark.parametrize("entry", reference.entries(), ids=lambda entry: str(entry.name))
+def test_every_command_option_and_argument_has_help(entry: reference.Entry) -> None:
+    assert entry.command.help
+    assert all(option.help for option in entry.options)
+    assert all(argument.help for argument in entry.arguments)
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading_of_it(file: Path) -> None:
+    for link in links(file):
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        assert target.exists(), f"{file.relative_to(ROOT)} links to {link}, which is not there"
+        assert target.is_relative_to(ROOT), f"{link} leads out of the project"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: there is no such heading"
+
+
+def test_every_document_but_the_readme_is_linked_from_another() -> None:
+    linked = {
+        (file.parent / link.partition("#")[0]).resolve()
+        for file in DOCUMENTS
+        for link in links(file)
+    }
+    assert {str(f.relative_to(ROOT)) for f in DOCUMENTS if f not in linked} <= {"README.md"}
