@@ -26,8 +26,8 @@ def unreachable(node: Node, error: NodeUnavailable) -> Finding:
         "unreachable" if node.shards else "not_there",
         Severity.error if node.shards else Severity.note,
         actual=error.reason,
-        expected="a login" if node.shards else "whatever is there: the node owns no shards",
-        hint=error.hint if node.shards else "a move can clone onto it",
+        expected="a login" if node.shards else "nothing yet",
+        hint=error.hint if node.shards else "it owns no shards: a move can clone onto it",
         node=node.name,
         object=f"{node.host}:{node.port}",
     )

@@ -42,8 +42,6 @@ def look(place: Place) -> Seen:
     Five questions; more where shards have so many views that the lock table would not bear
     writing them all down at once.
     """
-    # The planner takes this for so much work that it would compile it, for longer than it runs.
-    place.connection.execute("SET jit TO off")
     schemas = list(place.shards)
     digests = dict.fromkeys(place.shards.values(), _EMPTY)
     for chunk in room.chunks(schemas, _chunk(place, schemas)):

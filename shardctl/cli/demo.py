@@ -27,20 +27,29 @@ def demo(
     """Show the whole story on a throw-away fleet of real local servers.
 
     Starts PostgreSQL servers in a temporary directory, makes them a fleet from the example's
-    topology.yaml, writes rows into every shard, decodes an id and routes it back to its row.
+    topology.yaml, writes rows into every shard, decodes an id and routes it back to its row, and has
+    everything verified.
     """
-    from shardctl.cli import log
+    from shardctl.checks.status import observe
+    from shardctl.cli import log, status
+    from shardctl.cli import verify as verification
     from shardctl.cli.progress import bars
-    from shardctl.demo.tour import Tour
+    from shardctl.demo.tour import Tour, verify
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
     with bars() as progress, Tour(progress, keep=keep) as tour:
         steps = list(tour.run())
+        report = verify(tour.topology, progress)
+        now = observe(tour.topology, sample_s=0, progress=progress)
     print_table(
         ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
     )
-    if keep and tour.topology is not None:
+    print("shardctl verify --deep")
+    verification.show(report)
+    print("\nshardctl status")
+    status.show(now)
+    if keep:
         _tell_how_to_connect(tour.topology)
     else:
         say("the servers are down again and their directory is gone; --keep would leave them up")

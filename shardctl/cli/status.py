@@ -110,18 +110,23 @@ def _watch_in_place(look: Callable[[], Status], seconds: float) -> None:
 
 def _print(found: Status, output: Report) -> None:
     """Print the whole result, and on standard error what could not be reached."""
-    from rich.console import Console
-
     if output is Report.json:
         print_json(found.as_json())
     else:
-        print(_title(found))
-        # Where nobody looks at a terminal, lines are never folded.
-        Console(width=None if sys.stdout.isatty() else 10_000).print(_table(found))
-        print("\n".join(_picture(found, shutil.get_terminal_size().columns)))
+        show(found)
     sys.stdout.flush()
     for line in _unreached(found):
         say(f"shardctl: {line}")
+
+
+def show(found: Status) -> None:
+    """Print the title, the table of the nodes and the picture of their shards."""
+    from rich.console import Console
+
+    print(_title(found))
+    # Where nobody looks at a terminal, lines are never folded.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(_table(found))
+    print("\n".join(_picture(found, shutil.get_terminal_size().columns)))
 
 
 def _title(found: Status) -> str:

@@ -50,12 +50,12 @@ def verify(
     if output is Report.json:
         print_json(report.as_json())
     else:
-        _show(report)
+        show(report)
     if not report.ok(strict=strict):
         raise typer.Exit(1)
 
 
-def _show(report: Verified) -> None:
+def show(report: Verified) -> None:
     """Print findings, gravest first, then what was examined."""
     order = ["error", "warning", "note"]
     for finding in sorted(report.findings, key=lambda f: order.index(f.severity)):
@@ -87,4 +87,6 @@ def _subject(finding: Finding) -> str:
 
 def _difference(finding: Finding) -> str:
     what = f"{finding.object}: " if finding.object else ""
+    if finding.severity == "note":
+        return f"{what}{finding.actual}"
     return f"{what}{finding.actual}; should be: {finding.expected}"

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
+from shardctl.checks import verify as checks
 from shardctl.demo import example
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
@@ -24,6 +25,7 @@ from shardctl.topology import keys, loader, ranges, routes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardctl.checks.verify import Report
     from shardctl.fanout import Progress
     from shardctl.topology.model import ShardId, Topology
 
@@ -68,7 +70,11 @@ class Tour:
         self.directory = Path(tempfile.mkdtemp(prefix="shardctl-demo-"))
         # Where shardctl runs as root, the servers run as another user, who has to get in.
         self.directory.chmod(0o755)
-        self.topology: Topology | None = None
+        try:
+            self.topology = loader.load(example.lay_out(self.directory))
+        except ShardctlError:
+            shutil.rmtree(self.directory)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -76,8 +82,7 @@ class Tour:
     def __exit__(self, *error: object) -> None:
         if self._keep and error[0] is None:
             return
-        if self.topology is not None:
-            servers.down(self.topology, fanout.Silent(), delete=True)
+        servers.down(self.topology, fanout.Silent(), delete=True)
         shutil.rmtree(self.directory)
 
     def run(self) -> Iterator[Step]:
@@ -90,8 +95,7 @@ class Tour:
             taken, began = now - began, now
             return Step(did, result, taken)
 
-        topology = loader.load(example.lay_out(self.directory))
-        self.topology = topology
+        topology = self.topology
         up = servers.up(topology, self._progress)
         majors = {state.major for state in servers.status(topology) if state.state == "up"}
         yield step("servers started", f"{len(up)} x PostgreSQL {', '.join(map(str, majors))}")
@@ -119,6 +123,15 @@ class Tour:
             f"{times.render(decoded.time_ms)}, shard {decoded.shard}, sequence {decoded.sequence}",
         )
         yield step(f"shardctl route --id {row.id}", _route_back(topology, row))
+
+
+def verify(topology: Topology, progress: Progress) -> Report:
+    """Have everything verified, and raise DemoFailed unless all is well."""
+    report = checks.verify(topology, (), deep=True, progress=progress)
+    if not report.ok(strict=True):
+        told = "; ".join(f"{f.check} {f.code} {f.actual}" for f in report.findings)
+        raise DemoFailed(f"verify found {told}")
+    return report
 
 
 def _connect(topology: Topology, name: str) -> psycopg.Connection[tuple[int, ...]]:
