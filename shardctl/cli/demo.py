@@ -27,7 +27,7 @@ def demo(
     """Show the whole story on a throw-away fleet of real local servers.
 
     Starts PostgreSQL servers in a temporary directory, makes them a fleet from the example's
-    topology.yaml, writes rows into every shard, decodes an id and routes it back to its row, and has
+    topology.yaml, writes rows into every shard, decodes an id, routes it back to its row, and has
     everything verified.
     """
     from shardctl.checks.status import observe

@@ -28,6 +28,18 @@ def _plain(read: Any, schema: dict[str, Any]) -> tuple[Any, Any]:
 
 Text = Annotated[str, *_plain(fields.text, {"type": "string", "minLength": 1})]
 Name = Annotated[str, *_plain(fields.name, {"type": "string", "minLength": 1, "maxLength": 63})]
+Role = Annotated[
+    str,
+    *_plain(
+        fields.role,
+        {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 63,
+            "not": {"pattern": "^(public|none|pg_.*)$"},
+        },
+    ),
+]
 DatabaseName = Annotated[
     str,
     *_plain(
@@ -130,9 +142,9 @@ class DatabaseSection(_Section):
     """The one database of the cluster, and its roles."""
 
     name: DatabaseName = Field(description="the database, the same on every node")
-    user: Name = Field(default="postgres", description="whom shardctl logs in as")
-    app_roles: list[Name] = Field(default=[], description="who may read and write the shards")
-    replication_user: Name | None = Field(
+    user: Role = Field(default="postgres", description="whom shardctl logs in as")
+    app_roles: list[Role] = Field(default=[], description="who may read and write the shards")
+    replication_user: Role | None = Field(
         default=None, description="whom a clone connects as; the user when left out"
     )
     migrations: LocalPath | None = Field(

@@ -75,6 +75,8 @@ CHANGES = [
     (("move: {}", "move: 5s"), "10:7: move: expects keys and values, not a single value"),
     (("id: {}", "id: []"), "3:5: id: expects keys and values, not a list"),
     (("{name: app}", "{name: app, app_roles: app}"), "4:34: database.app_roles: expects a list such as [a, b], not a single value"),
+    (("{name: app}", "{name: app, app_roles: [a, public]}"), "4:38: database.app_roles.1: public is a name that PostgreSQL keeps for itself; name a role"),
+    (("{name: app}", "{name: app, user: pg_monitor}"), "4:29: database.user: pg_monitor is a name that PostgreSQL keeps for itself; name a role"),
     (("{name: app}", "{name: app, app_roles: [a, '']}"), "4:38: database.app_roles.1: is empty; expects who may read and write the shards"),
     (("{name: app}", "{name: app, options: x}"), "4:32: database.options: expects keys and values, not a single value"),
     (("{name: app}", "{name: app, options: {sslmode: }}"), "4:42: database.options.sslmode: is empty; expects further libpq keywords, never a password"),
