@@ -1,0 +1,203 @@
+"""How quick `decode-id` is: the start for one id, the stream of a million, its memory."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.bench import fleet
+from tests.bench.measure import Row, alternate, compare, milliseconds, seconds
+
+if TYPE_CHECKING:
+    from tests.bench.measure import Scale, Side
+
+EPOCH_MS = 1_314_220_021_721
+SPAN_MS = 5 * 365 * 86_400_000
+NOW_MS = 1_760_000_000_000
+
+_SCRIPT = """\
+#!{python}
+# -*- coding: utf-8 -*-
+import re
+import sys
+from hello import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+"""
+
+# A program of one command, as typer's own documentation begins.
+_HELLO = """\
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def hello():
+    print("11637205501278089  2011-09-09T22:28:04.721Z    1341       905")
+
+
+def main():
+    app()
+"""
+
+# What somebody writes who needs it once. Nothing in it is slow on purpose: isoformat() is
+# quicker than strftime(), one print() a line with one f-string is what most would write.
+_LOOP = """\
+import sys
+from datetime import datetime, timezone
+
+EPOCH = 1314220021721
+
+for line in sys.stdin:
+    number = int(line)
+    time = datetime.fromtimestamp(((number >> 23) + EPOCH) / 1000, timezone.utc)
+    text = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    print(f"{number}\\t{text}\\t{number >> 10 & 8191}\\t{number & 1023}")
+"""
+
+# Starts a program, waits, and tells seconds and peak KB on standard error. A small process
+# has to do it: Linux counts to a program's peak what the one that forked it had.
+_WATCHER = """\
+import os, sys, time
+began = time.perf_counter()
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(time.perf_counter() - began, usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def one_id(scale: Scale) -> list[Row]:
+    """Time `shardctl decode-id 1` against a typer program of one command that prints a line.
+
+    Fair: both are scripts as pip writes them, with the same Python and the same typer,
+    compiled beforehand, in an empty directory, so that no topology is read. The other
+    program has neither arguments nor options: nothing can be quicker and still use typer.
+    """
+    rounds = scale.of(40, 3)
+    with tempfile.TemporaryDirectory(prefix="shardctl-bench-") as made:
+        directory = Path(made)
+        (directory / "hello.py").write_text(_HELLO)
+        script = directory / "hello"
+        script.write_text(_SCRIPT.format(python=fleet.SHARDCTL.with_name("python3")))
+        script.chmod(0o755)
+        empty = directory / "empty"
+        empty.mkdir()
+
+        def of(argv: list[str | Path]) -> Side:
+            def side() -> float:
+                began = time.perf_counter()
+                subprocess.run(argv, cwd=empty, stdout=subprocess.DEVNULL, check=True)
+                return time.perf_counter() - began
+
+            side()  # warm: compiles, and fills the kernel's cache
+            return side
+
+        times = alternate(
+            {"ours": of([fleet.SHARDCTL, "decode-id", "1"]), "hello": of([script])}, rounds
+        )
+    return [
+        compare(
+            "shardctl decode-id 1",
+            times["ours"],
+            times["hello"],
+            against="typer hello",
+            shown=milliseconds,
+            target=1.2,
+        )
+    ]
+
+
+def many_ids(scale: Scale) -> list[Row]:
+    """Time decoding a million ids from standard input, and compare memory with four million.
+
+    Fair: the whole process with its start; ids of five years, all shards and all sequence
+    numbers, in no order, so that what the decoder remembers of one is of no use for the
+    next; both outputs must be equal, byte for byte. Either of two criteria suffices, by the
+    issue: 500,000 ids a second, or 1.5 times what the simple loop takes. Both are shown.
+    """
+    count, rounds = scale.of(1_000_000, 5_000), scale.of(5, 1)
+    with tempfile.TemporaryDirectory(prefix="shardctl-bench-") as made:
+        directory = Path(made)
+        loop = directory / "loop.py"
+        loop.write_text(_LOOP)
+        one, four = directory / "one", directory / "four"
+        _write_ids(one, count)
+        _write_ids(four, 4 * count)
+        ours: list[str | Path] = [fleet.SHARDCTL, "decode-id", "-o", "tsv"]
+        theirs: list[str | Path] = [sys.executable, loop]
+        peaks: dict[Path, list[int]] = {one: [], four: []}
+
+        def of(argv: list[str | Path], source: Path, output: str) -> Side:
+            def side() -> float:
+                took, peak = _filter(argv, source, directory / output)
+                if argv is ours:
+                    peaks[source].append(peak)
+                return took
+
+            return side
+
+        times = alternate({"ours": of(ours, one, "ours"), "loop": of(theirs, one, "loop")}, rounds)
+        if (directory / "ours").read_bytes() != (directory / "loop").read_bytes():
+            raise RuntimeError("shardctl and the simple loop print different things")
+        of(ours, four, "ours")()
+    rate = count / statistics.median(times["ours"])
+    row = compare(
+        f"decode-id, {count:,} ids from stdin to tsv",
+        times["ours"],
+        times["loop"],
+        against="simple loop",
+        shown=seconds,
+    )
+    met = (row.ratio or 0) <= 1.5 or rate >= 500_000
+    small, large = statistics.median(peaks[one]), peaks[four][0]
+    return [
+        Row(
+            row.name,
+            f"{row.ours} = {rate:,.0f}/s",
+            row.reference,
+            row.ratio,
+            row.spread,
+            target="<= 1.5 or >= 500,000/s",
+            met=met,
+        ),
+        Row(
+            f"  peak memory for {4 * count:,} ids",
+            f"{large / 1024:.1f} MB",
+            f"for {count:,} {small / 1024:.1f} MB",
+            large / small,
+        ),
+    ]
+
+
+def _write_ids(file: Path, count: int) -> None:
+    chance = random.Random(2011)  # noqa: S311  # the same ids in every run, no secret
+    with file.open("w", encoding="ascii") as out:
+        for _ in range(count):
+            time_ms = NOW_MS - chance.randrange(SPAN_MS) - EPOCH_MS
+            out.write(f"{time_ms << 23 | chance.randrange(1 << 23)}\n")
+
+
+def _filter(argv: list[str | Path], source: Path, output: Path) -> tuple[float, int]:
+    """Run a program from file to file in an empty directory; give seconds and peak KB."""
+    with (
+        tempfile.TemporaryDirectory() as empty,
+        source.open("rb") as given,
+        output.open("wb") as taken,
+    ):
+        watcher = [sys.executable, "-I", "-S", "-c", _WATCHER, *map(str, argv)]
+        done = subprocess.run(
+            watcher, cwd=empty, stdin=given, stdout=taken, stderr=subprocess.PIPE, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(f"{argv[0]}: {done.stderr.decode()}")
+    took, peak = done.stderr.split()[-2:]
+    return float(took), int(peak)

@@ -1,0 +1,217 @@
+"""Servers for benches: as PostgreSQL comes, on free ports, gone at the end whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.fanout import Silent
+from shardctl.hosts import accounts
+from shardctl.postgres import binaries, pidfile
+from shardctl.sandbox import new, servers
+from shardctl.topology import edit, loader
+from tests.bench.measure import say
+from tests.fixtures.servers import BASE, PREFIX, free_ports, sweep, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.topology.model import Topology
+
+ROOT = Path(__file__).parents[2]
+SHARDCTL = Path(sys.executable).with_name("shardctl")
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ANY_PORT = 6100  # replaced by free ones before a server sees it
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Running servers, on which clusters of any number of shards may be made in turn."""
+
+    directory: Path
+    ports: tuple[int, ...]
+
+    def topology(self, shards: int) -> Topology:
+        """Write and read the file of a cluster with so many shards on all of these servers."""
+        path = self.directory / f"{shards}.yaml"
+        text = new.render(
+            shards=shards,
+            nodes=len(self.ports),
+            spare=0,
+            port=_ANY_PORT,
+            cluster="bench",
+            data_root=self.directory / "data",
+            migrations=True,
+        )
+        ports: dict[tuple[str, ...], str] = {
+            ("nodes", new.node_name(index), "port"): str(port)
+            for index, port in enumerate(self.ports)
+        }
+        path.write_text(edit.replace_scalars(text, ports), encoding="utf-8")
+        return loader.load(path)
+
+    def connect(
+        self, index: int = 0, *, user: str = "app", dbname: str = "app", **options: Any
+    ) -> psycopg.Connection[Any]:
+        """Log in to a server, in autocommit unless told otherwise."""
+        given: dict[str, Any] = {"autocommit": True} | options
+        port = self.ports[index]
+        return psycopg.connect(host="127.0.0.1", port=port, dbname=dbname, user=user, **given)
+
+    def init(self, shards: int) -> Topology:
+        """Make a cluster by the command, as an operator would."""
+        topology = self.topology(shards)
+        run([SHARDCTL, "--topology", topology.path, "init", "--yes"])
+        return topology
+
+    def drop(self) -> None:
+        """Remove the cluster's database on every server."""
+        for index in range(len(self.ports)):
+            with self.connect(index, user="postgres", dbname="postgres") as connection:
+                connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
+
+    def settle(self) -> None:
+        """Write out what earlier work left dirty, in the servers and in the kernel.
+
+        Without this a side pays for the pages of the one before it.
+        """
+        for index in range(len(self.ports)):
+            with self.connect(index, user="postgres", dbname="postgres") as connection:
+                connection.execute("CHECKPOINT")
+        os.sync()
+
+    def cpu(self) -> float:
+        """Read the seconds of CPU that the servers, and programs run from here, took so far.
+
+        A process of a server counts as soon as it began, a program when it has ended.
+        """
+        ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+        total = ours.ru_utime + ours.ru_stime
+        servers = {
+            found.pid
+            for node in self.topology(len(self.ports)).nodes.values()
+            if node.data_directory and (found := pidfile.alive(node.data_directory))
+        }
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has just ended
+                pid, _, rest = file.read_text().partition(" (")
+                # After the name: state, parent; 11 fields on, its own times and its children's.
+                fields = rest.rpartition(")")[2].split()
+                if int(pid) in servers:
+                    total += sum(map(int, fields[11:15])) / _TICKS
+                elif int(fields[1]) in servers:
+                    total += sum(map(int, fields[11:13])) / _TICKS
+        return total
+
+    def psql(self, index: int = 0, *, user: str = "app") -> list[str | Path]:
+        """Begin a psql command line: the program itself, not Debian's wrapper, which is slower."""
+        found = binaries.find(None, account=accounts.server_account(None))
+        way = ["-h", "127.0.0.1", "-p", str(self.ports[index]), "-U", user, "-d", "app"]
+        return [found.program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
+
+
+@contextlib.contextmanager
+def running(nodes: int) -> Iterator[Fleet]:
+    """Start servers with PostgreSQL's own settings (fsync on, 128 MB of buffers), then stop them.
+
+    The directory is named and locked like the tests' directories: should this process be
+    killed with -9, the next run of the tests or the benches sweeps up after it.
+    """
+    sweep()
+    directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}bench-{os.getpid()}-", dir=BASE))
+    directory.chmod(0o755)
+    held = os.open(directory / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (directory / "locking").rename(directory / ".alive")
+    shutil.copytree(ROOT / "migrations", directory / "migrations")
+    fleet = Fleet(directory, tuple(free_ports(nodes)))
+    try:
+        topology = fleet.topology(nodes)
+        servers.up(topology, Silent())
+        yield fleet
+    finally:
+        with _undisturbed():
+            try:
+                servers.down(fleet.topology(nodes), Silent(), delete=True)
+            finally:
+                _end_all_in(directory)
+                shutil.rmtree(directory)
+                os.close(held)
+
+
+def run(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; it is killed when this process is interrupted."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        raise RuntimeError(f"{argv[0]}: exit code {done.returncode}: {done.stderr[-2000:]}")
+    return done
+
+
+@contextlib.contextmanager
+def together(
+    commands: list[list[str | Path]], outputs: list[Path] | None = None
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start programs side by side; those that still run at the end are killed."""
+    started: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as files:
+        try:
+            for position, argv in enumerate(commands):
+                target = files.enter_context(outputs[position].open("wb")) if outputs else None
+                started.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=target))
+            yield started
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+
+def wait_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for programs; raises RuntimeError if one failed."""
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise RuntimeError(f"exit codes {codes}")
+
+
+def _end_all_in(directory: Path) -> None:
+    """Kill what still works in the directory: the servers' own end was interrupted, or failed."""
+    if left := _processes_in(directory):
+        say(f"killing what did not end by itself: {left}")
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not _processes_in(directory))
+
+
+def _processes_in(directory: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is a zombie
+            if (process / "cwd").readlink().is_relative_to(directory):
+                found.append(int(process.name))
+    return found
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let nothing end this process while it stops its servers; programs that it runs still end."""
+    before = {each: signal.signal(each, lambda *_: None) for each in ENDING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,130 @@
+"""Measure what the documentation claims: `python tests/bench/run.py [NAME...] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from shardctl.errors import Interrupted
+from tests.bench import cli, fleet, ids, init, insert, verify
+from tests.bench.measure import Row, Scale, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
+    "next-id": ids.one_session,
+    "duplicates": ids.many_sessions,
+    "insert": insert.single_rows,
+    "init": init.two_thousand,
+    "growth": init.growth,
+    "verify": verify.many_shards,
+    "decode-one": cli.one_id,
+    "decode-many": cli.many_ids,
+}
+"""Every bench by name; all run unless some are named."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benches and print one table; 1 when a bench broke, 0 also for missed targets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}")
+    parser.add_argument("--quick", action="store_true", help="small counts: no measurement")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.names) - set(BENCHES):
+        parser.error(f"no bench is named {', '.join(sorted(unknown))}")
+    for each in fleet.ENDING:
+        signal.signal(each, _interrupt)
+    rows: list[Row] = []
+    broken: list[str] = []
+    stopped = False
+    began = time.monotonic()
+    for name in given.names or BENCHES:
+        say(f"{name} ... (load {os.getloadavg()[0]:.1f})")
+        try:
+            rows += BENCHES[name](Scale(quick=given.quick))
+        except (KeyboardInterrupt, Interrupted):
+            stopped = True
+            break
+        except Exception:  # noqa: BLE001  # one bench that breaks leaves the others their time
+            traceback.print_exc()
+            broken.append(name)
+    took = time.monotonic() - began
+    if given.quick:
+        rows = [replace(row, met=None) for row in rows]
+    if given.output == "json":
+        text = json.dumps(_as_json(rows, broken, took=took, quick=given.quick), indent=2)
+    else:
+        text = f"{_table(rows)}\n\n{_summary(rows, broken, took=took, quick=given.quick)}"
+    print(text)  # noqa: T201  # the result
+    if stopped:
+        return 130
+    return 1 if broken else 0
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.platform()}"
+
+
+def _as_json(rows: list[Row], broken: list[str], *, took: float, quick: bool) -> dict[str, object]:
+    return {
+        "format": 1,
+        "quick": quick,
+        "machine": _machine(),
+        "seconds": round(took, 1),
+        "rows": [row.as_json() for row in rows],
+        "broken": broken,
+    }
+
+
+def _table(rows: list[Row]) -> str:
+    lines = [
+        ("", "ours", "reference", "ratio", "rounds", "target", "", ""),
+        *(
+            (
+                row.name,
+                row.ours,
+                row.reference,
+                "" if row.ratio is None else f"{row.ratio:.3f}",
+                "" if row.spread is None else f"{row.spread[0]:.3f}-{row.spread[1]:.3f}",
+                row.target,
+                row.verdict,
+                row.note,
+            )
+            for row in rows
+        ),
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _summary(rows: list[Row], broken: list[str], *, took: float, quick: bool) -> str:
+    missed = [row.name.strip() for row in rows if row.met is False]
+    lines = [f"{took:.0f} s on {_machine()}; ratio: median of the rounds, then lowest-highest"]
+    if quick:
+        lines.append("--quick: a smoke test of the benches; these numbers mean nothing")
+    if missed:
+        lines.append(f"MISSED: {'; '.join(missed)}")
+    if broken:
+        lines.append(f"BROKEN: {', '.join(broken)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
