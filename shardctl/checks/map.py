@@ -23,8 +23,10 @@ def look(place: Place) -> dict[str, int]:
     if not retired:
         return {}
     rows = place.connection.execute(
-        "SELECT n.nspname::text, coalesce(sum(pg_relation_size(c.oid)), 0)::bigint"
-        " FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid"
+        # With their indexes and TOAST, which have no schema's name of their own to go by.
+        "SELECT n.nspname::text, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint"
+        " FROM pg_namespace AS n LEFT JOIN pg_class AS c"
+        " ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')"
         " WHERE n.nspname = ANY (%s) GROUP BY n.nspname",
         (retired,),
     )
@@ -138,7 +140,7 @@ def _retired(view: View[dict[str, int]]) -> Iterator[Finding]:
                 NAME,
                 "retired_schema",
                 Severity.note,
-                actual=f"{schema}, {size} bytes",
+                actual=f"{size:,} bytes",
                 expected="nothing, once it has been pruned",
                 hint="it waits for the end of its move's retention",
                 node=name,

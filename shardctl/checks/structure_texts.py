@@ -52,7 +52,7 @@ def _described(difference: Difference, thing: Thing | None) -> str:
     return " ".join(thing.description.split())
 
 
-def _hint(topology: Topology, difference: Difference, change: str) -> str:
+def _hint(topology: Topology, difference: Difference, change: str) -> str:  # noqa: C901  # a table
     """Name the statement that mends it, or where to see what it should be."""
     key, expected = difference.key, difference.expected
     table = quote_identifier(key.relation)
@@ -70,6 +70,8 @@ def _hint(topology: Topology, difference: Difference, change: str) -> str:
             "constraint": f"ALTER TABLE {table} DROP CONSTRAINT {name}",
             "trigger": f"DROP TRIGGER {name} ON {on}",
         }.get(key.kind, f"DROP {what} {name}")
+        if key.kind in {"table", "column"}:
+            statement = f"rename it back if it was renamed; if nothing in it is wanted, {statement}"
         statement += ", or a migration that makes it in all shards (`shardctl migrate`)"
     elif expected is not None and key.kind == "column":
         statement = f"ALTER TABLE {table} {_column_changes(name, difference.actual, expected)}"
@@ -87,7 +89,7 @@ def _hint(topology: Topology, difference: Difference, change: str) -> str:
         )
     if change == "differs" and key.kind in {"constraint", "trigger"}:
         statement = f"drop it, then {statement}"
-    return f"with search_path set to each of these shards' schemas: {statement}"
+    return f"with search_path set to each shard's schema: {statement}"
 
 
 def _column_changes(name: str, actual: Thing | None, expected: Thing) -> str:

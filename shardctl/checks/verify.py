@@ -11,13 +11,13 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity
+from shardctl.checks import connection, identity, keys
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
 from shardctl.errors import UsageError
 from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
-from shardctl.state import lock, migrations
+from shardctl.state import cluster, lock, migrations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +96,7 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
             raise CheckNotFound(name)
     chosen = [check for check in CHECKS.values() if not names or check.name in names]
     files = migrations.read(topology.database.migrations)
+    keys.key_columns(files)  # a malformed line is said before anything is contacted
     outcomes = fanout.run(
         topology.nodes.values(),
         lambda node: _look(topology, node, [c.name for c in chosen], deep, progress),
@@ -116,8 +117,11 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
             deep=deep,
         )
         findings += check.judge(view)
-    if names and connection.NAME not in names:
+    if names:
         # What was not asked about is not told, but for what could not be looked at.
+        if identity.NAME not in names:
+            everything: View[None] = View(topology, files, basics, {}, deep)
+            findings += [f for f in identity.judge(everything) if f.node in strangers]
         findings = [f for f in findings if f.check in names or f.severity is Severity.error]
     return Report(
         cluster=topology.cluster,
@@ -141,8 +145,15 @@ def _look(
     seen: dict[str, Any] = {}
     findings: list[Finding] = []
     with session:
-        session.execute("SET default_transaction_read_only TO on")
-        basics = basic.read(session, topology)
+        try:
+            session.execute("SET default_transaction_read_only TO on")
+            # Somebody's DDL must not hold it up, nor it what queues behind.
+            session.execute("SET lock_timeout TO '3s'")
+            basics = basic.read(session, topology)
+        except psycopg.Error as error:
+            return _Looked(None, {}, (_not_examined(connection.NAME, node.name, reason_of(error)),))
+        except cluster.SchemaTaken as error:
+            return _Looked(None, {}, (_not_examined(identity.NAME, node.name, error.message),))
         progress.advance(node.name)
         state = basics.state
         strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
@@ -153,19 +164,19 @@ def _look(
                 try:
                     seen[name] = look(place)
                 except psycopg.Error as error:
-                    findings.append(_not_examined(name, node.name, error))
+                    findings.append(_not_examined(name, node.name, reason_of(error)))
                     if session.closed:
                         break
             progress.advance(node.name)
     return _Looked(basics, seen, tuple(findings))
 
 
-def _not_examined(name: str, node: NodeName, error: psycopg.Error) -> Finding:
+def _not_examined(name: str, node: NodeName, reason: str) -> Finding:
     return Finding(
         name,
         "not_examined",
         Severity.error,
-        actual=reason_of(error),
+        actual=reason,
         expected="an answer",
         hint="mend the cause: whether all is well there is not known",
         node=node,

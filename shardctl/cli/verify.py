@@ -79,7 +79,7 @@ def _subject(finding: Finding) -> str:
     if finding.node:
         parts.append(f"node {finding.node}")
     if finding.shards:
-        shards = ranges.of(finding.shards)
+        shards = ranges.of(finding.shards).replace(",", ", ")
         count = len(finding.shards)
         parts.append(f"shard {shards}" if count == 1 else f"{count} shards ({shards})")
     return ", ".join(parts) or "fleet"

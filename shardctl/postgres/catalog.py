@@ -64,9 +64,12 @@ def read_ungranted(connection: Connection, roles: Sequence[str]) -> tuple[str, .
     return tuple(role for (role,) in found)
 
 
-def read_shadows(connection: Connection, topology: Topology) -> tuple[tuple[str, str], ...]:
+def read_shadows(
+    connection: Connection, topology: Topology, schemas: Sequence[str] | None = None
+) -> tuple[tuple[str, str], ...]:
     """List tables behind the shards' on a search_path that have a shard's table's name.
 
+    `schemas` are those whose tables count; None stands for all shards'.
     With such a one, a prepared INSERT writes there once its shard has been fenced.
     """
     roles = list(topology.database.app_roles)
@@ -78,6 +81,7 @@ def read_shadows(connection: Connection, topology: Topology) -> tuple[tuple[str,
     return tuple(
         (schema, table)
         for schema, table in connection.execute(
-            QUERIES["shadows"], {"behind": sorted(behind), "schemas": shards}
+            QUERIES["shadows"],
+            {"behind": sorted(behind), "schemas": shards if schemas is None else list(schemas)},
         )
     )

@@ -144,7 +144,8 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
         cluster.write_map(connection, job.topology, made)
     for migration in files:
         _record(connection, [w.shard for w in chunk if migration in w.migrations], migration)
-    shadows = read_shadows(connection, job.topology) if files else ()
+    schemas = [work.schema for work in chunk]
+    shadows = read_shadows(connection, job.topology, schemas) if files else ()
     if shadows:
         connection.rollback()
         raise TableShadowed(job.node, *shadows[0])
