@@ -179,15 +179,15 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     yield from _years_left(view)
     if view.deep and view.seen:
         keyed = frozenset[str]().union(*(seen.keyed for seen in view.seen.values()))
-        for table, column in keys.key_columns(view.migrations).items():
+        for table, column in keys.of_cluster(view.topology, view.migrations).items():
             if table not in keyed:
                 yield Finding(
                     NAME,
                     "key_absent",
                     Severity.warning,
                     actual="no shard's table has such a column of an integer type",
-                    expected="the key column that a migration names",
-                    hint="correct its line `-- shardctl: key TABLE.COLUMN`",
+                    expected="the key column that a migration or the topology names",
+                    hint="correct `-- shardctl: key TABLE.COLUMN` or `database.keys`",
                     object=f"{table}.{column}",
                 )
 

@@ -95,8 +95,9 @@ def scan(
 
 
 def _keys(place: Place) -> dict[Relation, str]:
-    """Find the key columns that migrations name, in this node's shards."""
-    named = keys.key_columns(migrations.read(place.topology.database.migrations))
+    """Find the key columns that migrations and the topology name, in this node's shards."""
+    files = migrations.read(place.topology.database.migrations)
+    named = keys.of_cluster(place.topology, files)
     rows = place.connection.execute(
         QUERIES["keys"],
         {

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.state.migrations import Migration
+    from shardctl.topology.model import Topology
 
 _LINE = re.compile(r"\s*--\s*shardctl:\s*key\b(.*)")
 _NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
@@ -57,6 +58,14 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     if problems:
         raise problems[0] if len(problems) == 1 else Problems(list(problems))
     return found
+
+
+def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str, str]:
+    """Map tables to their key columns, as migrations name them, and above these the topology.
+
+    Raises what `key_columns` raises.
+    """
+    return key_columns(migrations) | dict(topology.database.keys)
 
 
 def _folded(name: str) -> str:

@@ -54,6 +54,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             replication_user=database.replication_user or database.user,
             migrations=_path(database.migrations, folder),
             options=database.options,
+            keys=database.keys,
         ),
         nodes={NodeName(n): _node(NodeName(n), node, folder) for n, node in file.nodes.items()},
         poolers={

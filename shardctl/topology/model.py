@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta  # noqa: TC003  # a field type that readers resolve
 from pathlib import Path  # noqa: TC003  # same
 from typing import TYPE_CHECKING, Literal, NewType
@@ -43,6 +43,8 @@ class Database:
     migrations: Path | None
     options: Mapping[str, str]
     """Further libpq keywords, never a password."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Tables and the columns that hold their shard keys, for `verify --deep`."""
 
 
 @dataclass(frozen=True, slots=True)

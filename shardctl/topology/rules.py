@@ -53,8 +53,10 @@ def passwords(data: Any, loc: Loc = ()) -> Iterator[Finding]:
     if isinstance(data, dict):
         for key, value in data.items():
             here = (*loc, key)
-            # A node may be called password-db: only what has a value there can be one.
-            named = loc in {("nodes",), ("poolers",)} and isinstance(value, dict)
+            # A node may be called password-db, a table password_resets.
+            named = loc == ("database", "keys") or (
+                loc in {("nodes",), ("poolers",)} and isinstance(value, dict)
+            )
             if asks_password(key) and not named:
                 yield Finding(here, NO_PASSWORDS, "key")
             elif loc == ("database", "options") and key in SECRETS:

@@ -150,6 +150,9 @@ class DatabaseSection(_Section):
     migrations: LocalPath | None = Field(
         default=None, description="the folder of numbered SQL files that run in every shard"
     )
+    keys: dict[str, Name] = Field(
+        default={}, description="tables and the columns that hold their shard keys"
+    )
     options: dict[str, Setting] = Field(
         default={},
         description="further libpq keywords, never a password",

@@ -11,7 +11,10 @@ from shardctl.checks import ids
 from shardctl.checks.check import View
 from shardctl.checks.ids import Seen, Table, chunks
 from shardctl.checks.keys import KeyLineInvalid
+from shardctl.checks.verify import verify as examine
+from shardctl.fanout import Silent
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
+from shardctl.topology import loader
 from shardctl.topology.model import NodeName
 from tests.fixtures.servers import local_node, local_topology
 from tests.fixtures.verifying import told, verify
@@ -173,6 +176,15 @@ def test_deep_finds_rows_of_other_keys(keyed: Fleet) -> None:
     (finding,) = verify(keyed, deep=True)
     assert told([finding]) == [("ids", "other_key", "a", (3,), "photos")]
     assert finding.actual == "key -1 in shard 3, of shard 7; 2 rows in all"
+
+
+def test_the_topology_may_name_key_columns_too(rows: Fleet) -> None:
+    rows.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (11), (12)")
+    assert verify(rows, deep=True) == []
+    text = rows.write().read_text()
+    rows.file.write_text(text.replace("  app_roles", "  keys: {photos: user_id}\n  app_roles"))
+    report = examine(loader.load(rows.file), (), deep=True, progress=Silent())
+    assert told(report.findings) == [("ids", "other_key", "a", (3,), "photos")]
 
 
 def test_deep_finds_other_keys_in_tables_without_ids(rows: Fleet) -> None:

@@ -222,3 +222,8 @@ def test_every_key_of_the_json_schema_is_described() -> None:
     schema = loader.json_schema()
     sections = [schema, *schema["$defs"].values()]
     assert all("description" in key for s in sections for key in s["properties"].values())
+
+
+def test_a_table_with_keys_may_be_named_after_passwords() -> None:
+    keys = SMALL.replace("{name: app}", "{name: app, keys: {password_resets: user_id}}")
+    assert read(keys).database.keys == {"password_resets": "user_id"}
