@@ -1,3 +1,8 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ["tests.fixtures.servers", "tests.fixtures.fleets", "tests.fixtures.verifying"]
+pytest_plugins = [
+    "tests.fixtures.servers",
+    "tests.fixtures.fleets",
+    "tests.fixtures.verifying",
+    "tests.fixtures.generators",
+]

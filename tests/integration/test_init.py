@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import select
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.errors import Problems
@@ -20,7 +18,6 @@ from shardctl.provision.refusals import (
     ShardLost,
     TableShadowed,
 )
-from shardctl.state.cluster import SchemaTaken
 from shardctl.state.format import FormatTooNew
 from shardctl.state.lock import NodeLocked
 
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
     from shardctl.provision.plan import Change
     from tests.fixtures.fleets import Fleet
-    from tests.fixtures.servers import StartServer
 
 
 def told(changes: Iterable[Change]) -> list[tuple[str, str, str, tuple[int, ...], str | None]]:
@@ -352,167 +348,3 @@ def test_a_role_that_is_added_later_gets_what_is_there_and_what_comes(fleet_8: F
     finally:
         fleet_8.drop()
         fleet_8.role = first
-
-
-def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
-    fleet_8: Fleet, pg_server: StartServer
-) -> None:
-    fleet_8.servers = {"a": pg_server(), "b": fleet_8.servers["b"]}
-    with pytest.raises(ShardLost, match="node a: shards 0-3 were made here once"):
-        fleet_8.init()
-    with fleet_8.servers["a"].connect() as connection:
-        assert connection.execute(
-            "SELECT count(*) FROM pg_database WHERE datname = %s", (fleet_8.database,)
-        ).fetchone() == (0,)
-
-
-def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
-    fresh_fleet: Fleet,
-) -> None:
-    fresh_fleet.migration(
-        "0002_odd.sql", "DO $$ BEGIN ASSERT current_schema() <> 'shard6'; END $$;"
-    )
-    with pytest.raises(Problems) as refused:
-        fresh_fleet.init()
-    assert refused.value.exit_code == 3
-    for node in "ab":
-        assert fresh_fleet.query(node, "SELECT map_version FROM shardctl.cluster") == [(0,)]
-    assert fresh_fleet.query("a", "SELECT shard FROM shardctl.map ORDER BY 1") == [
-        (0,), (1,), (2,), (3,),
-    ]  # fmt: skip
-
-
-def test_the_nodes_lock_outlives_a_timeout_of_idle_sessions(fleet_8: Fleet) -> None:
-    from shardctl.provision.apply import take_lock
-
-    fleet_8.execute("a", f"ALTER DATABASE {fleet_8.database} SET idle_session_timeout = '100ms'")
-    topology = fleet_8.topology()
-    with take_lock(topology, topology.nodes["a"], command="init") as held:  # type: ignore[index]
-        with fleet_8.connect("a") as other:
-            # The server speaks first when it ends the session.
-            assert select.select([other.pgconn.socket], [], [], 5)[0]
-            with pytest.raises(psycopg.errors.IdleSessionTimeout):
-                other.execute("SELECT 1")
-        assert held.execute("SELECT 1").fetchone() == (1,)
-
-
-def test_a_role_that_may_not_create_is_told_in_the_dry_run(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE ROLE {fresh_fleet.role} LOGIN")
-    text = (
-        fresh_fleet.write()
-        .read_text()
-        .replace("app_roles: [", f"user: {fresh_fleet.role}\n  app_roles: [other, ")
-    )
-    fresh_fleet.file.write_text(text)
-    with fresh_fleet.servers["b"].connect() as connection:
-        connection.execute(f"CREATE ROLE {fresh_fleet.role} SUPERUSER LOGIN")
-    done = fresh_fleet.shardctl_as_written("init", "--dry-run")
-    assert done.returncode == 1
-    assert f"node a: {fresh_fleet.role} has no CREATEROLE, which creating role other" in done.stderr
-    assert f"node a: {fresh_fleet.role} has no CREATEDB, which creating database" in done.stderr
-    assert "node b" not in done.stderr
-
-
-def test_what_a_migration_revoked_stays_revoked(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_audit.sql", f"CREATE TABLE audit (n int); REVOKE ALL ON audit FROM {fleet_8.role};"
-    )
-    fleet_8.init()
-    fleet_8.execute("a", f"REVOKE UPDATE ON SEQUENCE shard1.next_id_block FROM {fleet_8.role}")
-    plan = fleet_8.init()
-    assert told(plan.changes()) == [("a", "grant", "shard", (1,), fleet_8.role)]
-    with fleet_8.connect("a", user=fleet_8.role) as connection:
-        assert connection.execute("SELECT shard1.next_id()").fetchone()
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("SELECT * FROM shard1.audit")
-
-
-def test_a_grant_that_has_no_effect_is_said(fresh_fleet: Fleet) -> None:
-    name, login = fresh_fleet.database, f"{fresh_fleet.role}_login"
-    for server in fresh_fleet.servers.values():
-        with server.connect() as connection:
-            connection.execute(f"CREATE ROLE {login} LOGIN")
-            connection.execute(f"CREATE ROLE {fresh_fleet.role} LOGIN")
-            connection.execute(f"CREATE DATABASE {name}")
-            connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM public")
-            connection.execute(f"GRANT CREATE, CONNECT ON DATABASE {name} TO {login}")
-    fresh_fleet.write()
-    text = fresh_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
-    fresh_fleet.file.write_text(text)
-    try:
-        done = fresh_fleet.shardctl_as_written("init")
-        assert done.returncode == 3
-        assert f"{fresh_fleet.role} could not be granted what applications need" in done.stderr
-        for node in "ab":
-            with fresh_fleet.servers[node].connect() as connection:
-                connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {fresh_fleet.role}")
-        assert fresh_fleet.shardctl_as_written("init").returncode == 0
-        assert "nothing to do" in fresh_fleet.shardctl_as_written("init").stdout
-    finally:
-        fresh_fleet.drop()
-        for server in fresh_fleet.servers.values():
-            with server.connect() as connection:
-                connection.execute(f"DROP ROLE {login}")
-
-
-def test_adopted_sequences_are_made_fit(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute(
-        "a",
-        "CREATE SCHEMA shard2; CREATE SEQUENCE shard2.next_id_block AS integer;"
-        "CREATE SEQUENCE shard2.next_id_seq MAXVALUE 1000 CACHE 50 CYCLE",
-    )
-    plan = fresh_fleet.init(adopt=True)
-    assert ("a", "replace", "sequence", (2,), None) in told(plan.changes())
-    assert fresh_fleet.query(
-        "a", "SELECT count(DISTINCT shard2.next_id()) FROM generate_series(1, 3000)"
-    ) == [(3000,)]
-    assert fresh_fleet.plan().changes() == []
-
-
-def test_functions_with_other_settings_are_replaced(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "ALTER FUNCTION shardctl.open_block_at RESET search_path")
-    fleet_8.execute("a", "ALTER FUNCTION shard1.next_id() SECURITY DEFINER")
-    plan = fleet_8.init()
-    assert told(plan.changes()) == [
-        ("a", "replace", "function", (), "shardctl.open_block_at"),
-        ("a", "replace", "next_id", (1,), None),
-    ]
-    assert fleet_8.plan().changes() == []
-
-
-def test_a_login_role_with_capitals_is_no_bug(fresh_fleet: Fleet) -> None:
-    login = f"Admin {fresh_fleet.role}"
-    for server in fresh_fleet.servers.values():
-        with server.connect() as connection:
-            connection.execute(f'CREATE ROLE "{login}" LOGIN CREATEDB CREATEROLE')
-    text = fresh_fleet.write().read_text()
-    fresh_fleet.file.write_text(text.replace("app_roles", f"user: '{login}'\n  app_roles"))
-    try:
-        done = fresh_fleet.shardctl_as_written("init")
-        assert done.returncode == 0, done.stderr
-        assert "nothing to do" in fresh_fleet.shardctl_as_written("init").stdout
-    finally:
-        fresh_fleet.drop()
-        for server in fresh_fleet.servers.values():
-            with server.connect() as connection:
-                connection.execute(f'DROP ROLE "{login}"')
-
-
-def test_somebody_elses_schema_of_shardctls_name_is_refused(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute("a", "CREATE SCHEMA shardctl")
-    with pytest.raises(SchemaTaken, match="schema `shardctl` that shardctl did not make"):
-        fresh_fleet.init()
-
-
-def test_a_role_that_may_not_look_is_an_error_and_no_bug(fleet_8: Fleet) -> None:
-    text = fleet_8.write().read_text()
-    fleet_8.file.write_text(text.replace("app_roles", f"user: {fleet_8.role}\n  app_roles"))
-    for command in ("init", "migrate", "verify"):
-        done = fleet_8.shardctl_as_written(command)
-        assert done.returncode == 1
-        assert "permission denied" in done.stderr + done.stdout
