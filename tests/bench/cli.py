@@ -63,17 +63,6 @@ for line in sys.stdin:
     print(f"{number}\\t{text}\\t{number >> 10 & 8191}\\t{number & 1023}")
 """
 
-# Starts a program, waits, and tells seconds and peak KB on standard error. A small process
-# has to do it: Linux counts to a program's peak what the one that forked it had.
-_WATCHER = """\
-import os, sys, time
-began = time.perf_counter()
-pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
-_, status, usage = os.wait4(pid, 0)
-print(time.perf_counter() - began, usage.ru_maxrss, file=sys.stderr)
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
 
 def one_id(scale: Scale) -> list[Row]:
     """Time `shardctl decode-id 1` against a typer program of one command that prints a line.
@@ -193,7 +182,7 @@ def _filter(argv: list[str | Path], source: Path, output: Path) -> tuple[float, 
         source.open("rb") as given,
         output.open("wb") as taken,
     ):
-        watcher = [sys.executable, "-I", "-S", "-c", _WATCHER, *map(str, argv)]
+        watcher = [sys.executable, "-I", "-S", "-c", fleet.WATCHER, *map(str, argv)]
         done = subprocess.run(
             watcher, cwd=empty, stdin=given, stdout=taken, stderr=subprocess.PIPE, check=False
         )

@@ -38,6 +38,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _ANY_PORT = 6100  # replaced by free ones before a server sees it
 
 
+# Starts a program, waits, and tells seconds and peak KB on standard error. A small process
+# has to do it: Linux counts to a program's peak what the one that forked it had.
+WATCHER = """\
+import os, sys, time
+began = time.perf_counter()
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(time.perf_counter() - began, usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """Running servers, on which clusters of any number of shards may be made in turn."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,15 +106,13 @@ def _enlarge_lock_tables(running: Fleet) -> None:
 
 def _verify(topology: Topology) -> tuple[float, int]:
     """Run the command; give its seconds and the kilobytes of its peak."""
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [fleet.SHARDCTL, "--topology", topology.path, "verify"], stdout=subprocess.DEVNULL
+    command: list[str | Path] = [fleet.SHARDCTL, "--topology", str(topology.path), "verify"]
+    watched: list[str | Path] = [sys.executable, "-c", fleet.WATCHER, *command]
+    done = subprocess.run(
+        watched, check=True, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"verify: exit code {process.returncode}")
-    return time.perf_counter() - began, usage.ru_maxrss
+    took, peak = done.stderr.split()[-2:]
+    return float(took), int(peak)
 
 
 def _query(running: Fleet) -> float:
