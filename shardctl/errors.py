@@ -8,6 +8,11 @@ these beside the code that raises them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class ShardctlError(Exception):
     """Base of everything that shardctl refuses or fails at; never a bug."""
@@ -44,6 +49,11 @@ class Interrupted(ShardctlError):
     """The operator stopped the command at a safe point."""
 
     exit_code = 130
+
+
+def together(errors: Sequence[ShardctlError]) -> ShardctlError:
+    """Give the one error there is, or all of them as Problems; there is at least one."""
+    return errors[0] if len(errors) == 1 else Problems(list(errors))
 
 
 class Problems(ShardctlError):

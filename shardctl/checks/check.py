@@ -26,6 +26,7 @@ class Place:
     """
 
     topology: Topology
+    migrations: Sequence[Migration]
     node: Node
     connection: Connection
     basics: Basics

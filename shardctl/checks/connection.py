@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
+from shardctl.postgres import OLDEST_MAJOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 NAME = "connection"
-OLDEST_VERSION = 14
 
 
 def unreachable(node: Node, error: NodeUnavailable) -> Finding:
@@ -49,13 +49,13 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 hint="give the primary's host and port in the topology",
                 node=name,
             )
-        if major < OLDEST_VERSION:
+        if major < OLDEST_MAJOR:
             yield Finding(
                 NAME,
                 "too_old",
                 Severity.error,
                 actual=f"PostgreSQL {basics.version}",
-                expected=f"PostgreSQL {OLDEST_VERSION} or newer",
+                expected=f"PostgreSQL {OLDEST_MAJOR} or newer",
                 hint="upgrade the server",
                 node=name,
             )

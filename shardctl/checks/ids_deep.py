@@ -14,7 +14,7 @@ from shardctl.checks import keys
 from shardctl.checks.ids_odd import Odd, Ruler
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import lock, migrations
+from shardctl.state import lock
 from shardctl.topology.keys import shard_of
 from shardctl.topology.model import ShardId
 
@@ -96,8 +96,7 @@ def scan(
 
 def _keys(place: Place) -> dict[Relation, str]:
     """Find the key columns that migrations and the topology name, in this node's shards."""
-    files = migrations.read(place.topology.database.migrations)
-    named = keys.of_cluster(place.topology, files)
+    named = keys.of_cluster(place.topology, place.migrations)
     rows = place.connection.execute(
         QUERIES["keys"],
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Problems, UsageError
+from shardctl.errors import UsageError, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +56,7 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
                 continue
             found[table] = _folded(column[2])
     if problems:
-        raise problems[0] if len(problems) == 1 else Problems(list(problems))
+        raise together(problems)
     return found
 
 

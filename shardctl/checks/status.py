@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shutil
 import time
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
+from shardctl.hosts import ports
 from shardctl.ids import times
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
@@ -365,9 +365,4 @@ def _is_here(host: str) -> bool:
     >>> [_is_here(host) for host in ("localhost", "::1", "/run/postgresql", "10.0.0.1", "db1")]
     [True, True, True, False, False]
     """
-    if host == "localhost" or host.startswith("/"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.startswith("/") or ports.is_loopback(host)

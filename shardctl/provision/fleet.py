@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost, reason_of
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
@@ -147,7 +147,7 @@ def _observe(topology: Topology, command: str) -> tuple[list[Observed], list[str
         else:
             raise error
     if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+        raise together(problems)
     return observed, notes
 
 

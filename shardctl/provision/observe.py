@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
 from shardctl.state import cluster, lock
 from shardctl.state.cluster import QUERIES as STATE
@@ -26,8 +26,6 @@ QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
 """Where to log in while the cluster's own database is not there yet."""
-
-OLDEST_VERSION = 14
 
 
 class NodeUnfit(ShardctlError):
@@ -158,11 +156,11 @@ def _observe_server(
 
 def check_version(node: str, number: int, version: str) -> None:
     """Refuse a server that is too old; `number` is its server_version_num."""
-    if number // 10_000 < OLDEST_VERSION:
+    if number // 10_000 < OLDEST_MAJOR:
         raise NodeUnfit(
             node,
             f"PostgreSQL {version} is too old",
-            hint=f"shardctl needs PostgreSQL {OLDEST_VERSION} or newer",
+            hint=f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",
         )
 
 

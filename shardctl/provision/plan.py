@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardctl.errors import Problems
+from shardctl.errors import together
 from shardctl.ids import generator
 from shardctl.provision.refusals import refusals
 
@@ -157,7 +157,7 @@ def plan(
     """
     problems = refusals(topology, observed, migrations, adopt=adopt)
     if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+        raise together(problems)
     plans = []
     version = max((o.state.map_version for o in observed if o.state), default=0) or 1
     for one in observed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -10,7 +9,7 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.errors import Problems, ShardctlError, Unfinished
-from shardctl.hosts import accounts
+from shardctl.hosts import accounts, ports
 from shardctl.postgres import binaries, connection
 from shardctl.postgres.control import Server
 from shardctl.sandbox import removal
@@ -184,7 +183,7 @@ def require_local(topology: Topology) -> None:
     """Raise Problems unless `up` can serve this topology."""
     errors: list[ShardctlError] = []
     for node in topology.nodes.values():
-        if not _loopback(node.host):
+        if not ports.is_loopback(node.host):
             errors.append(NotLocal(node.name, f"host {node.host} is not a loopback address"))
         elif node.ssh is not None:
             errors.append(NotLocal(node.name, "it is reached by ssh"))
@@ -199,17 +198,8 @@ def _local(topology: Topology) -> list[Node]:
     return [
         node
         for node in topology.nodes.values()
-        if _loopback(node.host) and node.ssh is None and node.data_directory is not None
+        if ports.is_loopback(node.host) and node.ssh is None and node.data_directory is not None
     ]
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _directory(node: Node) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Problems, UsageError
+from shardctl.errors import UsageError, together
 from shardctl.postgres import split
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read(folder: Path | None) -> tuple[Migration, ...]:
         if first.number == second.number
     ]
     if problems:
-        raise problems[0] if len(problems) == 1 else Problems(list(problems))
+        raise together(problems)
     return tuple(found)
 
 
