@@ -2,6 +2,7 @@
 
 pytest_plugins = [
     "tests.fixtures.servers",
+    "tests.fixtures.poolers",
     "tests.fixtures.fleets",
     "tests.fixtures.verifying",
     "tests.fixtures.generators",

@@ -14,8 +14,9 @@ import psycopg
 from shardctl import fanout
 from shardctl.hosts import ports
 from shardctl.ids import times
+from shardctl.libpq import reason_of
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, lock
 from shardctl.topology import names
 

@@ -16,7 +16,8 @@ from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
 from shardctl.errors import UsageError
-from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, lock, migrations
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def _route(topology: Topology, text: str, *, by_id: bool) -> Route:
 
 
 def _print(topology: Topology, found: list[tuple[str, Route]], output: Listing) -> None:
-    from shardctl.postgres.connection import dsn
+    from shardctl.libpq import dsn
 
     database = topology.database.name
     rows = []

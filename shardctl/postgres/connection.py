@@ -9,6 +9,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import ShardctlError
+from shardctl.libpq import LIVELINESS, reason_of
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Database, Node
@@ -16,15 +17,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[Any]
-
-_LIVELINESS: dict[str, str | int] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-"""For hosts that do not answer, or cease to; `database.options` overrides any of it."""
 
 _SETTINGS = {
     # Nothing of ours may depend on what a role or database has as its defaults.
@@ -62,11 +54,6 @@ class NodeLost(ShardctlError):
         self.node = node
 
 
-def dsn(host: str, port: int, dbname: str) -> str:
-    """Write a connection string for people and applications, without user or password."""
-    return make_conninfo("", host=host, port=port, dbname=dbname)
-
-
 def connect(
     node: Node,
     database: Database,
@@ -81,7 +68,7 @@ def connect(
     others can see who holds a lock. Raises NodeUnavailable.
     """
     settings = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
-    given: dict[str, str | int] = _LIVELINESS | dict(database.options)
+    given: dict[str, str | int] = LIVELINESS | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
     given |= {"options": f"{given.get('options', '')} {settings}", "client_encoding": "UTF8"}
@@ -104,18 +91,6 @@ def is_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and (
         state is None or state.startswith(("08", "57P"))
     )
-
-
-def reason_of(error: psycopg.Error) -> str:
-    """Give the one line of an error that says most."""
-    if error.diag.message_primary:
-        return error.diag.message_primary
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`
-    for line in lines:
-        if "failed: " in line:
-            return line.rsplit("failed: ", 1)[1].removeprefix("FATAL:").strip()
-    return lines[-1] if lines else type(error).__name__
 
 
 def _hint(reason: str) -> str:

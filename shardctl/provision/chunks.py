@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import Interrupted
+from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost, is_lost, reason_of
+from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named
 from shardctl.provision.plan import ShardWork

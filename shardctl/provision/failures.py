@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
-from shardctl.postgres.connection import NodeLost, is_lost, reason_of
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:

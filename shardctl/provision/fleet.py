@@ -11,7 +11,8 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost, reason_of
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
-from shardctl.postgres.connection import NodeUnavailable, connect, reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, lock
 from shardctl.state.cluster import QUERIES as STATE
 from shardctl.state.format import FORMAT, FormatTooNew

@@ -84,17 +84,27 @@ def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
 
 
 def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) -> Pooler:
+    config = _absolute(pooler.config, folder)
     return Pooler(
         name=name,
         host=pooler.host,
         port=pooler.port,
-        config=_absolute(pooler.config, folder),
-        databases_file=_path(pooler.databases_file, folder),
+        config=config,
+        databases_file=_path(pooler.databases_file, folder) or databases_file(config),
         admin_user=pooler.admin_user or user,
         aliases=tuple(pooler.aliases),
         os_user=pooler.os_user,
         ssh=_ssh(pooler.ssh, folder),
     )
+
+
+def databases_file(config: Path) -> Path:
+    """Name the file with the aliases where the topology names none.
+
+    >>> databases_file(Path("/etc/pgbouncer/pgbouncer.ini")).name
+    'pgbouncer.databases.ini'
+    """
+    return config.with_name(f"{config.stem}.databases.ini")
 
 
 def _ssh(ssh: SshSection | None, folder: Path) -> Ssh | None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl.topology import marks, placement, rules, wording
+from shardctl.topology import aliases, marks, placement, rules, wording
 from shardctl.topology.build import build
 from shardctl.topology.problems import (
     Finding,
@@ -89,6 +89,7 @@ def _findings(
     found += placement.ownership(data)
     found += placement.addresses(data)
     found += placement.directories(data, folder)
+    found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
         # A node or its shards were skipped: nobody knows what is missing.

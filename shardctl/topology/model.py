@@ -94,7 +94,8 @@ class Pooler:
     host: str
     port: int
     config: Path
-    databases_file: Path | None
+    databases_file: Path
+    """The included file with the aliases, which shardctl owns."""
     admin_user: str
     aliases: tuple[AliasKind, ...]
     os_user: str | None

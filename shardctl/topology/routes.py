@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
+from shardctl.topology import aliases as names
 from shardctl.topology import keys
 from shardctl.topology.model import ShardId
 
@@ -37,7 +38,10 @@ class Route:
 
 def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, str]:
     """Name the aliases of each kind under which a pooler may offer the shard."""
-    return {"node": f"{topology.database.name}_{node.name}", "shard": topology.schema(shard)}
+    return {
+        "node": names.of_node(topology.database.name, node.name),
+        "shard": topology.schema(shard),
+    }
 
 
 def of_shard(topology: Topology, shard: int) -> Route:
@@ -55,12 +59,12 @@ def of_key(topology: Topology, key: int) -> Route:
 
 
 def _route(topology: Topology, node: Node, shard: ShardId) -> Route:
-    names = aliases(topology, shard, node)
+    known = aliases(topology, shard, node)
     offered = {kind for pooler in topology.poolers.values() for kind in pooler.aliases}
     return Route(
         shard=shard,
         schema=topology.schema(shard),
         node=node,
-        aliases={kind: name for kind, name in names.items() if kind in offered},
-        poolers=tuple((p, names[p.aliases[0]]) for p in topology.poolers.values() if p.aliases),
+        aliases={kind: name for kind, name in known.items() if kind in offered},
+        poolers=tuple((p, known[p.aliases[0]]) for p in topology.poolers.values() if p.aliases),
     )

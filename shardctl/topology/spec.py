@@ -205,7 +205,9 @@ class PoolerSection(_Section):
     port: Port = Field(description="the port of the pooler")
     config: LocalPath = Field(description="its configuration file")
     databases_file: LocalPath | None = Field(
-        default=None, description="the included file that shardctl owns, where not the whole"
+        default=None,
+        description="the file with the aliases that shardctl writes and the configuration"
+        " includes; pgbouncer.databases.ini beside pgbouncer.ini when left out",
     )
     admin_user: Name | None = Field(
         default=None, description="whom the admin console knows; database.user when left out"

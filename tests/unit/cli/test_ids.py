@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TOPOLOGY = """\
 cluster: photos
-shards: {count: 8, schema: 'sh"ard {id}'}
+shards: {count: 8, schema: 'sh-ard.{id}'}
 database: {name: app}
 nodes:
   a: {host: 127.0.0.1, port: 6101, shards: 0-3}
@@ -95,7 +95,7 @@ def test_a_negative_id_is_no_option() -> None:
 @pytest.mark.usefixtures("there")
 def test_with_a_topology_schema_and_node_are_told() -> None:
     done = shardctl("decode-id", IN_SHARD_5, "-o", "json")
-    assert json.loads(done.stdout)["schema"] == 'sh"ard 5'
+    assert json.loads(done.stdout)["schema"] == "sh-ard.5"
     assert json.loads(done.stdout)["node"] == "b"
 
 
@@ -147,12 +147,12 @@ def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
     assert json.loads(done.stdout) == {
         "key": "31341",
         "shard": 5,
-        "schema": 'sh"ard 5',
+        "schema": "sh-ard.5",
         "node": "b",
-        "aliases": {"node": "app_b", "shard": 'sh"ard 5'},
+        "aliases": {"node": "app_b", "shard": "sh-ard.5"},
         "dsn": {
             "node": "host=::1 port=6102 dbname=app",
-            "poolers": {"p1": "host=127.0.0.1 port=6100 dbname='sh\"ard 5'"},
+            "poolers": {"p1": "host=127.0.0.1 port=6100 dbname=sh-ard.5"},
         },
     }
 

@@ -1,0 +1,36 @@
+"""What every session needs of libpq, with nodes and with poolers: liveliness and error texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+if TYPE_CHECKING:
+    import psycopg
+
+LIVELINESS: dict[str, str | int] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""For hosts that do not answer, or cease to; `database.options` overrides any of it."""
+
+
+def dsn(host: str, port: int, dbname: str) -> str:
+    """Write a connection string for people and applications, without user or password."""
+    return make_conninfo("", host=host, port=port, dbname=dbname)
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """Give the one line of an error that says most."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`
+    for line in lines:
+        if "failed: " in line:
+            return line.rsplit("failed: ", 1)[1].removeprefix("FATAL:").strip()
+    return lines[-1] if lines else type(error).__name__

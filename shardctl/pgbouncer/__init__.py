@@ -1,0 +1,1 @@
+"""Poolers: what they offer, their admin console, the file that shardctl owns, the guard."""

@@ -1,0 +1,136 @@
+"""Many commands on many consoles at once, in one thread: what a cutover's pauses need."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardctl.pgbouncer.console import CommandRefused, PoolerLost, pause_command, resume_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from shardctl.errors import ShardctlError
+    from shardctl.pgbouncer.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What became of one pooler's aliases; `seconds` is when each was answered, from the begin.
+
+    `waiting` were asked or were to be asked and have no answer yet: a PAUSE among them may
+    hold later, or never.
+    """
+
+    seconds: Mapping[str, float]
+    refused: Mapping[str, ShardctlError]
+    waiting: tuple[str, ...]
+
+
+def pause(
+    poolers: Sequence[tuple[Sequence[Console], Iterable[str]]], *, seconds: float
+) -> list[Answers]:
+    """Pause aliases on poolers, each over its consoles, and wait at most `seconds`.
+
+    An alias in `Answers.seconds` is paused and no transaction of it runs. A transaction that
+    goes on holds up one console; the aliases behind it go to the others. Consoles whose
+    command was not answered are closed; `resume` needs others then.
+    """
+    return _run(poolers, pause_command, seconds=seconds)
+
+
+def resume(
+    poolers: Sequence[tuple[Sequence[Console], Iterable[str]]], *, seconds: float
+) -> list[Answers]:
+    """Resume aliases as `pause` pauses them; one that was not paused counts as resumed."""
+    found = _run(poolers, resume_command, seconds=seconds)
+    return [_tolerant(answers) for answers in found]
+
+
+def _tolerant(answers: Answers) -> Answers:
+    harmless = {
+        a for a, e in answers.refused.items() if isinstance(e, CommandRefused) and e.not_paused
+    }
+    return Answers(
+        {**answers.seconds, **dict.fromkeys(harmless, 0.0)},
+        {a: e for a, e in answers.refused.items() if a not in harmless},
+        answers.waiting,
+    )
+
+
+def _run(
+    poolers: Sequence[tuple[Sequence[Console], Iterable[str]]],
+    command: Callable[[str], str],
+    *,
+    seconds: float,
+) -> list[Answers]:
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        jobs = [_Job(selector, command, deque(aliases)) for _, aliases in poolers]
+        for job, (consoles, _) in zip(jobs, poolers, strict=True):
+            for console in consoles:
+                job.begin(console)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            ready = selector.select(left) if left > 0 else []
+            if not ready:
+                break
+            for key, _ in ready:
+                console, job = key.data
+                job.take(console)
+    for job in jobs:
+        for console in job.running:
+            console.close()  # its answer may yet come, and would be taken for another's
+    return [Answers(job.seconds, job.refused, (*job.running.values(), *job.todo)) for job in jobs]
+
+
+@dataclass(slots=True)
+class _Job:
+    """The aliases of one pooler that are still to be asked about, and what came of the others."""
+
+    selector: selectors.BaseSelector
+    command: Callable[[str], str]
+    todo: deque[str]
+    began: float = field(default_factory=time.monotonic)
+    running: dict[Console, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, ShardctlError] = field(default_factory=dict)
+
+    def begin(self, console: Console) -> None:
+        """Send the first command over a console, if there is one left."""
+        if self.todo:
+            self.selector.register(console, selectors.EVENT_READ, (console, self))
+            self._send(console)
+
+    def take(self, console: Console) -> None:
+        """Take what has arrived, and when the answer is whole, send the next command."""
+        try:
+            if not console.ready():
+                return
+            console.answer()
+        except CommandRefused as error:
+            self.refused[self.running.pop(console)] = error
+        except PoolerLost as error:
+            self._broken(console, error)
+            return
+        else:
+            self.seconds[self.running.pop(console)] = time.monotonic() - self.began
+        if self.todo:
+            self._send(console)
+        else:
+            self.selector.unregister(console)
+
+    def _send(self, console: Console) -> None:
+        alias = self.running[console] = self.todo.popleft()
+        try:
+            console.send(self.command(alias))
+        except PoolerLost as error:
+            self._broken(console, error)
+
+    def _broken(self, console: Console, error: PoolerLost) -> None:
+        """Tell of the alias that was asked about; the others go over the other consoles."""
+        self.refused[self.running.pop(console)] = error
+        self.selector.unregister(console)

@@ -1,0 +1,288 @@
+"""A pooler's admin console: one command at a time, each with a deadline."""
+
+from __future__ import annotations
+
+import logging
+import re
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
+
+from shardctl.errors import ShardctlError
+from shardctl.ids.generator import quote_identifier
+from shardctl.libpq import LIVELINESS, reason_of
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Database, Pooler
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, str | None]
+"""One row of an answer by column name; versions of PgBouncer have other columns."""
+
+DEADLINE = 10.0
+"""Seconds for a command that has nothing to wait for."""
+
+_NOT_FOR_POOLERS = frozenset(
+    {"options", "target_session_attrs", "client_encoding", "replication", "load_balance_hosts"}
+)
+"""Keywords of libpq that speak to PostgreSQL, or that would make libpq ask it something."""
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+class PoolerUnavailable(ShardctlError):
+    """A pooler's console cannot be logged in to; `reason` is libpq's or PgBouncer's last word."""
+
+    def __init__(self, pooler: Pooler, reason: str) -> None:
+        super().__init__(
+            f"pooler {pooler.name} ({pooler.host}:{pooler.port}): {reason}",
+            hint=_hint(pooler, reason),
+        )
+        self.pooler = pooler.name
+        self.reason = reason
+
+
+class PoolerLost(ShardctlError):
+    """The session with a console broke off, or an answer did not come in time."""
+
+    exit_code = 3
+
+    def __init__(self, pooler: str, command: str, reason: str) -> None:
+        super().__init__(
+            f"pooler {pooler}: {command}: {reason}",
+            hint="see whether the pooler runs and what its log says, then run the command again",
+        )
+        self.pooler = pooler
+        self.command = command
+
+
+class CommandRefused(ShardctlError):
+    """A command that the console answered with an error."""
+
+    def __init__(self, pooler: str, command: str, reason: str) -> None:
+        super().__init__(
+            f"pooler {pooler}: {command}: {reason}", hint="see the pooler's log for more"
+        )
+        self.pooler = pooler
+        self.command = command
+        self.reason = reason
+
+    @property
+    def not_paused(self) -> bool:
+        """Whether the command was RESUME of an alias that was not paused."""
+        return "is not paused" in self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A database as SHOW DATABASES tells of it."""
+
+    name: str
+    host: str | None
+    port: int
+    dbname: str
+    paused: bool
+    disabled: bool
+
+
+class Console:
+    """A session with the admin console of one pooler; close it, or use it in a `with`.
+
+    A command that waits (PAUSE) keeps the session, so whoever wants several at once opens
+    several. After an error of the session it is of no more use.
+    """
+
+    def __init__(self, pooler: Pooler, database: Database, *, purpose: str) -> None:
+        """Log in; raises PoolerUnavailable."""
+        self.pooler = pooler.name
+        try:
+            self._session = psycopg.connect(
+                conninfo(pooler, database, purpose=purpose), autocommit=True
+            )
+        except psycopg.Error as error:  # also a keyword with a value that libpq does not take
+            raise PoolerUnavailable(pooler, reason_of(error)) from error
+        self._pq = self._session.pgconn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def fileno(self) -> int:
+        """Give the socket, for `select`."""
+        return self._pq.socket
+
+    def execute(self, command: str, *, seconds: float = DEADLINE) -> list[Row]:
+        """Send a command and wait for its answer; raises CommandRefused and PoolerLost."""
+        self.send(command)
+        deadline = time.monotonic() + seconds
+        while not self.ready():
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self], [], [], left)[0]:
+                self.close()  # the answer may yet come, and would be taken for another's
+                raise PoolerLost(self.pooler, command, f"no answer within {seconds:g} s")
+        return self.answer()
+
+    def send(self, command: str) -> None:
+        """Begin a command; the simple protocol is the only one that the console speaks."""
+        self._command = command
+        try:
+            self._pq.send_query(command.encode())
+        except psycopg.OperationalError as error:
+            raise PoolerLost(self.pooler, command, reason_of(error)) from error
+
+    def ready(self) -> bool:
+        """Take what has arrived, and tell whether the answer is whole; raises PoolerLost."""
+        try:
+            self._pq.consume_input()
+        except psycopg.OperationalError as error:
+            raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
+        return not self._pq.is_busy()
+
+    def answer(self) -> list[Row]:
+        """Give the rows of a whole answer; raises CommandRefused and PoolerLost."""
+        rows: list[Row] = []
+        problem: str | None = None
+        while (result := self._pq.get_result()) is not None:
+            if result.status == ExecStatus.TUPLES_OK:
+                names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+                for number in range(result.ntuples):
+                    values = (result.get_value(number, i) for i in range(result.nfields))
+                    texts = (None if v is None else v.decode(errors="replace") for v in values)
+                    rows.append(dict(zip(names, texts, strict=True)))
+            elif result.status != ExecStatus.COMMAND_OK:
+                problem = result.error_message.decode(errors="replace").strip()
+        if problem is not None:
+            reason = problem.splitlines()[0].removeprefix("ERROR:").strip()
+            if self._pq.status != psycopg.pq.ConnStatus.OK:
+                raise PoolerLost(self.pooler, self._command, reason)
+            raise CommandRefused(self.pooler, self._command, reason)
+        logger.debug("pooler %s: %s", self.pooler, self._command)
+        return rows
+
+    def pause(self, alias: str, *, seconds: float) -> None:
+        """Pause an alias; the answer is the proof that no transaction of it runs.
+
+        Raises PoolerLost when transactions did not end in time; the alias is paused then, and
+        stays so until somebody resumes it over another session.
+        """
+        self.execute(pause_command(alias), seconds=seconds)
+
+    def resume(self, alias: str) -> bool:
+        """Resume an alias; tell whether it was paused."""
+        try:
+            self.execute(resume_command(alias))
+        except CommandRefused as error:
+            if error.not_paused:
+                return False
+            raise
+        return True
+
+    def reload(self) -> None:
+        """Let the pooler read its files again.
+
+        PgBouncer before 1.25 answers the same when it could not: `databases` is the proof.
+        """
+        self.execute("RELOAD", seconds=60)
+
+    def databases(self) -> dict[str, Alias]:
+        """Tell what the pooler offers, by alias; its own console is left out."""
+        found: dict[str, Alias] = {}
+        for row in self.execute("SHOW DATABASES"):
+            one = Alias(
+                name=_text(row, "name"),
+                host=row["host"],
+                port=int(_text(row, "port")),
+                dbname=_text(row, "database"),
+                paused=row["paused"] == "1",
+                disabled=row["disabled"] == "1",
+            )
+            if one.name != "pgbouncer":
+                found[one.name] = one
+        return found
+
+    def pools(self) -> list[Row]:
+        """Tell of every pool, as SHOW POOLS does; the console's own is left out."""
+        return [row for row in self.execute("SHOW POOLS") if row["database"] != "pgbouncer"]
+
+    def servers(self) -> list[Row]:
+        """Tell of every connection to a node, as SHOW SERVERS does."""
+        return self.execute("SHOW SERVERS")
+
+    def clients(self) -> list[Row]:
+        """Tell of every client but those of the console, as SHOW CLIENTS does."""
+        return [row for row in self.execute("SHOW CLIENTS") if row["database"] != "pgbouncer"]
+
+    def config(self) -> dict[str, str]:
+        """Give the parameters in force."""
+        return {_text(row, "key"): row["value"] or "" for row in self.execute("SHOW CONFIG")}
+
+    def version(self) -> str:
+        """Give PgBouncer's version, such as 1.18.0; raises CommandRefused for another program."""
+        (row,) = self.execute("SHOW VERSION")
+        said = row.get("version") or ""
+        found = _VERSION.search(said)
+        if found is None:
+            raise CommandRefused(self.pooler, "SHOW VERSION", f"{said!r} is no PgBouncer's answer")
+        return found[0]
+
+    def resolved(self) -> dict[str, tuple[str, ...]]:
+        """Give the addresses that the pooler knows for the names of hosts."""
+        rows = self.execute("SHOW DNS_HOSTS")
+        return {
+            _text(row, "hostname"): tuple((row["addrs"] or "").replace(",", " ").split())
+            for row in rows
+        }
+
+
+def conninfo(pooler: Pooler, database: Database, *, purpose: str) -> str:
+    """Write libpq's connection string for the console; it never has a password."""
+    given: dict[str, str | int] = dict(LIVELINESS)
+    given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
+    given |= {"host": pooler.host, "port": pooler.port, "user": pooler.admin_user}
+    given |= {"dbname": "pgbouncer", "application_name": purpose}
+    return make_conninfo("", **given)
+
+
+def pause_command(alias: str) -> str:
+    """Write the command that pauses an alias.
+
+    >>> pause_command("shard2")
+    'PAUSE "shard2"'
+    """
+    return f"PAUSE {quote_identifier(alias)}"
+
+
+def resume_command(alias: str) -> str:
+    """Write the command that resumes an alias."""
+    return f"RESUME {quote_identifier(alias)}"
+
+
+def _text(row: Row, column: str) -> str:
+    return row[column] or ""
+
+
+def _hint(pooler: Pooler, reason: str) -> str:
+    """Say what to do; the texts are the only source, so this is a guess from English ones."""
+    if "password" in reason or "SASL" in reason or "authentication" in reason:
+        return (
+            f"put {pooler.admin_user}'s password for database pgbouncer into ~/.pgpass "
+            "(or PGPASSFILE), and the user into the pooler's auth_file"
+        )
+    if "not allowed" in reason:
+        return f"add {pooler.admin_user} to admin_users of the pooler, or name another admin_user"
+    if "refused" in reason or "No such file" in reason:
+        return "check host and port, and that PgBouncer runs there (`shardctl sandbox up`?)"
+    if "timeout" in reason or "timed out" in reason:
+        return "check host and port, the network between, and whether the pooler hangs"
+    return "check the pooler's host and port and admin_user in the topology"

@@ -1,0 +1,216 @@
+"""PgBouncer's files as text: the aliases that shardctl owns, and the whole of a sandbox's."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.ids.generator import quote_identifier
+from shardctl.topology import aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import jinja2
+
+    from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]+")
+_LINE_ENDS = re.compile(r"[\0\r\n]")
+_CHECKSUM = re.compile(r"^; checksum: ([0-9a-f]*)$", re.MULTILINE)
+_CLUSTER = re.compile(r"^; cluster: (.+)$", re.MULTILINE)
+_VERSION = re.compile(r"^; map version: ([0-9]+)$", re.MULTILINE)
+_HEADER_LINES = 8
+
+
+class ValueRefused(ShardctlError):
+    """A value that PgBouncer's file cannot hold without becoming something else."""
+
+    def __init__(self, value: str, why: str) -> None:
+        super().__init__(
+            f"{value!r} cannot stand in PgBouncer's configuration: {why}",
+            hint="name it otherwise in the topology",
+        )
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One alias and where it leads; `shards` are all that can be reached through it."""
+
+    alias: str
+    node: NodeName
+    shards: tuple[ShardId, ...]
+    host: str
+    port: int
+    dbname: str
+    connect_query: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the head of a file says; `edited` when the text is not what shardctl wrote."""
+
+    cluster: str
+    map_version: int
+    edited: bool
+
+
+def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
+    """List what a pooler should offer: an alias a node, then an alias a shard, as it is told to.
+
+    Nodes without shards have theirs, too, so that no client's alias comes or goes with a move.
+    """
+    found: list[Entry] = []
+    if "node" in pooler.aliases:
+        for node in topology.nodes.values():
+            alias = aliases.of_node(topology.database.name, node.name)
+            found.append(
+                Entry(
+                    alias, node.name, node.shards, node.pooler_host, node.port,
+                    topology.database.name, None,
+                )
+            )  # fmt: skip
+    if "shard" in pooler.aliases:
+        owners = topology.owners()
+        for shard in sorted(owners):
+            node = topology.nodes[owners[shard]]
+            found.append(
+                Entry(
+                    topology.schema(shard), node.name, (shard,), node.pooler_host, node.port,
+                    topology.database.name, _search_path(topology.schema(shard)),
+                )
+            )  # fmt: skip
+    return found
+
+
+def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
+    """Write the file of a pooler's aliases; raises ValueRefused.
+
+    The same values give the same text, to the byte.
+    """
+    return _sealed(
+        "databases.ini.j2",
+        pooler=pooler.name,
+        cluster=topology.cluster,
+        map_version=map_version,
+        entries=entries(topology, pooler),
+    )
+
+
+def configuration(
+    topology: Topology, pooler: Pooler, *, auth_file: Path, log_file: Path, pid_file: Path
+) -> str:
+    """Write the whole pgbouncer.ini of a pooler of this machine; raises ValueRefused."""
+    return _sealed(
+        "pgbouncer.ini.j2",
+        pooler=pooler.name,
+        cluster=topology.cluster,
+        host=pooler.host,
+        port=pooler.port,
+        auth_file=auth_file,
+        admin_user=pooler.admin_user,
+        log_file=log_file,
+        pid_file=pid_file,
+        databases_file=pooler.databases_file,
+    )
+
+
+def users(names: Sequence[str]) -> str:
+    """Write the file of users who log in without a password.
+
+    >>> print(users(["app", "postgres"]), end="")
+    "app" ""
+    "postgres" ""
+    """
+    return "".join(f'{quote_identifier(_one_line(name))} ""\n' for name in names)
+
+
+def header(text: str) -> Header | None:
+    """Read the head of a file of aliases; None where shardctl did not write it."""
+    head = "\n".join(text.split("\n", _HEADER_LINES)[:_HEADER_LINES])
+    cluster, version, checksum = (e.search(head) for e in (_CLUSTER, _VERSION, _CHECKSUM))
+    if cluster is None or version is None or checksum is None:
+        return None
+    return Header(cluster[1], int(version[1]), edited=is_edited(text))
+
+
+def is_edited(text: str) -> bool:
+    """Tell whether a text is not what shardctl wrote, by its checksum."""
+    found = _CHECKSUM.search(text)
+    return found is None or found[1] != _digest(_seal(text, ""))
+
+
+def _search_path(schema: str) -> str:
+    return f"SET search_path TO {quote_identifier(schema)}"
+
+
+def _sealed(template: str, **values: object) -> str:
+    """Render a template, and put the checksum of the text without it into it."""
+    text = _environment().get_template(template).render(checksum="", **values)
+    return _seal(text, _digest(text))
+
+
+def _seal(text: str, checksum: str) -> str:
+    return _CHECKSUM.sub(f"; checksum: {checksum}", text, count=1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415  # only what renders needs it
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("shardctl"),
+        autoescape=False,  # noqa: S701  # no HTML; each value passes one of the filters below
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_one_line,
+    )
+    environment.filters |= {"value": _value, "whole": _whole, "user": _user}
+    return environment
+
+
+def _one_line(value: object) -> str:
+    """Refuse what would end the line."""
+    text = str(value)
+    if _LINE_ENDS.search(text):
+        raise ValueRefused(text, "it has a line break or a zero byte")
+    return text
+
+
+def _value(value: object) -> str:
+    """Quote one value of a connection string.
+
+    >>> print(_value("app"), _value("it's"))
+    app 'it''s'
+    """
+    text = _one_line(value)
+    if not text:
+        raise ValueRefused(text, "it is empty")
+    return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "''") + "'"
+
+
+def _whole(value: object) -> str:
+    """Pass a value that reaches to the end of its line, where blanks at its ends would be lost."""
+    text = _one_line(value)
+    if text != text.strip() or not text:
+        raise ValueRefused(text, "it is empty, or begins or ends with a blank")
+    return text
+
+
+def _user(value: object) -> str:
+    """Pass one name of a list of users, which has no quotes."""
+    text = _whole(value)
+    if re.search(r"[\s,]", text):
+        raise ValueRefused(text, "it would be two names in a list")
+    return text
