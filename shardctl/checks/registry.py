@@ -13,6 +13,7 @@ from shardctl.checks import (
     leftovers,
     map,  # noqa: A004  # the check's name
     migrations,
+    poolers,
     settings,
     structure,
 )
@@ -33,5 +34,6 @@ CHECKS: dict[str, Check] = {
         clock.CHECK,
         leftovers.CHECK,
         settings.CHECK,
+        poolers.CHECK,
     )
 }

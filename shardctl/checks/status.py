@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
+from shardctl.checks import status_poolers
 from shardctl.hosts import ports
 from shardctl.ids import times
 from shardctl.libpq import reason_of
@@ -23,6 +24,7 @@ from shardctl.topology import names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from shardctl.checks.status_poolers import PoolerStatus
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
@@ -166,6 +168,7 @@ class Status:
     cluster: str
     time: datetime
     nodes: tuple[NodeStatus, ...]
+    poolers: tuple[PoolerStatus, ...] = ()
 
     @property
     def map_version(self) -> int | None:
@@ -180,7 +183,7 @@ class Status:
             "time": times.render(int(self.time.timestamp() * 1000)),
             "map_version": self.map_version,
             "nodes": [node.as_json() for node in self.nodes],
-            "poolers": [],
+            "poolers": [pooler.as_json() for pooler in self.poolers],
             "moves": [],
         }
 
@@ -234,7 +237,7 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
     finally:
         for session in sessions.values():
             session.close()
-    return Status(topology.cluster, now, nodes)
+    return Status(topology.cluster, now, nodes, status_poolers.observe(topology))
 
 
 def _all(outcomes: Iterable[fanout.Outcome[Any, NodeStatus]]) -> tuple[NodeStatus, ...]:
@@ -351,19 +354,10 @@ def disk_of(node: Node) -> Disk | None:
     It is known where the file gives the directory, the host is this machine, and the node
     is not reached by ssh. Other tablespaces, and a WAL directory elsewhere, are not looked at.
     """
-    if node.data_directory is None or node.ssh is not None or not _is_here(node.host):
+    if node.data_directory is None or node.ssh is not None or not ports.is_here(node.host):
         return None
     try:
         usage = shutil.disk_usage(node.data_directory)
     except OSError:
         return None
     return Disk(free_bytes=usage.free, total_bytes=usage.total)
-
-
-def _is_here(host: str) -> bool:
-    """Tell whether `host` is this machine: a loopback address, or a socket's directory.
-
-    >>> [_is_here(host) for host in ("localhost", "::1", "/run/postgresql", "10.0.0.1", "db1")]
-    [True, True, True, False, False]
-    """
-    return host.startswith("/") or ports.is_loopback(host)

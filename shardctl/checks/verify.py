@@ -11,7 +11,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity, keys
+from shardctl.checks import connection, identity, keys, poolers
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.checks.basics import Basics
+    from shardctl.checks.poolers import Looked
     from shardctl.fanout import Progress
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, PoolerName, Topology
 
 _WIDTH = 16
 
@@ -106,6 +107,12 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
         ),
         width=_WIDTH,
     )
+    pooled: dict[PoolerName, Looked] = {}
+    if any(check.name == poolers.NAME for check in chosen):
+        asked = fanout.run(
+            topology.poolers.values(), lambda one: poolers.look(topology, one), width=_WIDTH
+        )
+        pooled = {outcome.item.name: outcome.result() for outcome in asked}
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
     basics = {name: one.basics for name, one in looked.items() if one.basics is not None}
     strangers = identity.strangers(topology, basics)
@@ -119,6 +126,7 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
             basics=basics if of_all else known,
             seen={n: looked[n].seen[check.name] for n in known if check.name in looked[n].seen},
             deep=deep,
+            poolers=pooled,
         )
         findings += check.judge(view)
     if names:
@@ -133,7 +141,7 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
         findings=tuple(findings),
         nodes=len(known),
         shards=sum(len(one.live(topology, topology.nodes[n])) for n, one in known.items()),
-        poolers=0,
+        poolers=sum(one.error is None for one in pooled.values()),
         elapsed_ms=round((time.monotonic() - began) * 1000),
     )
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "migrate": "shardctl.cli.migrate",
     "verify": "shardctl.cli.verify",
     "status": "shardctl.cli.status",
+    "pgbouncer": "shardctl.cli.pgbouncer",
     "route": "shardctl.cli.route",
     "decode-id": "shardctl.cli.decode_id",
     "encode-id": "shardctl.cli.encode_id",

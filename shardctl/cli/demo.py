@@ -26,18 +26,21 @@ def demo(
 ) -> None:
     """Show the whole story on a throw-away fleet of real local servers.
 
-    Starts PostgreSQL servers in a temporary directory, makes them a fleet from the example's
-    topology.yaml, writes rows into every shard, decodes an id, routes it back to its row, and has
-    everything verified.
+    Starts PostgreSQL and PgBouncer in a temporary directory, makes them a fleet from the example's
+    topology.yaml, writes rows into every shard through PgBouncer, decodes an id, routes it back
+    to its row, and has everything verified. Without PgBouncer it says so and goes on.
     """
     from shardctl.checks.status import observe
     from shardctl.cli import log, status
     from shardctl.cli import verify as verification
     from shardctl.cli.progress import bars
     from shardctl.demo.tour import Tour, verify
+    from shardctl.sandbox import poolers
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
+    if not poolers.available():
+        say(f"note: {poolers.WITHOUT} it")
     with bars() as progress, Tour(progress, keep=keep) as tour:
         steps = list(tour.run())
         report = verify(tour.topology, progress)
@@ -56,15 +59,22 @@ def demo(
 
 
 def _tell_how_to_connect(topology: Topology) -> None:
+    from shardctl.topology import routes
+
     database = topology.database
-    node = topology.owning()[0]
-    schema = topology.schema(node.shards[0])
+    route = routes.of_shard(topology, 0)
+    if route.poolers:
+        pooler, alias = route.poolers[0]
+        login = f"-h {pooler.host} -p {pooler.port} -U {database.app_roles[0]} {alias}"
+        table = "photos_by_user"
+    else:
+        login = f"-h {route.node.host} -p {route.node.port} -U {database.user} {database.name}"
+        table = f"{route.schema}.photos_by_user"
     say(f"""
 The servers are up. Look around:
   export SHARDCTL_TOPOLOGY={topology.path}
   shardctl sandbox status
   shardctl route 31341
-  psql -h {node.host} -p {node.port} -U {database.user} {database.name} \\
-       -c 'TABLE {schema}.photos_by_user LIMIT 5'
+  psql {login} -c 'TABLE {table} LIMIT 5'
 Stop and delete them:
   shardctl sandbox down --delete --yes && rm -r {topology.path.parent}""")

@@ -32,6 +32,9 @@ def init(
         bool,
         typer.Option("--adopt", help="Take over schemas that shardctl did not make."),
     ] = False,
+    without_poolers: Annotated[
+        bool, typer.Option("--without-poolers", help="Leave the poolers as they are.")
+    ] = False,
     jobs: JobsOption = 4,
     lock_timeout: LockTimeoutOption = 2000,
     attempts: AttemptsOption = 10,
@@ -39,7 +42,8 @@ def init(
     """Bring the fleet to what the topology says; a second run changes nothing.
 
     Makes what is missing: database and roles, schema `shardctl`, and for each shard its
-    schema, sequences, next_id(), grants and migrations; then the map. Shows the plan first.
+    schema, sequences, next_id(), grants and migrations; then the map; at last the aliases that
+    the poolers offer. Shows the plan first.
     Killed at any moment and run again, it completes (but for a migration that asks for no
     transaction: what its statements did stays done). It never gives a shard to another node
     than the databases say, and never touches a schema that it did not make (but see --adopt).
@@ -54,5 +58,8 @@ def init(
         adopt=adopt,
     )
     provision.run(
-        lambda: plan_init(load_topology(ctx), adopt=adopt), options, output, dry_run=dry_run
+        lambda: plan_init(load_topology(ctx), adopt=adopt, poolers=not without_poolers),
+        options,
+        output,
+        dry_run=dry_run,
     )

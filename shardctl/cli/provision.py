@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shardctl.cli.options import Report
-from shardctl.cli.output import always_json, print_json, print_table, say
+from shardctl.cli.output import always_json, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,17 +26,20 @@ def run(
     began = time.monotonic()
     with always_json(output):
         plan = make_plan()
-        for note in plan.notes:
+        for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
             say(f"note: {note}")
         show(plan, output)
-    if dry_run or not plan.nodes:
+    if dry_run or not plan.changes():
         return
     with bars() as progress:
         carry_out(plan, options, progress)
     shards = {shard for change in plan.changes() for shard in change.shards}
-    what = f"{len(shards)} shards" if shards else f"{len(plan.changes())} changes"
+    what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
     took = time.monotonic() - began
-    say(f"done: {what} on {len(plan.nodes)} nodes in {took:.1f} s")
+    poolers = len(plan.poolers.changes()) if plan.poolers else 0
+    where = [plural(len(plan.nodes), "node")] if plan.nodes else []
+    where += [plural(poolers, "pooler")] if poolers else []
+    say(f"done: {what} on {' and '.join(where)} in {took:.1f} s")
 
 
 def show(plan: FleetPlan, output: Report) -> None:
@@ -56,19 +59,23 @@ def show(plan: FleetPlan, output: Report) -> None:
         return
     if not changes:
         topology = plan.topology
+        poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""
         print(
             f"nothing to do: {topology.shard_count} shards on "
-            f"{len(topology.owning())} nodes are as the topology says"
+            f"{len(topology.owning())} nodes{poolers} are as the topology says"
         )
         return
-    print_table(("node", "action", "what", "name", "shards"), _rows(changes))
+    print_table(("where", "action", "what", "name", "shards"), _rows(changes))
 
 
 def _rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
     """Give a line for each change, and one for all functions that are made together."""
     from shardctl.topology import ranges
 
-    for (node, action, kind), same in groupby(changes, lambda c: (c.node, c.action, c.kind)):
+    def key(change: Change) -> tuple[str, str, str]:
+        return str(change.pooler or change.node), change.action, change.kind
+
+    for (node, action, kind), same in groupby(changes, key):
         lines = list(same)
         if kind == "function" and len(lines) > 1:
             yield node, action, kind, f"shardctl.* ({len(lines)})", ""

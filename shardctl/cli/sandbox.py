@@ -14,8 +14,10 @@ from shardctl.cli.progress import bars
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shardctl.postgres.control import Foreseen
+    from shardctl.sandbox.poolers import PoolerDown, PoolerState, PoolerUp
     from shardctl.sandbox.servers import Down, State, Up
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Node, Pooler, Topology
 
 app = command_app(
     help="Run the nodes of a topology as real servers on this machine.",
@@ -29,7 +31,7 @@ FORESEEN = {
     "up": "is up",
 }
 DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloaded"}
-STATUS = ("node", "address", "state", "version", "pid", "data directory")
+STATUS = ("server", "address", "state", "version", "pid", "data directory")
 
 
 @app.command()
@@ -63,32 +65,40 @@ def up(
     dry_run: DryRunOption = False,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; up never asks
 ) -> None:
-    """Start a server for every node that owns shards; a second run starts what is missing.
+    """Start a server for every node that owns shards, and every pooler; a second run the missing.
 
-    Makes data directories where there are none. The servers outlive the command.
+    Makes data directories where there are none. The servers outlive the command. Where this
+    machine has no PgBouncer, that is said, and the nodes are started all the same.
     """
-    from shardctl.sandbox import servers
+    from shardctl.sandbox import poolers, servers
 
     with always_json(output):
         topology = load_topology(ctx)
+        if topology.poolers and not poolers.available():
+            say(f"note: {poolers.WITHOUT} poolers")
         if dry_run:
             plan = servers.foresee(topology)
+            pooled = poolers.foresee(topology)
+            both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
             _print(
                 topology,
                 output,
-                ("node", "address", "plan"),
-                [(n.name, f"{n.host}:{n.port}", FORESEEN[does]) for n, does in plan],
-                [{"name": n.name, "host": n.host, "port": n.port, "plan": d} for n, d in plan],
+                ("server", "address", "plan"),
+                [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
+                nodes=[_foreseen(n, does) for n, does in plan],
+                poolers=[_foreseen(p, does) for p, does in pooled],
             )
             return
         with bars() as progress:
             found = servers.up(topology, progress)
+            offering = poolers.up(topology, progress)
     _print(
         topology,
         output,
-        ("node", "address", "result"),
-        map(_up_row, found),
-        map(_up_json, found),
+        ("server", "address", "result"),
+        [*map(_up_row, found), *map(_pooler_up_row, offering)],
+        nodes=map(_up_json, found),
+        poolers=map(_pooler_up_json, offering),
     )
 
 
@@ -103,8 +113,8 @@ def down(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Stop the servers of all nodes, those without shards too."""
-    from shardctl.sandbox import servers
+    """Stop the poolers, and the servers of all nodes, those without shards too."""
+    from shardctl.sandbox import poolers, servers
 
     with always_json(output):
         topology = load_topology(ctx)
@@ -113,30 +123,50 @@ def down(
         for path in ours:
             say(f"{'would be' if dry_run else 'to be'} removed: {path}")
         if dry_run:
-            _print(topology, output, STATUS, map(_row, seen), map(_json, seen))
+            pooled = poolers.status(topology)
+            _print(
+                topology,
+                output,
+                STATUS,
+                [*map(_row, seen), *map(_pooler_row, pooled)],
+                nodes=map(_json, seen),
+                poolers=map(_pooler_json, pooled),
+            )
             return
         if delete:
             confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=yes)
         with bars() as progress:
-            found = servers.down(topology, progress, delete=delete)
+            try:
+                ended = poolers.down(topology, progress, delete=delete)
+            finally:  # a pooler that stays is no reason to leave the nodes up
+                found = servers.down(topology, progress, delete=delete)
     _print(
         topology,
         output,
-        ("node", "result", "data"),
-        map(_down_row, found),
-        map(_down_json, found),
+        ("server", "result", "data"),
+        [*map(_down_row, found), *map(_pooler_down_row, ended)],
+        nodes=map(_down_json, found),
+        poolers=map(_pooler_down_json, ended),
     )
 
 
 @app.command()
 def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show which servers run, and where their data is."""
-    from shardctl.sandbox import servers
+    from shardctl.sandbox import poolers, servers
 
     with always_json(output):
         topology = load_topology(ctx)
         found = servers.status(topology)
-    _print(topology, output, STATUS, map(_row, found), map(_json, found))
+        pooled = poolers.status(topology)
+    _print(
+        topology,
+        output,
+        STATUS,
+        [*map(_row, found), *map(_pooler_row, pooled)],
+        nodes=map(_json, found),
+        poolers=map(_pooler_json, pooled),
+    )
 
 
 def _print(
@@ -144,10 +174,13 @@ def _print(
     output: Report,
     header: tuple[str, ...],
     rows: Iterable[tuple[str, ...]],
-    values: Iterable[dict[str, object]],
+    *,
+    nodes: Iterable[dict[str, object]],
+    poolers: Iterable[dict[str, object]],
 ) -> None:
     if output is Report.json:
-        print_json({"format": 1, "cluster": topology.cluster, "nodes": list(values)})
+        found = {"nodes": list(nodes), "poolers": list(poolers)}
+        print_json({"format": 1, "cluster": topology.cluster, **found})
     else:
         print_table(header, rows)
 
@@ -202,4 +235,51 @@ def _json(one: State) -> dict[str, object]:
         "pid": one.pid,
         "data_directory": str(one.node.data_directory),
         "made_by_sandbox": one.ours,
+    }
+
+
+def _foreseen(one: Node | Pooler, does: str) -> dict[str, object]:
+    return {"name": one.name, "host": one.host, "port": one.port, "plan": does}
+
+
+def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
+    return one.pooler.name, f"{one.pooler.host}:{one.pooler.port}", DID[one.did]
+
+
+def _pooler_up_json(one: PoolerUp) -> dict[str, object]:
+    pooler = one.pooler
+    return {"name": pooler.name, "host": pooler.host, "port": pooler.port, "did": one.did}
+
+
+def _pooler_down_row(one: PoolerDown) -> tuple[str, str, str]:
+    data = "removed" if one.deleted else ""
+    if one.left:
+        data = f"left: {one.left[0]}: {one.left[1]}"
+    return one.pooler.name, "stopped" if one.was_up else "was down", data
+
+
+def _pooler_down_json(one: PoolerDown) -> dict[str, object]:
+    return {
+        "name": one.pooler.name,
+        "did": "stopped" if one.was_up else "down",
+        "deleted": [str(path) for path in one.deleted],
+        "left": {"file": str(one.left[0]), "reason": one.left[1]} if one.left else None,
+    }
+
+
+def _pooler_row(one: PoolerState) -> tuple[str, ...]:
+    pooler = one.pooler
+    address = f"{pooler.host}:{pooler.port}"
+    return pooler.name, address, one.state, "", str(one.pid or ""), str(pooler.config.parent)
+
+
+def _pooler_json(one: PoolerState) -> dict[str, object]:
+    pooler = one.pooler
+    return {
+        "name": pooler.name,
+        "state": one.state,
+        "host": pooler.host,
+        "port": pooler.port,
+        "pid": one.pid,
+        "config": str(pooler.config),
     }

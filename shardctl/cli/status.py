@@ -16,15 +16,17 @@ from shardctl.cli.options import Report, ReportOption, command_app
 from shardctl.cli.output import always_json, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rich.table import Table
 
     from shardctl.checks.status import NodeStatus, Slot, Standby, Status
+    from shardctl.checks.status_poolers import PoolerStatus
 
 app = command_app()
 
 _HEADER = ("node", "role", "version", "up", "shards", "size", "rows", "sessions", "tps", "disk")
+_POOLERS = ("pooler", "state", "version", "clients", "waiting", "servers", "paused")
 _BAR = 40
 _RANGES = 3
 
@@ -45,9 +47,9 @@ def status(
         ),
     ] = 1.0,
 ) -> None:
-    """Show the fleet: nodes, sizes, sessions, replication, and a picture of the shards' sizes.
+    """Show the fleet: nodes, replication, poolers, and a picture of the shards' sizes.
 
-    Changes nothing. A node that cannot be reached is shown as such, and the exit code is
+    Changes nothing. What cannot be reached is shown as such, and the exit code is
     0 all the same. With --watch it goes on until Ctrl-C, which is exit code 0 too.
     """
     from shardctl.checks.status import observe
@@ -103,7 +105,7 @@ def _watch_in_place(look: Callable[[], Status], seconds: float) -> None:
             lines = [*_picture(found, console.width), "", *_unreached(found)]
             text = Text("\n".join(lines), no_wrap=True, overflow="crop")
             head = Text(f"{_title(found)}  (every {seconds:g} s; Ctrl-C ends)")
-            live.update(Group(head, _table(found), text), refresh=True)
+            live.update(Group(head, *_tables(found), text), refresh=True)
 
         _every(seconds, refresh)
 
@@ -125,7 +127,7 @@ def show(found: Status) -> None:
 
     print(_title(found))
     # Where nobody looks at a terminal, lines are never folded.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(_table(found))
+    Console(width=None if sys.stdout.isatty() else 10_000).print(*_tables(found))
     print("\n".join(_picture(found, shutil.get_terminal_size().columns)))
 
 
@@ -135,27 +137,54 @@ def _title(found: Status) -> str:
 
 
 def _unreached(found: Status) -> list[str]:
-    """Say in one line which nodes could not be looked at, in one which are other servers."""
+    """Say in one line what could not be looked at, in one which are other servers."""
     told = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
     # A node without shards that is not there waits to be cloned onto: its row says so.
     missed = [text for state, text in told if state in {"down", "unreadable"}]
     others = [text for state, text in told if state == "up"]
+    missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"could not be reached: {', '.join(missed)}"] if missed else []
     return lines + ([f"not the node of the topology: {', '.join(others)}"] if others else [])
 
 
-def _table(found: Status) -> Table:
+def _tables(found: Status) -> list[Table]:
+    """Make a table of the nodes, and one of the poolers where there are any."""
+    tables = [_nodes(found)]
+    if found.poolers:
+        tables.append(_table(_POOLERS, map(_pooler_row, found.poolers)))
+    return tables
+
+
+def _nodes(found: Status) -> Table:
     """Make a row for each node, and a column for replication where there is any."""
+    replication = any(n.slots or n.standbys for n in found.nodes)
+    header = (*_HEADER, "replication") if replication else _HEADER
+    return _table(header, (_row(node)[: len(header)] for node in found.nodes))
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    replication = any(n.slots or n.standbys for n in found.nodes)
-    header = (*_HEADER, "replication") if replication else _HEADER
     table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
-    for node in found.nodes:
-        table.add_row(*(Text(cell) for cell in _row(node)[: len(header)]))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
+    if one.error is not None:
+        return one.name, "down", *["-"] * (len(_POOLERS) - 2)
+    waiting = str(one.waiting)
+    if one.waiting:
+        waiting += f" (longest {one.longest_wait_s:.1f} s)"
+    shown = ", ".join(one.paused[:_RANGES])
+    more = f" and {len(one.paused) - _RANGES} more" if len(one.paused) > _RANGES else ""
+    return (
+        one.name, "up", one.version or "-", str(one.clients), waiting, str(one.servers),
+        (shown + more) or "-",
+    )  # fmt: skip
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

@@ -64,9 +64,10 @@ def show(report: Verified) -> None:
     counts = report.counts()
     told = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
     what = "all is well" if report.ok(strict=True) else told
+    poolers = f" and {plural(report.poolers, 'pooler')}" if report.poolers else ""
     print(
         f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "
-        f"on {plural(report.nodes, 'node')} in {report.elapsed_ms / 1000:.1f} s"
+        f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import shardctl
 from shardctl.errors import ShardctlError
 from shardctl.topology import edit, loader
+
+_POOLERS = re.compile(r"^poolers:\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 
 
 class ExampleMissing(ShardctlError):
@@ -31,14 +34,17 @@ def source() -> Path:
     raise ExampleMissing(places)
 
 
-def lay_out(directory: Path) -> Path:
+def lay_out(directory: Path, *, poolers: bool) -> Path:
     """Copy the example into `directory` and give its topology file, with ports that are free.
 
-    Ports that are taken are exchanged for others; all else stays as it is in the file.
+    Ports that are taken are exchanged for others; all else stays as it is in the file, but for
+    the poolers where they are not wanted.
     """
     example = source()
     shutil.copytree(example / "migrations", directory / "migrations")
     text = (example / "topology.yaml").read_text(encoding="utf-8")
+    if not poolers:
+        text = _POOLERS.sub("", text)
     topology = loader.parse(text.encode(), directory / "topology.yaml")
     wanted: dict[tuple[str, ...], int] = {}
     for node in topology.nodes.values():

@@ -13,13 +13,14 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
+from shardctl.checks import status_poolers
 from shardctl.checks import verify as checks
 from shardctl.demo import example
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.ids.layout import Layout
 from shardctl.provision import fleet
-from shardctl.sandbox import servers
+from shardctl.sandbox import poolers, servers
 from shardctl.topology import keys, loader, ranges, routes
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Tour:
         # Where shardctl runs as root, the servers run as another user, who has to get in.
         self.directory.chmod(0o755)
         try:
-            self.topology = loader.load(example.lay_out(self.directory))
+            file = example.lay_out(self.directory, poolers=poolers.available())
+            self.topology = loader.load(file)
         except ShardctlError:
             shutil.rmtree(self.directory)
             raise
@@ -82,7 +84,10 @@ class Tour:
     def __exit__(self, *error: object) -> None:
         if self._keep and error[0] is None:
             return
-        servers.down(self.topology, fanout.Silent(), delete=True)
+        try:
+            poolers.down(self.topology, fanout.Silent(), delete=True)
+        finally:  # a pooler that stays is no reason to leave the nodes up
+            servers.down(self.topology, fanout.Silent(), delete=True)
         shutil.rmtree(self.directory)
 
     def run(self) -> Iterator[Step]:
@@ -100,6 +105,12 @@ class Tour:
         majors = {state.major for state in servers.status(topology) if state.state == "up"}
         yield step("servers started", f"{len(up)} x PostgreSQL {', '.join(map(str, majors))}")
 
+        if topology.poolers:
+            offering = poolers.up(topology, self._progress)
+            versions = {p.version for p in status_poolers.observe(topology)}
+            told = f"{len(offering)} x PgBouncer {', '.join(map(str, versions))}"
+            yield step("poolers started", told)
+
         plan = fleet.plan_init(topology)
         fleet.carry_out(plan, fleet.Options(), self._progress)
         owned = ", ".join(f"{n.name}: {ranges.of(n.shards)}" for n in topology.owning())
@@ -111,7 +122,8 @@ class Tour:
         yield step("shardctl init, once more", "nothing to do")
 
         rows = _insert(topology)
-        yield step("rows written", f"{len(rows):,} through plain psycopg")
+        way = "through PgBouncer, an alias a shard" if topology.poolers else "straight to the nodes"
+        yield step("rows written", f"{len(rows):,} {way}")
 
         distinct, misplaced = _check(topology, rows)
         yield step("ids checked", f"{distinct:,} distinct, {misplaced} in a wrong shard")
@@ -134,11 +146,21 @@ def verify(topology: Topology, progress: Progress) -> Report:
     return report
 
 
-def _connect(topology: Topology, name: str) -> psycopg.Connection[tuple[int, ...]]:
-    """Connect as an application's first role does."""
-    node = topology.nodes[next(n for n in topology.nodes if n == name)]
+def _connect(topology: Topology, shard: ShardId) -> psycopg.Connection[tuple[int, ...]]:
+    """Connect to a shard as an application's first role does: by its alias, if there are any."""
+    route = routes.of_shard(topology, shard)
     role = topology.database.app_roles[0]
-    return psycopg.connect(host=node.host, port=node.port, dbname=topology.database.name, user=role)
+    if route.poolers:
+        pooler, alias = route.poolers[0]
+        return psycopg.connect(
+            host=pooler.host, port=pooler.port, dbname=alias, user=role, prepare_threshold=None
+        )
+    connection = psycopg.connect(
+        host=route.node.host, port=route.node.port, dbname=topology.database.name, user=role
+    )
+    path = sql.SQL("SET search_path TO {}").format(sql.Identifier(route.schema))
+    connection.execute(path)
+    return connection
 
 
 def _insert(topology: Topology) -> list[Row]:
@@ -149,12 +171,11 @@ def _insert(topology: Topology) -> list[Row]:
         users = [shard + topology.shard_count * n for n in range(ROWS)]
         if any(keys.shard_of(user, topology.shard_count) != shard for user in users):
             raise DemoFailed(f"a key of shard {shard} leads elsewhere")
-        insert = sql.SQL(
-            "INSERT INTO {}.photos_by_user (user_id, caption, image_url)"
+        insert = (
+            "INSERT INTO photos_by_user (user_id, caption, image_url)"
             " VALUES (%s, 'a sunset', 'https://photos.example/' || %s) RETURNING id"
-        ).format(sql.Identifier(topology.schema(shard)))
-        node = routes.of_shard(topology, shard).node
-        with _connect(topology, node.name) as connection, connection.cursor() as cursor:
+        )
+        with _connect(topology, shard) as connection, connection.cursor() as cursor:
             cursor.executemany(insert, [(user, user) for user in users], returning=True)
             ids = []
             while True:
@@ -182,9 +203,9 @@ def _check(topology: Topology, rows: list[Row]) -> tuple[int, int]:
 def _route_back(topology: Topology, row: Row) -> str:
     """Find a row again with nothing but its id."""
     route = routes.of_shard(topology, Layout.of(topology.id).decode(row.id).shard)
-    query = sql.SQL("SELECT user_id FROM {}.photos_by_user WHERE id = %s")
-    with _connect(topology, route.node.name) as connection:
-        found = connection.execute(query.format(sql.Identifier(route.schema)), (row.id,)).fetchone()
+    query = "SELECT user_id FROM photos_by_user WHERE id = %s"
+    with _connect(topology, route.shard) as connection:
+        found = connection.execute(query, (row.id,)).fetchone()
     if found != (row.user_id,):
         raise DemoFailed(f"row {row.id} was not found in {route.schema} on {route.node.name}")
     return f"{route.schema} on node {route.node.name}: the row of user {row.user_id}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.host import CommandFailed, CommandTimedOut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,35 +21,56 @@ UNFINISHED = ".shardctl-new"
 _ABSENT = 66  # EX_NOINPUT of sysexits.h
 _SECONDS = 30.0
 
+# What stands in a directory that may not be entered looks as if it were not there.
+_IS_THERE = """
+seen=$1
+until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
+if [ -d "$seen" ] && [ ! -x "$seen" ]; then echo "$seen: may not be entered" >&2; exit 1; fi
+[ "$seen" = "$1" ]
+"""
+# In base64, for what comes back as text has lost its carriage returns.
 _READ = f"""
-[ -e "$1" ] || exit {_ABSENT}
-exec cat -- "$1"
+is_there() {{ {_IS_THERE} }}
+is_there "$1" || exit {_ABSENT}
+exec base64 -- "$1"
+"""
+_TARGET = """
+if ! target=$(readlink -f -- "$1"); then
+    [ ! -L "$1" ] || { echo "$1: a link that leads nowhere" >&2; exit 1; }
+    target=$1
+fi
 """
 # Beside the file, whole and on the disk, before it takes the file's place; an error leaves the
-# old one as it is. Mode and owner stay; of a link, what it leads to is replaced.
+# old one as it is. Mode and owner stay; of a link, what it leads to is replaced. Who feeds the
+# pipe may be killed, which looks like the end of the text: hence the count of its bytes.
 _WRITE = f"""
 set -eu
-target=$(readlink -f -- "$1" || echo "$1")
+{_TARGET}
 new=$target{UNFINISHED}
 trap 'rm -f -- "$new"' EXIT
 rm -f -- "$new"
 if [ -e "$target" ]; then cp -p -- "$target" "$new"; fi
 dd of="$new" conv=fsync status=none
-if [ -e "$target" ]; then ln -f -- "$target" "$target{BACKUP}"; fi
+[ "$(wc -c < "$new")" -eq "$2" ] || {{ echo "$1: the text broke off on its way" >&2; exit 1; }}
+if [ -e "$target" ]; then
+    # A file of another user's may not be linked to.
+    ln -f -- "$target" "$target{BACKUP}" 2> /dev/null || cp -p -- "$target" "$target{BACKUP}"
+fi
 mv -f -- "$new" "$target"
 sync "$(dirname -- "$target")"
 """
-_PLACE = """
-target=$(readlink -f -- "$1") || target=$1
+_PLACE = f"""
+{_TARGET}
 folder=$(dirname -- "$target")
-[ -d "$folder" ] || { echo "$folder: there is no such directory" >&2; exit 1; }
-[ -w "$folder" ] && [ -x "$folder" ] || { echo "$folder: may not be written" >&2; exit 1; }
-[ ! -e "$target" ] || [ -f "$target" ] || { echo "$target: is no file" >&2; exit 1; }
+[ -d "$folder" ] || {{ echo "$folder: there is no such directory" >&2; exit 1; }}
+[ -w "$folder" ] && [ -x "$folder" ] || {{ echo "$folder: may not be written" >&2; exit 1; }}
+[ ! -e "$target" ] || [ -f "$target" ] || {{ echo "$target: is no file" >&2; exit 1; }}
 printf '%s' "$target"
 """
-_SIZE = """
-[ -e "$1" ] || { echo 0; exit; }
-[ -r "$1" ] || { echo "$1: may not be read" >&2; exit 1; }
+_SIZE = f"""
+is_there() {{ {_IS_THERE} }}
+is_there "$1" || {{ echo 0; exit; }}
+[ -r "$1" ] || {{ echo "$1: may not be read" >&2; exit 1; }}
 exec wc -c < "$1"
 """
 
@@ -64,13 +86,17 @@ class FileRefused(ShardctlError):
 
 
 def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
-    """Give a file's text; None where there is none. Raises FileRefused."""
+    """Give a file's text, whose line ends are as they are; None where there is none.
+
+    Raises FileRefused.
+    """
     try:
-        return _run(host, _READ, path, user=user)
+        coded = _run(host, _READ, path, user=user)
     except CommandFailed as error:
         if error.completed.code == _ABSENT:
             return None
         raise _refused(path, error) from error
+    return base64.b64decode(coded).decode(errors="replace")
 
 
 def write(host: Host, path: Path, text: str, *, user: str | None = None) -> None:
@@ -79,7 +105,20 @@ def write(host: Host, path: Path, text: str, *, user: str | None = None) -> None
     Raises FileRefused with the old file as it was.
     """
     try:
-        _run(host, _WRITE, path, user=user, text=text)
+        _run(host, _WRITE, path, str(len(text.encode())), user=user, text=text)
+    except CommandFailed as error:
+        raise _refused(path, error) from error
+
+
+def replace(host: Host, new: Path, path: Path, *, user: str | None = None) -> None:
+    """Let a file that lies beside another take its place, at once; raises FileRefused.
+
+    It is on the disk already, and a link is followed, as `write` does both.
+    """
+    try:
+        script = 'target=$(readlink -f -- "$2") && exec mv -fT -- "$1" "$target"'
+        argv = ["sh", "-c", script, "sh", str(new), str(path)]
+        host.run(argv, user=user, timeout=_SECONDS)
     except CommandFailed as error:
         raise _refused(path, error) from error
 
@@ -96,6 +135,14 @@ def place(host: Host, path: Path, *, user: str | None = None) -> str:
     """Name the file without links; raises FileRefused where `write` could not write it."""
     try:
         return _run(host, _PLACE, path, user=user)
+    except CommandFailed as error:
+        raise _refused(path, error) from error
+
+
+def place_of(host: Host, path: Path, *, user: str | None = None) -> str:
+    """Name a file, there or not, without links; raises FileRefused."""
+    try:
+        return _run(host, 'readlink -f -- "$1" || printf "%s" "$1"', path, user=user).rstrip("\n")
     except CommandFailed as error:
         raise _refused(path, error) from error
 
@@ -118,10 +165,18 @@ def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -
 
 
 def _run(
-    host: Host, script: str, path: Path | str, *, user: str | None, text: str | None = None
+    host: Host,
+    script: str,
+    path: Path | str,
+    *words: str,
+    user: str | None,
+    text: str | None = None,
 ) -> str:
-    argv = ["sh", "-c", script, "sh", str(path)]
-    return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
+    argv = ["sh", "-c", script, "sh", str(path), *words]
+    try:
+        return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
+    except CommandTimedOut as error:
+        raise FileRefused(path, f"nothing came of it within {error.seconds:g} s") from error
 
 
 def _refused(path: Path | str, error: CommandFailed) -> FileRefused:

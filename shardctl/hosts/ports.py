@@ -8,6 +8,7 @@ import ipaddress
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 from shardctl.errors import ShardctlError
 
@@ -39,6 +40,31 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_here(host: str) -> bool:
+    """Tell whether `host` is this machine: one of its addresses, or a socket's directory.
+
+    >>> [is_here(host) for host in ("localhost", "/run/postgresql", "192.0.2.1")]
+    [True, True, False]
+    """
+    if host.startswith("/") or is_loopback(host):
+        return True
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return False
+    return any(_leads_here(family, address) for family, _, _, _, address in found)
+
+
+def _leads_here(family: int, address: tuple[Any, ...]) -> bool:
+    """Ask the kernel from which address it would speak to this one; nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address[0], 9, *address[2:]))
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == address[0])
 
 
 def claim_free(host: str, port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import time
 from collections import deque
@@ -35,9 +36,12 @@ def pause(
 ) -> list[Answers]:
     """Pause aliases on poolers, each over its consoles, and wait at most `seconds`.
 
-    An alias in `Answers.seconds` is paused and no transaction of it runs. A transaction that
-    goes on holds up one console; the aliases behind it go to the others. Consoles whose
-    command was not answered are closed; `resume` needs others then.
+    An alias in `Answers.seconds` is paused and no transaction of it runs, as long as nobody
+    resumes any alias meanwhile: PgBouncer answers all sessions that wait at once, when all
+    paused aliases together have no transaction left. So a transaction that goes on holds up
+    every alias that was busy when it was asked about, and one console each; idle ones are
+    answered at once over the others. Consoles whose command was not answered are closed;
+    `resume` needs others then.
     """
     return _run(poolers, pause_command, seconds=seconds)
 
@@ -68,9 +72,10 @@ def _run(
     seconds: float,
 ) -> list[Answers]:
     deadline = time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as ends:
         jobs = [_Job(selector, command, deque(aliases)) for _, aliases in poolers]
         for job, (consoles, _) in zip(jobs, poolers, strict=True):
+            ends.callback(job.abandon)
             for console in consoles:
                 job.begin(console)
         while selector.get_map():
@@ -81,9 +86,6 @@ def _run(
             for key, _ in ready:
                 console, job = key.data
                 job.take(console)
-    for job in jobs:
-        for console in job.running:
-            console.close()  # its answer may yet come, and would be taken for another's
     return [Answers(job.seconds, job.refused, (*job.running.values(), *job.todo)) for job in jobs]
 
 
@@ -98,12 +100,13 @@ class _Job:
     running: dict[Console, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     refused: dict[str, ShardctlError] = field(default_factory=dict)
+    sockets: dict[Console, int] = field(default_factory=dict)
 
     def begin(self, console: Console) -> None:
         """Send the first command over a console, if there is one left."""
-        if self.todo:
-            self.selector.register(console, selectors.EVENT_READ, (console, self))
-            self._send(console)
+        if self.todo and self._send(console):
+            self.sockets[console] = console.fileno()
+            self.selector.register(console.fileno(), selectors.EVENT_READ, (console, self))
 
     def take(self, console: Console) -> None:
         """Take what has arrived, and when the answer is whole, send the next command."""
@@ -114,23 +117,30 @@ class _Job:
         except CommandRefused as error:
             self.refused[self.running.pop(console)] = error
         except PoolerLost as error:
-            self._broken(console, error)
+            self.refused[self.running.pop(console)] = error
+            self._leave(console)  # the aliases to do go over the other consoles
             return
         else:
             self.seconds[self.running.pop(console)] = time.monotonic() - self.began
-        if self.todo:
-            self._send(console)
-        else:
-            self.selector.unregister(console)
+        if not (self.todo and self._send(console)):
+            self._leave(console)
 
-    def _send(self, console: Console) -> None:
-        alias = self.running[console] = self.todo.popleft()
+    def abandon(self) -> None:
+        """End the sessions whose answers may yet come, and would be taken for another's."""
+        for console in self.running:
+            console.abandon()
+
+    def _send(self, console: Console) -> bool:
+        """Send the next command; tell whether the session took it."""
+        alias = self.todo.popleft()
         try:
             console.send(self.command(alias))
         except PoolerLost as error:
-            self._broken(console, error)
+            self.refused[alias] = error
+            return False
+        self.running[console] = alias
+        return True
 
-    def _broken(self, console: Console, error: PoolerLost) -> None:
-        """Tell of the alias that was asked about; the others go over the other consoles."""
-        self.refused[self.running.pop(console)] = error
-        self.selector.unregister(console)
+    def _leave(self, console: Console) -> None:
+        """Wait for a console no more; one that broke off has no socket by which to name it."""
+        self.selector.unregister(self.sockets.pop(console))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import select
+import socket
+import struct
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -18,6 +22,8 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import LIVELINESS, reason_of
 
 if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
     from shardctl.topology.model import Database, Pooler
 
 logger = logging.getLogger(__name__)
@@ -28,23 +34,28 @@ Row = dict[str, str | None]
 DEADLINE = 10.0
 """Seconds for a command that has nothing to wait for."""
 
-_NOT_FOR_POOLERS = frozenset(
-    {"options", "target_session_attrs", "client_encoding", "replication", "load_balance_hosts"}
-)
-"""Keywords of libpq that speak to PostgreSQL, or that would make libpq ask it something."""
+_NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_hosts"})
+"""Keywords of libpq that speak to PostgreSQL."""
+_FOR_POOLERS: dict[str, str | int] = {"options": "", "target_session_attrs": "any"}
+"""What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
 
 
 class PoolerUnavailable(ShardctlError):
-    """A pooler's console cannot be logged in to; `reason` is libpq's or PgBouncer's last word."""
+    """A pooler's console cannot be logged in to; `reason` is libpq's or PgBouncer's last word.
 
-    def __init__(self, pooler: Pooler, reason: str) -> None:
+    `answered` tells that a pooler runs there, and does not let us in.
+    """
+
+    def __init__(self, pooler: Pooler, reason: str, *, answered: bool = False) -> None:
         super().__init__(
             f"pooler {pooler.name} ({pooler.host}:{pooler.port}): {reason}",
             hint=_hint(pooler, reason),
         )
         self.pooler = pooler.name
         self.reason = reason
+        self.answered = answered
 
 
 class PoolerLost(ShardctlError):
@@ -59,6 +70,7 @@ class PoolerLost(ShardctlError):
         )
         self.pooler = pooler
         self.command = command
+        self.reason = reason
 
 
 class CommandRefused(ShardctlError):
@@ -89,6 +101,18 @@ class Alias:
     paused: bool
     disabled: bool
 
+    @classmethod
+    def of(cls, row: Row) -> Alias:
+        """Take an alias out of its row."""
+        return cls(
+            name=_text(row, "name"),
+            host=row["host"],
+            port=int(_text(row, "port")),
+            dbname=_text(row, "database"),
+            paused=row["paused"] == "1",
+            disabled=row["disabled"] == "1",
+        )
+
 
 class Console:
     """A session with the admin console of one pooler; close it, or use it in a `with`.
@@ -105,7 +129,8 @@ class Console:
                 conninfo(pooler, database, purpose=purpose), autocommit=True
             )
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
-            raise PoolerUnavailable(pooler, reason_of(error)) from error
+            answered = "FATAL:" in str(error)  # PgBouncer speaks no other language
+            raise PoolerUnavailable(pooler, reason_of(error), answered=answered) from error
         self._pq = self._session.pgconn
 
     def __enter__(self) -> Self:
@@ -118,6 +143,23 @@ class Console:
         """End the session."""
         self._session.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the session is of no more use."""
+        return bool(self._session.closed)
+
+    def abandon(self) -> None:
+        """End the session, and take back what has not arrived yet.
+
+        A PAUSE that the network held up would otherwise arrive after somebody's RESUME.
+        """
+        with (
+            contextlib.suppress(psycopg.OperationalError),  # it has broken off already
+            socket.socket(fileno=os.dup(self.fileno())) as own,
+        ):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
     def fileno(self) -> int:
         """Give the socket, for `select`."""
         return self._pq.socket
@@ -126,16 +168,21 @@ class Console:
         """Send a command and wait for its answer; raises CommandRefused and PoolerLost."""
         self.send(command)
         deadline = time.monotonic() + seconds
-        while not self.ready():
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self], [], [], left)[0]:
-                self.close()  # the answer may yet come, and would be taken for another's
-                raise PoolerLost(self.pooler, command, f"no answer within {seconds:g} s")
+        answered = False
+        try:
+            while not (answered := self.ready()):
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._readable(left):
+                    raise PoolerLost(self.pooler, command, f"no answer within {seconds:g} s")
+        finally:
+            if not answered:  # it may yet come, and would be taken for another's
+                self.abandon()
         return self.answer()
 
     def send(self, command: str) -> None:
         """Begin a command; the simple protocol is the only one that the console speaks."""
         self._command = command
+        self._results: list[PGresult] = []
         try:
             self._pq.send_query(command.encode())
         except psycopg.OperationalError as error:
@@ -147,13 +194,18 @@ class Console:
             self._pq.consume_input()
         except psycopg.OperationalError as error:
             raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
-        return not self._pq.is_busy()
+        while not self._pq.is_busy():
+            result = self._pq.get_result()
+            if result is None:
+                return True
+            self._results.append(result)
+        return False
 
     def answer(self) -> list[Row]:
         """Give the rows of a whole answer; raises CommandRefused and PoolerLost."""
         rows: list[Row] = []
         problem: str | None = None
-        while (result := self._pq.get_result()) is not None:
+        for result in self._results:
             if result.status == ExecStatus.TUPLES_OK:
                 names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
                 for number in range(result.ntuples):
@@ -197,19 +249,8 @@ class Console:
 
     def databases(self) -> dict[str, Alias]:
         """Tell what the pooler offers, by alias; its own console is left out."""
-        found: dict[str, Alias] = {}
-        for row in self.execute("SHOW DATABASES"):
-            one = Alias(
-                name=_text(row, "name"),
-                host=row["host"],
-                port=int(_text(row, "port")),
-                dbname=_text(row, "database"),
-                paused=row["paused"] == "1",
-                disabled=row["disabled"] == "1",
-            )
-            if one.name != "pgbouncer":
-                found[one.name] = one
-        return found
+        found = map(Alias.of, self.execute("SHOW DATABASES"))
+        return {one.name: one for one in found if one.name != "pgbouncer"}
 
     def pools(self) -> list[Row]:
         """Tell of every pool, as SHOW POOLS does; the console's own is left out."""
@@ -236,22 +277,50 @@ class Console:
             raise CommandRefused(self.pooler, "SHOW VERSION", f"{said!r} is no PgBouncer's answer")
         return found[0]
 
+    def held(self) -> bool:
+        """Tell whether the whole pooler is paused or suspended, which no alias shows.
+
+        Before 1.19 there is no SHOW STATE. There, PAUSE of the console itself is refused in
+        either case, in other words; a user who is no admin cannot know, and is told False.
+        """
+        try:
+            rows = self.execute("SHOW STATE")
+        except CommandRefused:
+            try:
+                self.execute(pause_command("pgbouncer"))
+            except CommandRefused as error:
+                return "already" in error.reason
+        return any(row["key"] in ("paused", "suspended") and row["value"] == "yes" for row in rows)
+
     def resolved(self) -> dict[str, tuple[str, ...]]:
         """Give the addresses that the pooler knows for the names of hosts."""
         rows = self.execute("SHOW DNS_HOSTS")
-        return {
-            _text(row, "hostname"): tuple((row["addrs"] or "").replace(",", " ").split())
-            for row in rows
-        }
+        return {_text(row, "hostname"): addresses(_text(row, "addrs")) for row in rows}
+
+    def _readable(self, seconds: float) -> bool:
+        """Wait until something arrives; `select` could not, in a process with many files open."""
+        waiting = select.poll()
+        waiting.register(self.fileno(), select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
 
 
 def conninfo(pooler: Pooler, database: Database, *, purpose: str) -> str:
     """Write libpq's connection string for the console; it never has a password."""
     given: dict[str, str | int] = dict(LIVELINESS)
     given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
+    given |= _FOR_POOLERS
     given |= {"host": pooler.host, "port": pooler.port, "user": pooler.admin_user}
     given |= {"dbname": "pgbouncer", "application_name": purpose}
     return make_conninfo("", **given)
+
+
+def addresses(shown: str) -> tuple[str, ...]:
+    """Take addresses out of a list as the console writes it, where each has a port.
+
+    >>> addresses("10.0.0.1:0,[fe80::1]:0")
+    ('10.0.0.1', 'fe80::1')
+    """
+    return tuple(_ADDRESS.sub(r"\1", one) for one in shown.split(",") if one)
 
 
 def pause_command(alias: str) -> str:
@@ -283,6 +352,6 @@ def _hint(pooler: Pooler, reason: str) -> str:
         return f"add {pooler.admin_user} to admin_users of the pooler, or name another admin_user"
     if "refused" in reason or "No such file" in reason:
         return "check host and port, and that PgBouncer runs there (`shardctl sandbox up`?)"
-    if "timeout" in reason or "timed out" in reason:
+    if "timeout" in reason or "timed out" in reason or "no answer" in reason:
         return "check host and port, the network between, and whether the pooler hangs"
     return "check the pooler's host and port and admin_user in the topology"

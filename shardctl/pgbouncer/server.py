@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -16,14 +17,16 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.pgbouncer import render
+from shardctl.pgbouncer import ini, render
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardctl.topology.model import Database, Pooler, Topology
 
-Started = Literal["started", "up"]
-Foreseen = Literal["make", "start", "up"]
+Started = Literal["started", "up", "reloaded"]
+Foreseen = Literal["make", "start", "reload", "up"]
 
 _PURPOSE = "shardctl sandbox"
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
@@ -54,6 +57,32 @@ class ConfigNotOurs(ShardctlError):
         self.config = config
 
 
+class OtherPort(ShardctlError):
+    """A configuration with another port than the topology's, which a reload does not change."""
+
+    def __init__(self, name: str, config: Path, has: str, wanted: str, *, runs: bool) -> None:
+        what = "runs on" if runs else f"would run, by {config}, on"
+        super().__init__(
+            f"pooler {name} {what} port {has}, and the topology says {wanted}",
+            hint="`shardctl sandbox down`, then `up`, takes the new port; or correct the topology"
+            if runs
+            else "the file was changed by hand: correct its listen_port, or the topology",
+        )
+
+
+class PlaceUnreachable(ShardctlError):
+    """A place that the pooler's user may not enter; `blocked` is the directory that bars it."""
+
+    def __init__(self, config: Path, account: str, blocked: Path) -> None:
+        super().__init__(
+            f"{config}: the user {account}, who runs poolers for root, may not enter {blocked}",
+            hint="name an absolute config elsewhere in the topology, such as "
+            f"/var/tmp/shardctl/{config.parent.name}/{config.name}; or "  # noqa: S108  # only a suggestion
+            + accounts.way_out(blocked, account),
+        )
+        self.blocked = blocked
+
+
 class PoolerDidNotStop(ShardctlError):
     """A PgBouncer that goes on running."""
 
@@ -66,6 +95,28 @@ class PoolerDidNotStop(ShardctlError):
 def program() -> str | None:
     """Find PgBouncer's program; None where this machine has none."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path=os.pathsep.join(_PLACES))
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn the system's errors on files into FileRefused."""
+    try:
+        yield
+    except OSError as error:
+        raise files.FileRefused(error.filename or path, error.strerror or str(error)) from error
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Be the only one who starts a pooler in this folder: a second start waits for the first."""
+    with _translated(folder):
+        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with _translated(folder):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +133,13 @@ class Server:
     @classmethod
     def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
         """Put together what runs a pooler here; raises ValueRefused and AccountRefused."""
-        folder = pooler.config.parent
+        config = pooler.config
         text = render.configuration(
             topology,
             pooler,
-            auth_file=folder / "users.txt",
-            log_file=folder / "pgbouncer.log",
-            pid_file=folder / "pgbouncer.pid",
+            auth_file=config.with_name("users.txt"),
+            log_file=config.with_name(f"{config.stem}.log"),
+            pid_file=config.with_name(f"{config.stem}.pid"),
         )
         account = accounts.server_account(pooler.os_user)
         return cls(pooler, topology.database, program, account, text)
@@ -96,17 +147,17 @@ class Server:
     @property
     def log(self) -> Path:
         """The file that takes its words."""
-        return self.pooler.config.parent / "pgbouncer.log"
+        return self.pooler.config.with_name(f"{self.pooler.config.stem}.log")
 
     @property
     def pid_file(self) -> Path:
         """The file with its process id."""
-        return self.pooler.config.parent / "pgbouncer.pid"
+        return self.pooler.config.with_name(f"{self.pooler.config.stem}.pid")
 
     @property
     def users(self) -> Path:
         """The file of those who may log in."""
-        return self.pooler.config.parent / "users.txt"
+        return self.pooler.config.with_name("users.txt")
 
     def made(self) -> Literal["absent", "ours", "edited", "foreign"]:
         """Tell what stands in the place of its configuration."""
@@ -120,31 +171,53 @@ class Server:
     def foresee(self) -> Foreseen:
         """Tell what `start` would do, and change nothing; raises what it would."""
         made = self._made()
+        self._require_way()
         if self.running() is not None:
-            return "up"
+            self._require_port(runs=True)
+            return "reload" if made == "ours" and self._stale() else "up"
+        if made == "edited":
+            self._require_port(runs=False)
         ports.claim_free(self.pooler.host, self.pooler.port)
         return "make" if made == "absent" else "start"
 
     def start(self) -> Started:
         """Write the files that are missing or older, start it, and wait until it answers.
 
-        What was changed by hand stays as it is. Raises ConfigNotOurs, PortInUse, FileRefused
-        and PoolerDidNotStart.
+        What was changed by hand stays as it is. Raises ConfigNotOurs, PlaceUnreachable,
+        OtherPort, PortInUse, FileRefused, PoolerDidNotStart, and PoolerUnavailable when it
+        runs and does not let us in.
         """
+        self._made()
+        self._require_way()
+        folder = self.pooler.config.parent
+        if not folder.exists():
+            ports.claim_free(self.pooler.host, self.pooler.port)
+        with _translated(folder):
+            self._make_folder()
+        with _alone(folder):
+            return self._start()
+
+    def _start(self) -> Started:
         made = self._made()
-        if self.running() is not None:
+        pid = self.running()
+        if pid is not None:
+            self._require_port(runs=True)
+            reload = made == "ours" and self._stale()
+            if reload:
+                self._write()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGHUP)
             self._wait(since=files.size(Local(), self.log))
-            return "up"
+            return "reloaded" if reload else "up"
+        if made == "edited":
+            self._require_port(runs=False)
         ports.claim_free(self.pooler.host, self.pooler.port)
-        self._make_folder()
         if made != "edited":
-            self._write(self.pooler.config, self.configuration)
-            names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
-            self._write(self.users, render.users(list(dict.fromkeys(names))))
+            self._write()
         if files.read(Local(), self.pooler.databases_file) is None:
-            files.write(Local(), self.pooler.databases_file, "")
-        with contextlib.suppress(FileNotFoundError):
-            self.pid_file.unlink()  # nobody has it: its number may be another process's by now
+            self._put(self.pooler.databases_file, "")
+        with _translated(self.pid_file):  # nobody has it: its number may be another's by now
+            self.pid_file.unlink(missing_ok=True)
         since = files.size(Local(), self.log)
         try:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
@@ -160,12 +233,16 @@ class Server:
         pid = self.running()
         if pid is None:
             return False
-        with contextlib.suppress(PoolerUnavailable, PoolerLost), self._console() as console:
-            console.send("SHUTDOWN")
-        if not self._ended(seconds=2):
-            with contextlib.suppress(ProcessLookupError):
+        asked = False
+        with contextlib.suppress(ShardctlError), self._console() as console:
+            # What answers at the topology's address need not be this process.
+            if console.config().get("conffile") == str(self.pooler.config):
+                console.send("SHUTDOWN")
+                asked = True
+        if not asked or not self._ended(pid, seconds=2):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not self._ended(seconds=_SECONDS):
+        if not self._ended(pid, seconds=_SECONDS):
             raise PoolerDidNotStop(self.pooler.name, pid)
         return True
 
@@ -173,12 +250,16 @@ class Server:
         """Remove the files of a stopped pooler that the sandbox wrote, and give them."""
         if self.made() != "ours":
             return ()
-        databases = self.pooler.databases_file
-        names = [self.log, self.pid_file, self.users, databases, self.pooler.config]
-        names += [path.with_name(path.name + files.BACKUP) for path in names]
+        names = [self.log, self.pid_file, self.users, self.pooler.config]
+        aliases = files.read(Local(), self.pooler.databases_file) or ""
+        if not aliases.strip() or not render.is_edited(aliases):
+            names.append(self.pooler.databases_file)
+        ends = (files.BACKUP, files.UNFINISHED)
+        names += [path.with_name(path.name + end) for path in names for end in ends]
         removed = tuple(path for path in names if path.exists())
-        for path in removed:
-            path.unlink()
+        with _translated(self.pooler.config.parent):
+            for path in removed:
+                path.unlink()
         with contextlib.suppress(OSError):  # something else is in it
             self.pooler.config.parent.rmdir()
         return removed
@@ -187,16 +268,41 @@ class Server:
         """Give the process id if it runs, with this configuration."""
         try:
             pid = int(self.pid_file.read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, NotADirectoryError, ProcessLookupError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        return pid if os.fsencode(self.pooler.config) in words else None
+        return pid if self._is(pid) else None
+
+    def _is(self, pid: int) -> bool:
+        """Tell whether a process is this pooler."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return os.fsencode(self.pooler.config) in words
 
     def _made(self) -> Literal["absent", "ours", "edited"]:
         made = self.made()
         if made == "foreign":
             raise ConfigNotOurs(self.pooler.name, self.pooler.config)
         return made
+
+    def _require_way(self) -> None:
+        """Refuse a place into which the pooler's user may not go."""
+        blocked = accounts.blocked_at(self.pooler.config.parent, self.account)
+        if blocked is not None and self.account is not None:
+            raise PlaceUnreachable(self.pooler.config, self.account, blocked)
+
+    def _require_port(self, *, runs: bool) -> None:
+        """Refuse a configuration that stays as it is and has another port than the topology."""
+        text = files.read(Local(), self.pooler.config) or ""
+        has = {
+            item.key: item.value
+            for item in ini.read(text)
+            if isinstance(item, ini.Setting) and item.section == "pgbouncer"
+        }
+        port, wanted = has.get("listen_port"), str(self.pooler.port)
+        if port is not None and port != wanted:
+            raise OtherPort(self.pooler.name, self.pooler.config, port, wanted, runs=runs)
 
     def _make_folder(self) -> None:
         """Make the directory, in which the pooler's user writes its log and its pid."""
@@ -209,25 +315,46 @@ class Server:
         if folder in missing and self.account is not None:
             owner = pwd.getpwnam(self.account)
             os.chown(folder, owner.pw_uid, owner.pw_gid)
-        blocked = accounts.blocked_at(folder, self.account)
-        if blocked is not None and self.account is not None:
-            raise files.FileRefused(folder, f"the user {self.account} may not enter {blocked}")
 
-    def _write(self, path: Path, text: str) -> None:
-        if files.read(Local(), path) != text:
-            files.write(Local(), path, text)
+    def _files(self) -> dict[Path, str]:
+        """Give the files that are the sandbox's, and what they should say."""
+        names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
+        users = render.users(list(dict.fromkeys(names)))
+        return {self.pooler.config: self.configuration, self.users: users}
+
+    def _stale(self) -> bool:
+        return any(files.read(Local(), path) != text for path, text in self._files().items())
+
+    def _write(self) -> None:
+        for path, text in self._files().items():
+            if files.read(Local(), path) != text:
+                self._put(path, text)
+
+    def _put(self, path: Path, text: str) -> None:
+        """Write a file that the pooler's user can read, whatever our umask."""
+        new = not path.exists()
+        files.write(Local(), path, text)
+        if new and self.account is not None:
+            with _translated(path):
+                shutil.chown(path, self.account)
 
     def _console(self) -> Console:
         return Console(self.pooler, self.database, purpose=_PURPOSE)
 
     def _wait(self, *, since: int) -> None:
-        """Wait until the console answers; raises PoolerDidNotStart when the program has ended."""
+        """Wait until the console answers.
+
+        Raises PoolerDidNotStart when the program has ended, and PoolerUnavailable when it runs
+        and does not let us in.
+        """
         began = time.monotonic()
         while True:
             try:
                 with self._console() as console:
                     console.version()
             except (PoolerUnavailable, PoolerLost) as error:
+                if isinstance(error, PoolerUnavailable) and error.answered:
+                    raise
                 waited = time.monotonic() - began
                 # A daemon has its pid written a moment after it was begun.
                 ended = waited > _DAEMON_SECONDS and self.running() is None
@@ -241,9 +368,10 @@ class Server:
     def _said(self, since: int) -> list[str]:
         return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
-    def _ended(self, *, seconds: float) -> bool:
+    def _ended(self, pid: int, *, seconds: float) -> bool:
+        """Wait for the process itself, which removes its pid file a moment before it ends."""
         deadline = time.monotonic() + seconds
-        while self.running() is not None:
+        while self._is(pid):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -16,18 +16,22 @@ from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
+from shardctl.provision import poolers as pooling
 from shardctl.provision.chunks import Retrying
+from shardctl.provision.plan import Change
+from shardctl.state import lock
 from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.provision.apply import Applied
     from shardctl.provision.observe import Observed
-    from shardctl.provision.plan import Change, NodePlan
+    from shardctl.provision.plan import Action, NodePlan
+    from shardctl.provision.poolers import PoolersPlan
     from shardctl.topology.model import NodeName, Topology
 
 _OBSERVE_WIDTH = 16
@@ -37,7 +41,7 @@ class InitPending(ShardctlError):
     """`migrate` was asked for shards that are not all there."""
 
     def __init__(self, changes: Sequence[Change]) -> None:
-        nodes = ", ".join(dict.fromkeys(change.node for change in changes))
+        nodes = ", ".join(dict.fromkeys(str(change.node) for change in changes))
         super().__init__(
             f"shards or their parts are missing or out of date on {nodes}",
             hint="run `shardctl init` first (with --dry-run it shows what is missing)",
@@ -82,10 +86,19 @@ class FleetPlan:
     topology: Topology
     nodes: tuple[NodePlan, ...]
     notes: tuple[str, ...]
+    map_version: int
+    """The version of the map when the plan is carried out."""
+    poolers: PoolersPlan | None = None
 
     def changes(self) -> list[Change]:
-        """List all changes, node by node in the topology's order."""
-        return [change for node in self.nodes for change in node.changes()]
+        """List all changes, node by node in the topology's order, then the poolers'."""
+        changes = [change for node in self.nodes for change in node.changes()]
+        for wanted in self.poolers.changes() if self.poolers else ():
+            pooler = wanted.seen.pooler
+            action: Action = "write" if wanted.action == "write" else "reload"
+            name = str(pooler.databases_file)
+            changes.append(Change(action, "aliases", None, name=name, pooler=pooler.name))
+        return changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +110,23 @@ class Options:
     adopt: bool = False
 
 
-def plan_init(topology: Topology, *, adopt: bool = False) -> FleetPlan:
+def plan_init(topology: Topology, *, adopt: bool = False, poolers: bool = True) -> FleetPlan:
     """Observe the fleet and plan what `init` has to do; changes nothing.
 
-    Raises what observation and planning raise, one error or Problems of several.
+    `poolers` False leaves these as they are. Raises what observation and planning raise, one
+    error or Problems of several.
     """
-    return _plan(topology, "init", adopt=adopt)
+    plan = _plan(topology, "init", adopt=adopt)
+    if not poolers or not topology.poolers:
+        return plan
+    offered = pooling.plan(
+        topology,
+        list(topology.poolers.values()),
+        plan.map_version,
+        force=False,
+        purpose=lock.purpose("init"),
+    )
+    return replace(plan, poolers=offered)
 
 
 def plan_migrate(topology: Topology) -> FleetPlan:
@@ -115,7 +139,7 @@ def plan_migrate(topology: Topology) -> FleetPlan:
     if other:
         raise InitPending(other)
     nodes = tuple(n.migrations_only() for n in plan.nodes if n.shards)
-    return FleetPlan(plan.command, topology, nodes, plan.notes)
+    return FleetPlan(plan.command, topology, nodes, plan.notes, plan.map_version)
 
 
 def _plan(topology: Topology, command: str, *, adopt: bool) -> FleetPlan:
@@ -124,7 +148,9 @@ def _plan(topology: Topology, command: str, *, adopt: bool) -> FleetPlan:
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} and is not in the migrations' folder")
-    return FleetPlan(command, topology, tuple(p for p in plans if p.changes()), tuple(notes))
+    version = planning.map_version(observed)
+    changed = tuple(p for p in plans if p.changes())
+    return FleetPlan(command, topology, changed, tuple(notes), version)
 
 
 def _observe(topology: Topology, command: str) -> tuple[list[Observed], list[str]]:
@@ -159,14 +185,18 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
     Problems with exit code 3 that name every node and shard that failed, when all others
     are finished; Interrupted after Ctrl-C, at a chunk's end.
     """
-    if not plan.nodes:
+    poolers = plan.poolers if plan.poolers and plan.poolers.changes() else None
+    if not plan.nodes and poolers is None:
         return
     with ExitStack() as stack:
         made = _prepare(plan)
         try:
-            locks = [
-                stack.enter_context(closing(_lock(plan, node_plan))) for node_plan in plan.nodes
-            ]
+            planned = [node_plan.node for node_plan in plan.nodes]
+            others = [n.name for n in plan.topology.owning() if poolers and n.name not in planned]
+            locks = {
+                node: stack.enter_context(closing(_lock(plan, node)))
+                for node in [*planned, *others]
+            }
             _check_still_true(plan, options)
         except ShardctlError as error:
             if not made:
@@ -175,12 +205,14 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
         errors = _apply(plan, options, progress)
         if not errors:
             errors = _write_maps(plan, locks)
+        if not errors and poolers is not None:
+            errors = pooling.carry_out(poolers, locks, progress, command=plan.command)
     if errors:
         raise Problems(errors)
 
 
-def _lock(plan: FleetPlan, node_plan: NodePlan) -> Connection:
-    node = plan.topology.nodes[node_plan.node]
+def _lock(plan: FleetPlan, name: NodeName) -> Connection:
+    node = plan.topology.nodes[name]
     try:
         return applying.take_lock(plan.topology, node, command=plan.command)
     except psycopg.Error as error:
@@ -212,17 +244,15 @@ def _apply(plan: FleetPlan, options: Options, progress: Progress) -> list[Shardc
     return [e for outcome in outcomes for e in _errors_of(outcome.item, outcome.result())]
 
 
-def _write_maps(plan: FleetPlan, locks: Sequence[Connection]) -> list[ShardctlError]:
+def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[ShardctlError]:
     """Write the map to all nodes, now that every shard is there; give what failed."""
 
-    def work(pair: tuple[NodePlan, Connection]) -> None:
-        node_plan, held = pair
-        held.execute("SELECT 1")  # whoever has lost the lock does not write
+    def work(node_plan: NodePlan) -> None:
+        locks[node_plan.node].execute("SELECT 1")  # whoever has lost the lock does not write
         applying.write_map(plan.topology, node_plan, command=plan.command)
 
-    pairs = list(zip(plan.nodes, locks, strict=True))
-    outcomes = fanout.run(pairs, work, width=len(pairs))
-    failed = [(o.item[0], o.error) for o in outcomes if o.error]
+    outcomes = fanout.run(plan.nodes, work, width=_OBSERVE_WIDTH)
+    failed = [(o.item, o.error) for o in outcomes if o.error]
     return [
         error
         for node_plan, cause in failed
@@ -258,11 +288,13 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
     now = (
         plan_migrate(plan.topology)
         if plan.command == "migrate"
-        else plan_init(plan.topology, adopt=options.adopt)
+        else plan_init(plan.topology, adopt=options.adopt, poolers=False)
     )
     before = {n.node: n.after_preparation().changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
-    differing = [n for n in before | after if before.get(n, []) != after.get(n, [])]
+    differing = [str(n) for n in before | after if before.get(n, []) != after.get(n, [])]
+    if now.map_version != plan.map_version:
+        differing.append("the map's version")
     if differing:
         raise PlanOutdated(differing)
 

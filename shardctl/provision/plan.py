@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shardctl.errors import together
 from shardctl.ids import generator
 from shardctl.provision.refusals import refusals
+from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,20 +17,21 @@ if TYPE_CHECKING:
     from shardctl.postgres.catalog import Schema
     from shardctl.provision.observe import Observed
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
 
-Action = Literal["create", "replace", "adopt", "grant", "run", "write", "upgrade"]
+Action = Literal["create", "replace", "adopt", "grant", "run", "write", "upgrade", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of a plan; shards or a name say what it is about."""
+    """One line of a plan, of a node or of a pooler; shards or a name say what it is about."""
 
     action: Action
     kind: str
-    node: NodeName
+    node: NodeName | None
     shards: tuple[ShardId, ...] = ()
     name: str | None = None
+    pooler: PoolerName | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -37,6 +39,7 @@ class Change:
             "action": self.action,
             "kind": self.kind,
             "node": self.node,
+            "pooler": self.pooler,
             "shards": list(self.shards),
             "name": self.name,
         }
@@ -159,13 +162,25 @@ def plan(
     if problems:
         raise together(problems)
     plans = []
-    version = max((o.state.map_version for o in observed if o.state), default=0) or 1
+    version = map_version(observed)
     for one in observed:
         owned = topology.nodes[one.node].shards
         if not owned and one.state is None:
             continue  # it waits to be cloned onto
         plans.append(_node(topology, one, migrations, version))
     return plans
+
+
+def _from_format(one: Observed) -> int | None:
+    """Give the format from which a node has to be brought up; None: it is right."""
+    if one.state is None:
+        return 0
+    return one.state.format if one.state.format < FORMAT else None
+
+
+def map_version(observed: Iterable[Observed]) -> int:
+    """Give the version that every node's map should have: the newest that is known, at least 1."""
+    return max((one.state.map_version for one in observed if one.state), default=0) or 1
 
 
 def missing_migrations(
@@ -199,7 +214,7 @@ def _node(
         lock_slots=one.lock_slots,
         roles=tuple(role for role in roles if role not in one.roles),
         database=not one.database,
-        from_format=None if present else 0,
+        from_format=_from_format(one),
         functions=functions,
         new_functions=not one.functions,
         from_classic=topology.id.generator == "strict"

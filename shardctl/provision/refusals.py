@@ -9,11 +9,11 @@ from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.provision.observe import Observed
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import ShardId, Topology
 
 
 class OwnershipDiffers(ShardctlError):
@@ -91,7 +91,7 @@ def refusals(
     adopt: bool,
 ) -> list[ShardctlError]:
     """List all reasons not to change the fleet; `adopt` allows schemas that others made."""
-    stale = _ownership(topology, observed)
+    stale = ownership(topology, {one.node: one.map for one in observed})
     problems: list[ShardctlError] = [*stale, *_shadowed(observed)]
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
@@ -101,15 +101,17 @@ def refusals(
     return problems
 
 
-def _ownership(topology: Topology, observed: Sequence[Observed]) -> list[OwnershipDiffers]:
-    """Compare every map with the topology: a stale file must not bring a shard to life."""
+def ownership(
+    topology: Topology, maps: Mapping[NodeName, Mapping[ShardId, NodeName]]
+) -> list[OwnershipDiffers]:
+    """Compare every node's map with the topology: a stale file must bring no shard to life."""
     differing: dict[tuple[NodeName, str, str], list[int]] = {}
     owners = topology.owners()
-    for one in observed:
-        for shard, node in one.map.items():
+    for witness, known in maps.items():
+        for shard, node in known.items():
             wanted = owners.get(shard, NodeName("no node"))
             if node != wanted:
-                differing.setdefault((one.node, node, wanted), []).append(shard)
+                differing.setdefault((witness, node, wanted), []).append(shard)
     told: set[tuple[str, str, tuple[int, ...]]] = set()
     errors: list[OwnershipDiffers] = []
     for (witness, owner, right), shards in differing.items():

@@ -15,6 +15,7 @@ from shardctl.postgres.control import Server
 from shardctl.sandbox import removal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardctl.fanout import Outcome, Progress
@@ -98,9 +99,9 @@ class NodeFailed(ShardctlError):
 
 
 class SomeFailed(Unfinished):
-    """Work that succeeded on some nodes and failed on others."""
+    """Work that succeeded on some nodes or poolers and failed on others."""
 
-    def __init__(self, done: list[NodeName], failed: list[NodeName], what: str) -> None:
+    def __init__(self, done: Sequence[str], failed: Sequence[str], what: str) -> None:
         super().__init__(
             f"{', '.join(done)} {what}; {', '.join(failed)} did not",
             hint="correct the above and give the same command again: it does only the rest",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from shardctl.errors import Interrupted
-from tests.bench import cli, fleet, ids, init, insert, verify
+from tests.bench import cli, fleet, ids, init, insert, pauses, poolers, verify
 from tests.bench.measure import Row, Scale, say
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "init": init.two_thousand,
     "growth": init.growth,
     "verify": verify.many_shards,
+    "reload": poolers.reload,
+    "pause": pauses.pause,
     "decode-one": cli.one_id,
     "decode-many": cli.many_ids,
 }

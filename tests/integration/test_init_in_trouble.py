@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tests.fixtures.servers import StartServer
 
 
-def told(changes: Iterable[Change]) -> list[tuple[str, str, str, tuple[int, ...], str | None]]:
+def told(
+    changes: Iterable[Change],
+) -> list[tuple[str | None, str, str, tuple[int, ...], str | None]]:
     return [(c.node, c.action, c.kind, tuple(c.shards), c.name) for c in changes]
 
 

@@ -366,6 +366,7 @@ def test_the_command_line_makes_a_sandbox_and_removes_it_again(
     answer = json.loads(shardctl(file, "status", "-o", "json"))
     assert [(node["name"], node["state"]) for node in answer["nodes"]] == [("a", "up"), ("b", "up")]
     shardctl(file, "down", "--delete", code=2)
-    assert shardctl(file, "up").count("was up") == 2
+    again = json.loads(shardctl(file, "up", "-o", "json"))
+    assert [node["did"] for node in again["nodes"]] == ["up", "up"]
     shardctl(file, "down", "--delete", "--yes")
     assert [path.name for path in server_directory.iterdir()] == ["topology.yaml"]

@@ -33,7 +33,7 @@ def test_json_says_what_was_examined_and_is_valid_whatever_fails(healthy_fleet: 
 
 def test_a_healthy_fleet_is_told_in_one_line(healthy_fleet: Fleet) -> None:
     done = healthy_fleet.shardctl("verify", "--strict")
-    assert done.stdout.startswith("all is well: 10 checks of 8 shards on 2 nodes in ")
+    assert done.stdout.startswith("all is well: 11 checks of 8 shards on 2 nodes in ")
     assert done.stdout.count("\n") == 1
 
 

@@ -1,0 +1,88 @@
+"""Look at the poolers as they are: version, clients, servers, what is paused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError
+from shardctl.pgbouncer.console import Console
+from shardctl.state import lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.pgbouncer.console import Row
+    from shardctl.topology.model import Pooler, PoolerName, Topology
+
+_WIDTH = 16
+_SERVERS = ("sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerStatus:
+    """One pooler; `error` says why its console cannot be used, and then nothing else is known.
+
+    `clients` are served or wait, `waiting` are those that wait for a server, `longest_wait_s`
+    is how long the first of them has. `paused` names aliases, of other databases too; all of
+    them where the whole pooler is paused.
+    """
+
+    name: PoolerName
+    error: str | None = None
+    version: str | None = None
+    clients: int | None = None
+    waiting: int | None = None
+    servers: int | None = None
+    longest_wait_s: float | None = None
+    paused: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "name": self.name,
+            "state": "up" if self.error is None else "down",
+            "version": self.version,
+            "clients": self.clients,
+            "waiting": self.waiting,
+            "servers": self.servers,
+            "longest_wait_ms": None
+            if self.longest_wait_s is None
+            else round(self.longest_wait_s * 1000, 1),
+            "paused": list(self.paused),
+            "error": self.error,
+        }
+
+
+def observe(topology: Topology) -> tuple[PoolerStatus, ...]:
+    """Look at all poolers in parallel; one that cannot be looked at says why."""
+    found = fanout.run(topology.poolers.values(), lambda p: _look(topology, p), width=_WIDTH)
+    return tuple(outcome.result() for outcome in found)
+
+
+def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
+    try:
+        with Console(pooler, topology.database, purpose=lock.purpose("status")) as console:
+            pools = console.pools()
+            offered = console.databases().values()
+            held = console.held()
+            return PoolerStatus(
+                name=pooler.name,
+                version=console.version(),
+                clients=_sum(pools, ("cl_active", "cl_waiting")),
+                waiting=_sum(pools, ("cl_waiting",)),
+                servers=_sum(pools, _SERVERS),
+                longest_wait_s=max((_wait(pool) for pool in pools), default=0.0),
+                paused=tuple(one.name for one in offered if held or one.paused),
+            )
+    except ShardctlError as error:
+        return PoolerStatus(pooler.name, error=getattr(error, "reason", error.message))
+
+
+def _sum(pools: Iterable[Row], columns: Iterable[str]) -> int:
+    return sum(int(pool.get(column) or 0) for pool in pools for column in columns)
+
+
+def _wait(pool: Row) -> float:
+    return int(pool.get("maxwait") or 0) + int(pool.get("maxwait_us") or 0) / 1_000_000

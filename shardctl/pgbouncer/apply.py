@@ -1,0 +1,274 @@
+"""The file of a pooler's aliases: see what stands, tell what differs, replace it, prove it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts import files
+from shardctl.pgbouncer import faults, fitness, ini, render
+from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
+from shardctl.topology import aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardctl.hosts.host import Host
+    from shardctl.pgbouncer.console import Alias
+    from shardctl.pgbouncer.render import Entry
+    from shardctl.topology.model import Pooler, Topology
+
+logger = logging.getLogger(__name__)
+
+OLDEST = (1, 18)
+"""The oldest PgBouncer that all this was tried with."""
+
+_PROOF_SECONDS = 2.0
+_POLL = 0.02
+_TOLD = 3
+_FAILED = "config file loading failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pooler as it was found; `text` is the file of aliases, None where there is none."""
+
+    pooler: Pooler
+    host: Host
+    version: str
+    place: str
+    """The file's name without links."""
+    text: str | None
+    offered: Mapping[str, Alias]
+    own: frozenset[str]
+    """The databases that the operator's own configuration offers."""
+    log: str
+    """Its log's name, empty where it has none that may be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pooler should have, and what has to be done to get there."""
+
+    seen: Seen
+    text: str
+    entries: tuple[Entry, ...]
+    action: Literal["write", "reload", "none"]
+
+
+def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
+    """Look at one pooler and its files, and change nothing.
+
+    Raises PoolerUnavailable, FileRefused, PoolerTooOld and what `fitness.require` raises:
+    whatever `carry_out` would fail at.
+    """
+    try:
+        with Console(pooler, topology.database, purpose=purpose) as console:
+            version = console.version()
+            if tuple(map(int, version.split(".")[:2])) < OLDEST:
+                raise faults.PoolerTooOld(pooler.name, version, ".".join(map(str, OLDEST)))
+            config = console.config()
+            offered = console.databases()
+    except PoolerLost as error:  # nothing was begun
+        raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
+    place = files.place(host, pooler.databases_file, user=pooler.os_user)
+    own = fitness.require(topology, pooler, host, place=place, config=config)
+    text = files.read(host, pooler.databases_file, user=pooler.os_user)
+    log = _readable_log(host, pooler, config.get("logfile", ""))
+    return Seen(pooler, host, version, place, text, offered, own, log)
+
+
+def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
+    """Compare a pooler with what it should have.
+
+    Raises FileEdited and FileOfOther unless `force`, and what rendering raises.
+    """
+    text = render.databases(topology, seen.pooler, map_version)
+    entries = tuple(render.entries(topology, seen.pooler))
+    if not force:
+        _require_ours(topology, seen, map_version)
+    wanted = Wanted(seen, text, entries, "write")
+    if seen.text == text:
+        agree = _agrees(topology, wanted, seen.offered)
+        wanted = Wanted(seen, text, entries, "none" if agree else "reload")
+    return wanted
+
+
+def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
+    """Write the file, let the pooler read it, and see that it offers what the file says.
+
+    When it does not, the file before is put back. Raises FileRefused (nothing changed),
+    ReloadRejected (the old file is in force again), NotRestored, PoolerLost, PoolerUnavailable.
+    """
+    if wanted.action == "none":
+        return
+    seen = wanted.seen
+    pooler = seen.pooler
+    with Console(pooler, topology.database, purpose=purpose) as console:
+        since = _log_size(seen)
+        if wanted.action == "write":
+            files.write(seen.host, pooler.databases_file, wanted.text, user=pooler.os_user)
+        try:
+            console.reload()
+        except CommandRefused as error:
+            problems = [error.reason]
+        else:
+            problems = []
+        problems = _from_log(seen, since) or problems or _not_taken(topology, wanted, console)
+        if not problems:
+            return
+        if wanted.action == "write":
+            _put_back(seen, console, problems)
+    raise faults.ReloadRejected(pooler.name, problems, restored=wanted.action == "write")
+
+
+def diff(seen_text: str | None, wanted: str, path: Path) -> str:
+    """Write a unified diff from the file that stands to the one that should; empty if equal."""
+    lines = difflib.unified_diff(
+        (seen_text or "").splitlines(keepends=True),
+        wanted.splitlines(keepends=True),
+        str(path) if seen_text is not None else "/dev/null",
+        f"{path} (wanted)",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[str]:
+    """List, a line each, what a pooler offers otherwise than these entries say."""
+    found = []
+    for entry in entries:
+        alias = offered.get(entry.alias)
+        right = f"{entry.host}:{entry.port}/{entry.dbname}"
+        if alias is None:
+            found.append(f"{entry.alias} is not offered")
+        elif (alias.host, alias.port, alias.dbname) != (entry.host, entry.port, entry.dbname):
+            found.append(
+                f"{entry.alias} leads to {alias.host}:{alias.port}/{alias.dbname}, not to {right}"
+            )
+    return found
+
+
+def databases_of(text: str | None) -> dict[str, str]:
+    """Give the databases that a file of aliases has, with their connection strings."""
+    items = ini.read(text or "")
+    return {
+        i.key: i.value for i in items if isinstance(i, ini.Setting) and i.section == "databases"
+    }
+
+
+def _agrees(topology: Topology, wanted: Wanted, offered: Mapping[str, Alias]) -> bool:
+    """Tell whether a pooler offers what it should, and no alias that it should no longer."""
+    return not differences(wanted.entries, offered) and not left_over(
+        topology, wanted.seen, wanted.entries, offered
+    )
+
+
+def left_over(
+    topology: Topology, seen: Seen, entries: Iterable[Entry], offered: Mapping[str, Alias]
+) -> list[str]:
+    """List aliases that are offered though neither the new file nor the operator's has them.
+
+    The file before tells only some of them: who was killed between write and RELOAD has left
+    a file in which nothing is too many. With a fallback database any name may be one of its.
+    """
+    if "*" in seen.own:
+        return []
+    known = {entry.alias for entry in entries} | seen.own
+    before = databases_of(seen.text)
+    return sorted(
+        name
+        for name in offered.keys() - known
+        if name in before
+        or name.startswith(aliases.of_node(topology.database.name, ""))
+        or topology.schema_pattern.shard(name) is not None
+    )
+
+
+def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
+    """Refuse to replace what somebody else wrote; an empty file is nobody's."""
+    path = seen.pooler.databases_file
+    if seen.text is None or not seen.text.strip():
+        return
+    header = render.header(seen.text)
+    if header is None or header.edited:
+        raise faults.FileEdited(seen.pooler.name, path, ours=header is not None)
+    if header.cluster != topology.cluster:
+        raise faults.FileOfOther(seen.pooler.name, path, f"cluster {header.cluster}")
+    if header.map_version > map_version:
+        what = f"map version {header.map_version}, and the databases have {map_version}"
+        raise faults.FileOfOther(seen.pooler.name, path, what)
+
+
+def _not_taken(topology: Topology, wanted: Wanted, console: Console) -> list[str]:
+    """Wait until the pooler offers what the file says; give differences if it never does."""
+    deadline = time.monotonic() + _PROOF_SECONDS
+    while True:
+        offered = console.databases()
+        if _agrees(topology, wanted, offered):
+            return []
+        if time.monotonic() > deadline:
+            left = [
+                f"{a} is still offered"
+                for a in left_over(topology, wanted.seen, wanted.entries, offered)
+            ]
+            return _brief([*differences(wanted.entries, offered), *left])
+        time.sleep(_POLL)
+
+
+def _brief(lines: Sequence[str]) -> list[str]:
+    more = [f"... and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
+    return [*lines[:_TOLD], *more]
+
+
+def _readable_log(host: Host, pooler: Pooler, log: str) -> str:
+    """Give the log's name; empty where it is syslog's, relative to who knows what, or not ours."""
+    if not log.startswith("/"):
+        return ""
+    try:
+        files.size(host, log, user=pooler.os_user)
+    except files.FileRefused as error:
+        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
+        return ""
+    return log
+
+
+def _log_size(seen: Seen) -> int:
+    return files.size(seen.host, seen.log, user=seen.pooler.os_user) if seen.log else 0
+
+
+def _from_log(seen: Seen, since: int) -> list[str]:
+    """Give what the log says of a RELOAD that failed; before 1.25, the answer does not."""
+    if not seen.log:
+        return []
+    user = seen.pooler.os_user
+    try:
+        rotated = _log_size(seen) < since
+        lines = files.tail(seen.host, seen.log, since=0 if rotated else since, user=user)
+    except files.FileRefused as error:  # taken away meanwhile: what is offered has to tell
+        logger.debug("pooler %s: its log: %s", seen.pooler.name, error.message)
+        return []
+    if not any(_FAILED in line for line in lines):
+        return []
+    return _brief([line for line in lines if " ERROR " in line or " WARNING " in line])
+
+
+def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
+    """Restore the file before, to the byte, and let the pooler read it; raises NotRestored."""
+    pooler = seen.pooler
+    try:
+        if seen.text is None:
+            files.remove(seen.host, pooler.databases_file, user=pooler.os_user)
+        else:
+            before = Path(seen.place + files.BACKUP)
+            files.replace(seen.host, before, pooler.databases_file, user=pooler.os_user)
+        with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is told
+            console.reload()
+    except ShardctlError as error:
+        why = [*problems, error.message]
+        raise faults.NotRestored(pooler.name, pooler.databases_file, why) from error

@@ -1,0 +1,44 @@
+"""What a pooler's aliases cost, from `make bench` on two cores with PgBouncer 1.18."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.pgbouncer.render import Entry
+
+MEASURED = ((8, 0.3), (1_000, 2.7), (8_192, 370.0))
+"""Numbers of aliases, and how many milliseconds a RELOAD took (rows `RELOAD` of the bench)."""
+
+
+def reload_ms(aliases: int) -> float:
+    """Estimate how long a pooler serves nobody while it reloads so many aliases.
+
+    Between and beyond what was measured, along straight lines in logarithms.
+
+    >>> [round(reload_ms(n), 1) for n in (1, 8, 1000, 8192)]
+    [0.3, 0.3, 2.7, 370.0]
+    >>> round(reload_ms(4000))
+    69
+    """
+    count = max(aliases, MEASURED[0][0])
+    pairs = list(itertools.pairwise(MEASURED))
+    (few, quick), (many, slow) = next((p for p in pairs if count <= p[1][0]), pairs[-1])
+    slope = math.log(slow / quick) / math.log(many / few)
+    return float(quick * (count / few) ** slope)
+
+
+def told(entries: Sequence[Entry]) -> str:
+    """Say in a sentence what these aliases cost."""
+    shards = sum(entry.connect_query is not None for entry in entries)
+    text = (
+        f"{len(entries):,} aliases ({len(entries) - shards:,} of nodes, {shards:,} of shards): "
+        f"a RELOAD holds all clients up for about {reload_ms(len(entries)):,.1f} ms"
+    )
+    if shards:
+        text += "; each shard in use needs server connections of its own"
+    return text

@@ -1,0 +1,241 @@
+"""The guard: a process on a pooler's host that resumes paused aliases unless it is disarmed."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Literal, cast
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import CommandFailed, CommandTimedOut
+from shardctl.ids.generator import quote_identifier
+from shardctl.topology.aliases import MAX_ALIAS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardctl.hosts.host import Host
+
+Became = Literal["disarmed", "fired", "failed", "died", "absent"]
+"""What `disarm` found: see `Disarmed`."""
+
+PATIENCE = 20.0
+"""Seconds that `disarm` waits for a guard that fires; longer than a question takes."""
+
+_ARM_S = 60.0
+_LINES = 5
+_END_OF_SCRIPT = "."
+# The script and the aliases come by standard input: arguments are shown to everybody by `ps`,
+# are logged, and are limited in length. The shell reads no further than this line.
+_SHELL = f"""
+script=
+while IFS= read -r line && [ "$line" != {_END_OF_SCRIPT} ]; do
+    script="$script$line
+"
+done
+[ "$line" = {_END_OF_SCRIPT} ] || exit 1
+eval "$script"
+"""
+
+# What the script ends with; 75 is everything else that its directory can be in the way of.
+_LACKING, _TAKEN, _CONSOLE, _STAGED, _BUSY = 71, 72, 73, 74, 76
+_HINTS = {
+    _LACKING: "install it there: setsid is in util-linux, psql in postgresql-client, "
+    "the others in coreutils; awk is mawk or gawk",
+    _TAKEN: "another shardctl may be at work with it: its log is in that directory",
+    _CONSOLE: "the guard logs in from the pooler's own host: check there the console's address, "
+    "the user's password in ~/.pgpass or the passfile, and admin_users of the pooler",
+    _STAGED: "the guard's user moves the staged file into place: let it write in that directory",
+    _BUSY: "it goes on trying for ten minutes: see what the pooler does, then disarm it again",
+}
+_HINT = "see what that host says, and whether the guard's user may write in that directory"
+
+
+class GuardRefused(ShardctlError):
+    """A guard that could not be armed, which leaves nothing behind, or not be disarmed."""
+
+    def __init__(self, name: str, directory: Path, reason: str, *, hint: str = _HINT) -> None:
+        super().__init__(f"guard {name} ({directory}): {reason}", hint=hint)
+        self.name = name
+        self.directory = directory
+        self.reason = reason
+
+
+class GuardBusy(GuardRefused):
+    """A guard that has fired and does not come to an end: its pooler does not answer."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a guard asks a database before it lets a staged file take its place.
+
+    `query` gives one boolean; `dsn` is libpq's connection string, without a password. No
+    answer within 3 s, and anything but true, counts as false.
+    """
+
+    dsn: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file that takes the place of `target`, beside which it lies, before the resuming."""
+
+    file: Path
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A guard on a host; made by hand, without `owner`, it names whichever has that name."""
+
+    host: Host
+    name: str
+    parent: Path
+    user: str | None = None
+    owner: str | None = None
+    """Tells it from another of its name, armed by somebody else after this one had fired."""
+
+    @property
+    def directory(self) -> Path:
+        """Its own directory on the host, with its log."""
+        return self.parent / f"guard-{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disarmed:
+    """What had become of a guard until it was disarmed, and what its log says.
+
+    `disarmed`: it was counting, and has done nothing. `fired`: it has resumed all of its
+    aliases, and nobody else did anything. `failed`: it fired and gave up after ten minutes.
+    `died`: somebody killed it before it was done. `absent`: there was none, or another's.
+    After the last three whoever paused must see himself that nothing stays paused.
+    """
+
+    became: Became
+    fired: bool
+    """Whether it had begun to do its work, however that ended."""
+    log: tuple[str, ...]
+
+
+def arm(
+    host: Host,
+    *,
+    name: str,
+    directory: Path,
+    console: str,
+    aliases: Sequence[str],
+    after_s: float,
+    question: Question | None = None,
+    staged: Staged | None = None,
+    user: str | None = None,
+    passfile: Path | None = None,
+) -> Guard:
+    """Start a guard below `directory` of a pooler's host; it counts when this returns.
+
+    `console` is libpq's connection string, without a password, of the pooler's console as
+    that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
+    After `after_s` it puts the staged file into place, if the answer to the question is true
+    or there is no question, reloads the pooler, and resumes the aliases, these and no others.
+    Raises GuardRefused, and leaves nothing behind.
+    """
+    guard = Guard(host, name, directory, user, secrets.token_hex(8))
+    _check(guard, console, aliases, after_s, question)
+    words = [f"{after_s:.3f}", str(len(aliases)), str(passfile or ""), console]
+    words += [question.dsn, question.query] if question else ["", ""]
+    words += [str(staged.file), str(staged.target)] if staged else ["", ""]
+    try:
+        said = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
+    except CommandFailed as error:
+        raise _refused(guard, error) from error
+    except BaseException as error:  # killed half-way, so that the script could not clear up
+        _forget(guard)
+        if isinstance(error, CommandTimedOut):
+            raise _no_answer(guard, error) from error
+        raise
+    if said.strip() != "armed":  # a shell that had read only a part, and took it for all
+        raise GuardRefused(name, guard.directory, "the shell on that host did not arm it")
+    return guard
+
+
+def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
+    """End a guard and remove its directory, and tell what had become of it.
+
+    One that is firing is waited for, whole seconds; raises GuardBusy if it does not get to
+    an end, and leaves it working. Raises GuardRefused where the host does not do as asked.
+    """
+    try:
+        said = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30)
+    except CommandFailed as error:
+        raise _refused(guard, error) from error
+    except CommandTimedOut as error:
+        raise _no_answer(guard, error) from error
+    first, *log = said.splitlines() or [""]
+    became, _, begun = first.partition(" ")
+    if became not in {"disarmed", "fired", "failed", "died", "absent"}:
+        raise GuardRefused(guard.name, guard.directory, "the shell on that host did not disarm it")
+    return Disarmed(cast("Became", became), begun == "fired", tuple(line for line in log if line))
+
+
+def _check(
+    guard: Guard,
+    console: str,
+    aliases: Sequence[str],
+    after_s: float,
+    question: Question | None,
+) -> None:
+    """Refuse what the guard could not do when it is too late to say so."""
+    if not 0 < after_s < 86_400:
+        raise GuardRefused(guard.name, guard.directory, f"{after_s:g} s is no time to wait")
+    if not guard.directory.is_absolute():
+        raise GuardRefused(guard.name, guard.directory, "the directory is not absolute")
+    for alias in aliases:
+        quoted = len(quote_identifier(alias).encode()) - 2
+        if not 0 < quoted <= MAX_ALIAS or set(alias) & set("\0\r\n"):
+            reason = f"PgBouncer could not resume an alias named {alias!r}"
+            raise GuardRefused(guard.name, guard.directory, reason)
+    for dsn in (console, question.dsn) if question else (console,):
+        try:
+            words = conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:  # its text may repeat the string, password and all
+            reason = "a connection string is none"
+            raise GuardRefused(guard.name, guard.directory, reason) from None
+        if not {"password", "sslpassword"}.isdisjoint(words):
+            reason = "a password stands in a connection string, where `ps` would show it"
+            raise GuardRefused(guard.name, guard.directory, reason, hint=_HINTS[_CONSOLE])
+
+
+def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
+    """Run a part of the script on the guard's host, and give what it prints."""
+    script = resources.files("shardctl").joinpath("templates/guard.sh").read_text("utf-8")
+    argv = ["sh", "-c", _SHELL, "guard", part, str(guard.directory), guard.owner or "", *words]
+    given = f"{script}{_END_OF_SCRIPT}\n{text}"
+    return guard.host.run(argv, user=guard.user, input=given, timeout=timeout).stdout
+
+
+def _forget(guard: Guard) -> None:
+    """Remove what a broken arming may have left; it would end by itself, having paused nothing."""
+    try:
+        disarm(guard, patience_s=0)
+    except ShardctlError:  # the host does not answer now either, and the first error says so
+        return
+
+
+def _refused(guard: Guard, error: CommandFailed) -> GuardRefused:
+    code = error.completed.code
+    lines = [line for line in error.completed.stderr.splitlines() if line.strip()][-_LINES:]
+    reason = "\n  ".join(lines) or f"the shell on that host ended with code {code}"
+    kind = GuardBusy if code == _BUSY else GuardRefused
+    return kind(guard.name, guard.directory, reason, hint=_HINTS.get(code, _HINT))
+
+
+def _no_answer(guard: Guard, error: CommandTimedOut) -> GuardRefused:
+    reason = f"the host did not do it within {error.seconds:g} s"
+    return GuardRefused(guard.name, guard.directory, reason)

@@ -1,0 +1,267 @@
+"""All poolers at once: what they should offer by the databases' map, what differs, apply it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, UsageError, together
+from shardctl.hosts import files
+from shardctl.hosts.reach import host_of
+from shardctl.libpq import reason_of
+from shardctl.pgbouncer import apply as applying
+from shardctl.pgbouncer import cost, faults, render
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.provision import maps
+from shardctl.provision.apply import take_lock
+from shardctl.state import events, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.pgbouncer.apply import Wanted
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, NodeName, Pooler, PoolerName, Topology
+
+APPLY = "pgbouncer apply"
+"""The command, as locks and events name it."""
+
+_WIDTH = 16
+
+
+class PoolerNotFound(UsageError):
+    """A name that is no pooler's."""
+
+    def __init__(self, name: str, topology: Topology) -> None:
+        known = ", ".join(topology.poolers) or "none"
+        super().__init__(f"{name!r} is no pooler of the topology", hint=f"its poolers: {known}")
+
+
+class PoolersUnfinished(Unfinished):
+    """Poolers that took what they should, beside others that did not."""
+
+    def __init__(self, done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> None:
+        told = f"{', '.join(done)} done, " if done else ""
+        super().__init__(
+            f"poolers: {told}{', '.join(failed)} not",
+            hint="mend the above and run the same command again: it does only the rest",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolersPlan:
+    """What all poolers should be brought to, in the topology's order."""
+
+    topology: Topology
+    map_version: int
+    force: bool
+    wanted: tuple[Wanted, ...]
+
+    def costs(self) -> list[str]:
+        """Say of every pooler that is to be changed what its aliases cost."""
+        return [
+            f"pooler {one.seen.pooler.name}: {cost.told(one.entries)}" for one in self.changes()
+        ]
+
+    def changes(self) -> list[Wanted]:
+        """List the poolers that something has to be done for."""
+        return [one for one in self.wanted if one.action != "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One pooler's file beside what it should say; `error` is why it could not be read.
+
+    `version` is the map's version that the file is of, None where it does not tell.
+    """
+
+    pooler: Pooler
+    state: Literal["same", "differs", "edited", "unreachable"]
+    version: int | None
+    wanted: int
+    diff: str
+    error: ShardctlError | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "name": self.pooler.name,
+            "file": str(self.pooler.databases_file),
+            "state": self.state,
+            "map_version": {"file": self.version, "wanted": self.wanted},
+            "diff": self.diff,
+            "error": self.error.message if self.error else None,
+        }
+
+
+def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
+    """Give the poolers of these names, or all where there are none; raises PoolerNotFound."""
+    wanted = list(names)
+    for name in wanted:
+        if name not in topology.poolers:
+            raise PoolerNotFound(name, topology)
+    return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
+
+
+def rendered(topology: Topology, pooler: Pooler, map_version: int) -> str:
+    """Give the text of a pooler's file; raises ValueRefused."""
+    return render.databases(topology, pooler, map_version)
+
+
+def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> list[Compared]:
+    """Read every pooler's file and compare it; one that cannot be read says why."""
+
+    def one(pooler: Pooler) -> Compared:
+        text = rendered(topology, pooler, map_version)
+        try:
+            there = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
+        except ShardctlError as error:
+            return Compared(pooler, "unreachable", None, map_version, "", error)
+        header = render.header(there or "")
+        foreign = there is not None and there.strip() and (header is None or header.edited)
+        state: Literal["same", "differs", "edited"] = "edited" if foreign else "differs"
+        return Compared(
+            pooler,
+            "same" if there == text else state,
+            header.map_version if header else None,
+            map_version,
+            applying.diff(there, text, pooler.databases_file),
+        )
+
+    return [outcome.result() for outcome in fanout.run(poolers, one, width=_WIDTH)]
+
+
+def plan(
+    topology: Topology, poolers: Sequence[Pooler], map_version: int, *, force: bool, purpose: str
+) -> PoolersPlan:
+    """Look at poolers, all in parallel, and say what each needs; changes nothing.
+
+    Raises what `pgbouncer.apply.observe` and `plan` raise, or Problems of several poolers.
+    """
+
+    def one(pooler: Pooler) -> Wanted:
+        seen = applying.observe(topology, pooler, host_of(pooler), purpose=purpose)
+        return applying.plan(topology, seen, map_version, force=force)
+
+    outcomes = fanout.run(poolers, one, width=_WIDTH)
+    problems: list[ShardctlError] = []
+    owners: dict[str, PoolerName] = {}
+    for outcome in outcomes:
+        if isinstance(outcome.error, ShardctlError):
+            problems.append(faults.named(outcome.item.name, outcome.error))
+            continue
+        seen = outcome.result().seen
+        first = owners.setdefault(seen.place, seen.pooler.name)
+        # By their hosts' names the loader could not know that it is one machine.
+        if first != seen.pooler.name:
+            problems.append(faults.SameFile(seen.pooler.name, first, seen.place))
+    if problems:
+        raise together(problems)
+    return PoolersPlan(topology, map_version, force, tuple(o.result() for o in outcomes))
+
+
+def apply(plan: PoolersPlan, progress: Progress) -> None:
+    """Carry a plan out under the locks of all nodes that own shards.
+
+    Raises NodeLocked, or MapChanged and what `maps.version` raises, with nothing done; Problems
+    with exit code 3 that name every pooler that failed, when all others are finished; Interrupted.
+    """
+    if not plan.changes():
+        return
+    topology = plan.topology
+    with ExitStack() as stack:
+        locks = {
+            node.name: stack.enter_context(closing(_lock(topology, node)))
+            for node in topology.owning()
+        }
+        # A move may have ended after the plan was made: its poolers must not be led back.
+        maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY))
+        errors = carry_out(plan, locks, progress, command=APPLY)
+    if errors:
+        raise Problems(errors)
+
+
+def carry_out(
+    plan: PoolersPlan,
+    locks: Mapping[NodeName, Connection],
+    progress: Progress,
+    *,
+    command: str,
+) -> list[ShardctlError]:
+    """Bring all poolers of the plan to what they should offer, in parallel; give what failed.
+
+    `locks` are the sessions that hold the nodes' locks: they are used to see that they do, and
+    to record what was done. Every pooler is looked at again first, for what was seen without
+    the locks may have changed. Raises Interrupted when all that had begun is finished.
+    """
+    topology = plan.topology
+    done: list[PoolerName] = []
+
+    def one(planned: Wanted) -> None:
+        pooler = planned.seen.pooler
+        progress.expect(pooler.name, "applying", 1)
+        purpose = lock.purpose(command)
+        seen = applying.observe(topology, pooler, host_of(pooler), purpose=purpose)
+        now = applying.plan(topology, seen, plan.map_version, force=plan.force)
+        applying.carry_out(topology, now, purpose=purpose)
+        done.append(pooler.name)  # atomic
+        progress.advance(pooler.name)
+
+    def record() -> list[ShardctlError]:
+        return _on_all(locks, lambda session: _record(session, plan, sorted(done), command))
+
+    lost = _on_all(locks, lambda session: session.execute("SELECT 1"))
+    if lost:  # whoever has lost a lock does not write
+        return lost
+    try:
+        outcomes = fanout.run(plan.changes(), one, width=_WIDTH)
+    except KeyboardInterrupt as interrupt:
+        record()
+        raise Interrupted(
+            f"interrupted: poolers {', '.join(sorted(done)) or 'none'} done",
+            hint=f"run `shardctl {command}` again to finish the rest",
+        ) from interrupt
+    failed: list[PoolerName] = []
+    errors: list[ShardctlError] = []
+    for outcome in outcomes:
+        if isinstance(outcome.error, ShardctlError):
+            failed.append(outcome.item.seen.pooler.name)
+            errors.append(faults.named(failed[-1], outcome.error))
+        elif outcome.error is not None:
+            raise outcome.error
+    if failed:
+        errors.append(PoolersUnfinished(sorted(done), failed))
+    return [*errors, *record()]
+
+
+def _lock(topology: Topology, node: Node) -> Connection:
+    try:
+        return take_lock(topology, node, command=APPLY)
+    except psycopg.Error as error:
+        address = f"{node.host}:{node.port}"
+        raise NodeUnavailable(node.name, address, reason_of(error)) from error
+
+
+def _record(
+    session: Connection, plan: PoolersPlan, done: Sequence[PoolerName], command: str
+) -> None:
+    for name in done:
+        events.record(session, command, f"pooler {name}: map version {plan.map_version}")
+
+
+def _on_all(
+    locks: Mapping[NodeName, Connection], work: Callable[[Connection], object]
+) -> list[ShardctlError]:
+    """Do something over every node's session; give what broke."""
+    errors: list[ShardctlError] = []
+    for node, session in locks.items():
+        try:
+            work(session)
+        except psycopg.Error as error:
+            errors.append(NodeLost(node, reason_of(error)))
+    return errors

@@ -1,0 +1,161 @@
+"""Start, stop and look at the local poolers of a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from shardctl import fanout
+from shardctl.errors import Problems, ShardctlError
+from shardctl.hosts import ports
+from shardctl.pgbouncer import server
+from shardctl.pgbouncer.server import Server
+from shardctl.sandbox.servers import SomeFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from shardctl.fanout import Progress
+    from shardctl.pgbouncer.server import Foreseen, Started
+    from shardctl.topology.model import Pooler, PoolerName, Topology
+
+WITHOUT = "there is no pgbouncer on this machine (apt-get install pgbouncer); going on without"
+"""What is said where the sandbox runs no poolers."""
+
+_WIDTH = 8
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerUp:
+    """A pooler that runs after `up`."""
+
+    pooler: Pooler
+    did: Started
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerDown:
+    """A pooler after `down`; `deleted` and `left` (a file, with the reason) after `--delete`."""
+
+    pooler: Pooler
+    was_up: bool
+    deleted: tuple[Path, ...]
+    left: tuple[Path, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerState:
+    """What `status` sees of a pooler; foreign is one whose file the sandbox did not write."""
+
+    pooler: Pooler
+    state: Literal["up", "down", "absent", "foreign"]
+    pid: int | None
+
+
+class PoolerFailed(ShardctlError):
+    """What went wrong with one pooler's process."""
+
+    def __init__(self, name: PoolerName, cause: ShardctlError) -> None:
+        named = cause.message.startswith(f"pooler {name}")
+        super().__init__(
+            cause.message if named else f"pooler {name}: {cause.message}", hint=cause.hint
+        )
+        self.pooler = name
+
+
+def available() -> bool:
+    """Tell whether this machine has PgBouncer."""
+    return server.program() is not None
+
+
+def foresee(topology: Topology) -> list[tuple[Pooler, Foreseen]]:
+    """Tell what `up` would do, pooler by pooler, and change nothing; raises Problems."""
+    return _each(topology, lambda one: (one.pooler, one.foresee())) if available() else []
+
+
+def up(topology: Topology, progress: Progress) -> list[PoolerUp]:
+    """Start a PgBouncer for every local pooler, where this machine has the program.
+
+    The nodes are up. Raises Problems when some did not come up; the others stay up.
+    """
+
+    def start(one: Server) -> PoolerUp:
+        progress.expect(one.pooler.name, "starting", 1)
+        did = one.start()
+        progress.advance(one.pooler.name)
+        return PoolerUp(one.pooler, did)
+
+    nodes = [node.name for node in topology.owning()]
+    return _each(topology, start, begun="came up", before=nodes) if available() else []
+
+
+def down(topology: Topology, progress: Progress, *, delete: bool) -> list[PoolerDown]:
+    """Stop every local pooler that the sandbox started; `delete` removes its files.
+
+    Raises Problems; poolers that the sandbox did not start are left out.
+    """
+
+    def stop(one: Server) -> PoolerDown | None:
+        made = one.made()
+        if made in ("absent", "foreign"):
+            return None
+        progress.expect(one.pooler.name, "stopping", 1)
+        was_up = one.stop()
+        deleted = one.remove() if delete else ()
+        edited = (one.pooler.config, "it was changed by hand")
+        progress.advance(one.pooler.name)
+        return PoolerDown(
+            one.pooler, was_up, deleted, edited if delete and made == "edited" else None
+        )
+
+    return [one for one in _each(topology, stop, begun="went down") if one is not None]
+
+
+def status(topology: Topology) -> list[PoolerState]:
+    """Look at every local pooler; raises Problems."""
+
+    def look(one: Server) -> PoolerState:
+        pid = one.running()
+        made = one.made()
+        state: Literal["up", "down", "absent", "foreign"] = "up" if pid is not None else "down"
+        if made in ("absent", "foreign"):
+            state = "absent" if made == "absent" else "foreign"
+        return PoolerState(one.pooler, state, pid)
+
+    return _each(topology, look)
+
+
+def _each(
+    topology: Topology,
+    work: Callable[[Server], Value],
+    *,
+    begun: str | None = None,
+    before: Sequence[str] = (),
+) -> list[Value]:
+    """Do something with every local pooler and give all values, or raise what failed.
+
+    `begun` is what happened to the others, and to the nodes `before`; None where nothing is
+    changed.
+    """
+    # What stops it again, or looks at it, does without the program.
+    program = server.program() or "pgbouncer"
+    local = [p for p in topology.poolers.values() if ports.is_loopback(p.host) and p.ssh is None]
+    outcomes = fanout.run(
+        local, lambda pooler: work(Server.of(topology, pooler, program)), width=_WIDTH
+    )
+    errors: list[ShardctlError] = []
+    for outcome in outcomes:
+        if isinstance(outcome.error, ShardctlError):
+            errors.append(PoolerFailed(outcome.item.name, outcome.error))
+        elif outcome.error is not None:
+            raise outcome.error
+    done = [*before, *(outcome.item.name for outcome in outcomes if outcome.error is None)]
+    failed = [outcome.item.name for outcome in outcomes if outcome.error is not None]
+    if errors and done and begun is not None:
+        errors.append(SomeFailed(done, failed, begun))
+    if errors:
+        raise Problems(errors)
+    return [outcome.result() for outcome in outcomes]

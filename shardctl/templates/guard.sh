@@ -1,0 +1,314 @@
+# shardctl's guard: resumes the aliases that shardctl pauses on this pooler, unless it is
+# disarmed in time. It needs nothing of shardctl's: a POSIX shell, coreutils, setsid, awk, psql.
+#
+#   arm     makes the guard's directory and starts `watch` in it, as a process of its own
+#   watch   counts, then fires; only SIGKILL ends it before its time
+#   disarm  ends it and removes the directory, or tells what it has done
+#
+# How far it is, is the name of one file, and only renaming changes it: so that disarming and
+# firing exclude each other, and a full disk stops neither of them.
+#
+#   waiting -> armed -> fired -> done | failed
+#         \        \--> disarmed
+#          \----------> disarmed
+
+export LC_ALL=C PGCONNECT_TIMEOUT=5
+# A secret does not belong into the environment of a process that stays (use ~/.pgpass), and
+# the others make psql say things that a console does not understand.
+unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
+
+LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
+ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600
+NO_ANSWER=1 SOME_PAUSED=2
+RECORD=$(printf '\036') FIELD=$(printf '\037') PROBE="shardctl guard"
+
+refuse() { # code, reason
+    printf '%s\n' "$2" >&2
+    exit "$1"
+}
+
+say() {
+    printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ)" "$1"
+}
+
+console() { # seconds; commands by standard input
+    timeout -s KILL "$1" psql -X -w -q -A -R "$RECORD" -F "$FIELD" -P footer=off -d "$console"
+}
+
+## arm
+
+# stdin: the aliases, one a line; $script: this text
+arm() { # directory, owner, seconds, number of aliases, passfile, console, dsn, query, file, target
+    directory=$1 owner=$2 after=$3 count=$4 passfile=$5 console=$6
+    dsn=$7 query=$8 file=$9 target=${10}
+    [ -z "$passfile" ] || export PGPASSFILE="$passfile"
+    require_programs
+    [ -z "$file" ] || require_staged
+    require_admin
+    umask 077
+    said=$(mkdir -- "$directory" 2>&1) || refuse_place
+    trap abandon EXIT
+    trap 'exit 1' HUP INT TERM
+    cd "$directory" || exit 1
+    # shellcheck disable=SC2154 # whoever sent it has it in this variable
+    printf '%s' "$script" | cat >guard.sh && cat >aliases || exit 1
+    for part in owner after passfile console dsn query file target; do
+        eval "printf '%s' \"\$$part\"" >"$part" || exit 1
+    done
+    # Truncated, by a full disk or a lost line, it would resume fewer than are paused.
+    [ "$(wc -l <aliases)" -eq "$count" ] || refuse "$PLACE" "the list of aliases did not arrive whole"
+    : >waiting
+    setsid sh "$directory/guard.sh" watch </dev/null >>log 2>&1 &
+    polls=0
+    while [ -e waiting ]; do
+        polls=$((polls + 1))
+        if [ "$polls" -gt 250 ] || ! kill -0 $! 2>/dev/null; then
+            refuse "$PLACE" "it did not start: $(tail -n 3 log)"
+        fi
+        sleep 0.02
+    done
+    trap - EXIT
+    echo armed
+}
+
+require_programs() {
+    lacking=
+    for program in setsid timeout psql awk sleep mkdir mv rm cat date tail wc; do
+        command -v "$program" >/dev/null || lacking="$lacking $program"
+    done
+    [ -z "$lacking" ] || refuse "$LACKING" "this host lacks:$lacking"
+    [ -r /proc/self/stat ] || refuse "$LACKING" "this host has no /proc"
+    sleep 0.01 || refuse "$LACKING" "this host's sleep knows no fractions of a second"
+}
+
+require_staged() {
+    [ -f "$file" ] || refuse "$STAGED" "$file: there is no such file"
+    [ "${file%/*}/" -ef "${target%/*}/" ] || refuse "$STAGED" "$file: is not beside $target"
+    [ -w "${target%/*}/" ] || refuse "$STAGED" "${target%/*}: may not be written"
+}
+
+# RESUME of a name that nobody has harms nothing and is answered otherwise to an administrator
+# than to others. (SHOW CONFIG would not do: not only admin_users makes administrators.)
+require_admin() {
+    said=$(printf 'RESUME "%s";\n' "$PROBE" | console "$LOGIN_S" 2>&1)
+    code=$?
+    case $said in
+    *"no such database: $PROBE"* | *"database $PROBE is not paused"*) return ;;
+    esac
+    [ "$code" -ne 137 ] || said="the console did not answer within $LOGIN_S s"
+    refuse "$CONSOLE" "${said:-psql ended with code $code and said nothing}"
+}
+
+refuse_place() {
+    [ -d "$directory" ] || refuse "$PLACE" "$said"
+    for state in waiting armed fired 'done' failed disarmed; do
+        [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name is there ($state)"
+    done
+    refuse "$TAKEN" "a guard of this name is there"
+}
+
+# What was begun and not armed goes again.
+abandon() {
+    code=$?
+    mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null
+    end_processes
+    rm -rf -- "$directory"
+    exit "$code"
+}
+
+## watch
+
+# Standard output is the log. Once it is armed, all that it needs is in memory.
+watch() {
+    trap '' HUP INT QUIT TERM
+    echo $$ >pid || exit 1
+    for part in after passfile console dsn query file target aliases; do
+        eval "$part=\$(cat $part)" || exit 1
+    done
+    # shellcheck disable=SC2154 # read just now
+    [ -z "$passfile" ] || export PGPASSFILE="$passfile"
+    # RESUME without a name would resume what others have paused.
+    # shellcheck disable=SC2154
+    resumes=$(printf '%s\n' "$aliases" | awk '
+        $0 != "" { gsub(/"/, "\"\""); print "RESUME \"" $0 "\";" }')
+    say "armed: fires in $after s unless it is disarmed"
+    mv waiting armed || exit 1
+    sleep "$after"
+    # Where there is neither, somebody has removed the directory: nobody disarmed.
+    mv armed fired 2>/dev/null || [ ! -e disarmed ] || exit 0
+    say "fires: nobody disarmed it within $after s"
+    fire
+}
+
+fire() {
+    reload=
+    if [ -n "$file" ] && { [ -z "$dsn" ] || answer; }; then
+        place
+        reload='RELOAD;'
+    fi
+    told='' since=$(uptime)
+    while :; do
+        said=$(resume)
+        code=$?
+        [ "$code" -ne 0 ] || break
+        # The whole session was answered, so the reload was; it serves nobody while it lasts.
+        [ "$code" -ne "$SOME_PAUSED" ] || reload=
+        # The same words twice a second for ten minutes would fill a disk, and say no more.
+        [ "$said" = "$told" ] || say "$said"
+        told=$said
+        if [ $(($(uptime) - since)) -ge "$GIVE_UP_S" ]; then
+            say "gives up: the aliases are perhaps still paused"
+            mv fired failed
+            exit 1
+        fi
+        sleep 0.5
+    done
+    say "$said"
+    mv fired 'done'
+}
+
+answer() {
+    said=$(PGCONNECT_TIMEOUT=2 timeout -s KILL "$ANSWER_S" \
+        psql -X -w -q -A -t -d "$dsn" -c "$query")
+    code=$?
+    [ "$code" -eq 137 ] && say "the database did not answer within $ANSWER_S s"
+    if [ "$code" -eq 0 ] && [ "$said" = t ]; then
+        say "the answer is true: $file becomes $target"
+        return 0
+    fi
+    say "the answer is not true: $target stays as it is"
+    return 1
+}
+
+place() {
+    if [ ! -e "$file" ]; then
+        say "$file is gone: somebody else has moved it"
+    else
+        mv -fT -- "$file" "$target" || say "$file: could not be moved"
+    fi
+}
+
+# One session: reload if that is to do, resume, and ask for the proof that none is paused. An
+# error in between (an alias that is not paused, or unknown) does not end it.
+resume() {
+    {
+        printf '%s\n%s' "$aliases" "$RECORD"
+        printf '%s\n' "$reload" "$resumes" 'SHOW DATABASES;' | console "$SESSION_S" 2>&1
+    } | awk -v RS="$RECORD" -v FS="$FIELD" \
+        -v no_answer="$NO_ANSWER" -v some_paused="$SOME_PAUSED" '
+        NR == 1 {
+            for (i = split($0, names, "\n"); i > 0; i--) if (names[i] != "") ours[names[i]] = 1
+            for (one in ours) all++
+            next
+        }
+        !header { # what psql has to tell, a line each, and the names of the columns
+            many = split($0, lines, "\n")
+            for (i = 1; i <= many; i++) {
+                if (lines[i] ~ FS) find_columns(lines[i])
+                else if (lines[i] ~ / is not paused$/) idle++
+                else if (lines[i] ~ /no such database: /) unknown++
+                else if (lines[i] != "" && ++others <= 5) print lines[i]
+            }
+            next
+        }
+        ($name in ours) && $paused + 0 == 1 { left++ }
+        function find_columns(line,    names, i) {
+            for (i = split(line, names, FS); i > 0; i--) {
+                if (names[i] == "name") name = i
+                if (names[i] == "paused") paused = i
+            }
+            header = name && paused
+        }
+        END {
+            if (!header) {
+                print "no answer from the console; tries again"
+                exit no_answer
+            }
+            if (left) {
+                printf "%d of %d aliases are still paused; tries again\n", left, all
+                exit some_paused
+            }
+            printf "resumed: of %d aliases none is paused (%d were not, %d unknown)\n", \
+                all, idle, unknown
+        }'
+}
+
+uptime() { # seconds that no correction of the clock changes
+    if read -r now _ </proc/uptime; then echo "${now%.*}"; else echo 0; fi
+}
+
+## disarm
+
+# Prints what had become of it and whether it had fired, then its log.
+disarm() { # directory, owner or nothing, seconds to wait for one that fires
+    directory=$1 owner=$2 patience=$3
+    if [ ! -d "$directory" ]; then
+        [ -x "${directory%/*}/" ] || refuse "$PLACE" "${directory%/*}: may not be entered"
+        echo absent
+        exit
+    fi
+    cd "$directory" || exit "$PLACE"
+    if [ -n "$owner" ] && [ "$(cat owner 2>/dev/null)" != "$owner" ]; then
+        echo absent
+        exit
+    fi
+    became=
+    until=$(($(uptime) + patience))
+    while [ -z "$became" ]; do
+        settle
+    done
+    [ "$became" != busy ] || refuse "$BUSY" "it has fired and is not done: $(tail -n 1 log)"
+    end_processes || refuse "$PLACE" "its processes do not end: $(processes)"
+    log=$(cat log 2>/dev/null)
+    cd /
+    rm -rf -- "$directory" || exit "$PLACE"
+    printf '%s\n' "$became" "$log"
+}
+
+settle() {
+    alive=$(processes) # before the files: one that ends meanwhile has left its word there
+    if mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null; then
+        if [ -n "$alive" ]; then became=disarmed; else became=died; fi
+    elif [ -e 'done' ]; then
+        became='fired fired'
+    elif [ -e failed ]; then
+        became='failed fired'
+    elif [ -e disarmed ]; then
+        became=disarmed
+    elif [ -z "$alive" ]; then
+        if [ -e fired ]; then became='died fired'; else became=died; fi
+    elif [ "$(uptime)" -ge "$until" ]; then
+        became=busy
+    else
+        sleep 0.05
+    fi
+}
+
+# Those of the guard's session that stand in its directory: a number alone may be another's by now.
+processes() {
+    [ -e pid ] && read -r leader <pid || return
+    for process in /proc/[0-9]*; do
+        [ "$process/cwd" -ef . ] || continue
+        { read -r stat <"$process/stat"; } 2>/dev/null || continue
+        # pid (name) state parent group session
+        # shellcheck disable=SC2086
+        set -- ${stat##*) }
+        [ "$4" != "$leader" ] || echo "${process#/proc/}"
+    done
+}
+
+end_processes() {
+    tries=0
+    while
+        alive=$(processes)
+        [ -n "$alive" ]
+    do
+        # shellcheck disable=SC2086
+        kill -KILL $alive 2>/dev/null
+        tries=$((tries + 1))
+        [ "$tries" -lt 100 ] || return 1
+        sleep 0.02
+    done
+}
+
+"$@"

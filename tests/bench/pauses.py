@@ -1,0 +1,218 @@
+"""How long PAUSE and RESUME of aliases take: few and many, idle and under load."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from shardctl.pgbouncer import batch
+from shardctl.pgbouncer.console import pause_command, resume_command
+from tests.bench import clients, fleet, pooling
+from tests.bench.measure import alternate, compare, per, say
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import psycopg
+
+    from shardctl.pgbouncer.batch import Answers
+    from shardctl.pgbouncer.console import Console
+    from tests.bench.clients import Clients, Window
+    from tests.bench.fleet import Fleet
+    from tests.bench.measure import Row, Scale, Side
+    from tests.bench.pooling import Pooled
+
+    Connection = psycopg.Connection[Any]
+
+CONSOLES = (4, 16)
+CLIENTS = 8
+"""Those at work through aliases that are paused, spread over these."""
+
+_LOADS = {
+    "idle": "",
+    "inserting": "INSERT INTO bench (note) VALUES ('a note')",
+    "20 ms transactions": "SELECT pg_sleep(0.02)",
+}
+"""What the clients of aliases that are paused do, over and over; nothing when idle."""
+_MOST_SECONDS = 60.0
+
+Way = tuple[Callable[[], object], Callable[[], object]]
+"""What pauses aliases and returns when all pauses hold, and what resumes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """What was seen at pauses of one way, a value a round."""
+
+    resumes: list[float] = field(default_factory=list)
+    ran: list[float] = field(default_factory=list)
+    held_up: list[float] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+
+
+def pause(scale: Scale) -> list[Row]:
+    """Time PAUSE until all hold, and RESUME, of 1, 100 and 1,000 aliases, idle and under load.
+
+    Fair: each alias has one connection to its server, which PAUSE closes. The reference pauses
+    one alias after the other over a psycopg session. Under load, 8 clients insert, a row a
+    transaction, through 8 of the aliases (all through the one, where it is one), and another
+    asks `SELECT 1` of an alias that is not paused. Since PAUSE waits for transactions, 100
+    aliases are also paused under some of 20 ms, where the number of consoles tells most.
+    RESUME follows as soon as all pauses hold.
+
+    The wall time has the ends of the servers' processes in it, as with RELOAD; the note tells
+    how long the pooler ran, and how long it waited for a core.
+    """
+    rows: list[Row] = []
+    shards = scale.of(pooling.IN_USE, 16)
+    with fleet.running(2) as running:
+        pooling.prepare(running, shards + pooling.SPARE)
+        with pooling.pooled(running, shards) as pooled, ExitStack() as stack:
+            users = [stack.enter_context(pooled.connect(alias)) for alias in pooled.aliases]
+            for count in (1, scale.of(100, 12), shards):
+                say(f"  {count} aliases")
+                _make_tables(running, pooled, _spread(pooled.aliases[:count]))
+                for load in _LOADS if 1 < count < shards else list(_LOADS)[:2]:
+                    rows += _pauses(pooled, users[:count], load, scale)
+    return rows
+
+
+def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale) -> list[Row]:
+    """Time each way by turns to pause these users' aliases."""
+    aliases = pooled.aliases[: len(users)]
+    rounds = scale.of(3 if len(aliases) > 100 else 7, 1)  # each costs as many new connections
+    numbers = CONSOLES if len(aliases) > 1 else CONSOLES[-1:]
+    statement = _LOADS[load]
+    busy = _spread(aliases) if statement else []
+    with ExitStack() as stack:
+        session = stack.enter_context(pooled.connect("pgbouncer", user="postgres"))
+        consoles = [stack.enter_context(pooled.console()) for _ in range(max(numbers))]
+        ways = {0: _one_by_one(session, aliases)}
+        ways |= {number: _together(consoles[:number], aliases) for number in numbers}
+        found = {number: Pauses() for number in ways}
+        at_work: list[Clients] = []
+        if statement:
+            paused = clients.working(pooled.pooler, busy, statement)
+            another = clients.working(pooled.pooler, [pooled.another], clients.SHORT)
+            at_work = [stack.enter_context(each) for each in (paused, another)]
+        sides = {
+            str(number): _pause(pooled, users, way, found[number], console=consoles[0], busy=busy)
+            for number, way in ways.items()
+        }
+        times = alternate(sides, rounds)
+        waits = [each.end() for each in at_work]
+    rows = []
+    for number in numbers:
+        seen = found[number]
+        notes = [f"RESUME {pooling.median(seen.resumes)}"]
+        for who, wait in zip(("longest wait", "another alias'"), waits, strict=False):
+            notes.append(f"{who} {pooling.median(wait.longest(window) for window in seen.windows)}")
+        ran = per(len(aliases), "alias")(statistics.median(seen.ran))
+        notes += [f"pooler ran {ran}", f"waited {pooling.median(seen.held_up)} for a core"]
+        what = f"PAUSE, {len(aliases):,} alias{'es' if len(aliases) > 1 else ''}, {load}, "
+        rows.append(
+            compare(
+                f"{what if number == numbers[0] else '  '}{number} consoles",
+                times[str(number)],
+                times["0"],
+                against="one by one",
+                shown=pooling.milliseconds,
+                note=", ".join(notes),
+            )
+        )
+    return rows
+
+
+def _pause(
+    pooled: Pooled,
+    users: Sequence[Connection],
+    way: Way,
+    seen: Pauses,
+    *,
+    console: Console,
+    busy: Sequence[str],
+) -> Side:
+    """Pause these users' aliases; those of `busy` have a client each time that they are named."""
+    pause_all, resume_all = way
+    idle = [user for user in users if user.info.dbname not in busy]
+
+    def side() -> float:
+        clients.use(idle)
+        # A login to the server that PAUSE cuts off makes PgBouncer refuse the alias' clients.
+        wait_for(lambda: _steady(console, busy))
+        ran, held_up = pooled.scheduled()
+        began = time.perf_counter()
+        pause_all()
+        paused = time.perf_counter()
+        now_ran, now_held_up = pooled.scheduled()
+        seen.ran.append(now_ran - ran)
+        seen.held_up.append(now_held_up - held_up)
+        resuming = time.perf_counter()
+        resume_all()
+        resumed = time.perf_counter()
+        seen.resumes.append(resumed - resuming)
+        seen.windows.append((began, resumed))
+        return paused - began
+
+    return side
+
+
+def _steady(console: Console, busy: Sequence[str]) -> bool:
+    """Tell whether no login to a server is under way and every busy client has a connection."""
+    wanted = Counter(busy)
+    for pool in console.pools():
+        has = sum(int(pool[state] or 0) for state in ("sv_active", "sv_idle", "sv_used"))
+        if pool["sv_login"] != "0" or has < wanted[pool["database"] or ""]:
+            return False
+    return True
+
+
+def _one_by_one(session: Connection, aliases: Sequence[str]) -> Way:
+    def run(command: Callable[[str], str]) -> None:
+        for alias in aliases:
+            session.execute(command(alias).encode())
+
+    return lambda: run(pause_command), lambda: run(resume_command)
+
+
+def _together(consoles: Sequence[Console], aliases: Sequence[str]) -> Way:
+    def run(command: Callable[..., list[Answers]]) -> None:
+        (answers,) = command([(consoles, aliases)], seconds=_MOST_SECONDS)
+        if len(answers.seconds) != len(aliases):
+            raise RuntimeError(f"not answered: {answers.waiting or answers.refused}")
+
+    return lambda: run(batch.pause), lambda: run(batch.resume)
+
+
+def _spread(aliases: Sequence[str]) -> list[str]:
+    """Choose an alias for each of the clients under load.
+
+    >>> _spread(["a"])
+    ['a', 'a', 'a', 'a', 'a', 'a', 'a', 'a']
+    """
+    return [aliases[index * len(aliases) // CLIENTS] for index in range(CLIENTS)]
+
+
+def _make_tables(running: Fleet, pooled: Pooled, aliases: Iterable[str]) -> None:
+    """Make the table that the clients insert into, in the schemas that these aliases lead to."""
+    ports = {entry.alias: entry.port for entry in pooled.entries()}
+    for alias in set(aliases):
+        index = running.ports.index(ports[alias])
+        with running.connect(index, user="postgres") as connection:
+            schema = sql.Identifier(alias)
+            for statement in (
+                "CREATE SCHEMA IF NOT EXISTS {}",
+                "GRANT USAGE ON SCHEMA {} TO app",
+                "CREATE TABLE IF NOT EXISTS {}.bench (id bigserial PRIMARY KEY, note text)",
+                "GRANT INSERT ON {}.bench TO app",
+                "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO app",
+            ):
+                connection.execute(sql.SQL(statement).format(schema))

@@ -1,0 +1,298 @@
+"""Many pauses at once on real PgBouncers: what holds, what waits, and nothing stays paused."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.pgbouncer import batch
+from shardctl.pgbouncer.console import CommandRefused, PoolerLost
+from tests.fixtures.poolers import end, make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from shardctl.pgbouncer.batch import Answers
+    from shardctl.pgbouncer.console import Console
+    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.servers import PgServer
+
+ALIASES = [f"shard{n}" for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def poolers(
+    pgbouncer_program: str, session_directory: Path, two_servers: Mapping[str, PgServer]
+) -> Iterator[list[PgBouncer]]:
+    """Three PgBouncers with twelve aliases each."""
+    made = [make(session_directory / "batch", f"p{n}", program=pgbouncer_program) for n in range(3)]
+    for one in made:
+        one.start()
+        one.offer(**dict.fromkeys(ALIASES, two_servers["a"].port))
+    yield made
+    for one in made:
+        end(one)
+
+
+@pytest.fixture
+def pooler(poolers: list[PgBouncer]) -> Iterator[PgBouncer]:
+    yield poolers[0]
+    assert paused(poolers[0]) == set(), "a test left aliases paused"
+
+
+@pytest.fixture
+def consoles() -> Iterator[Callable[[PgBouncer, int], list[Console]]]:
+    """Give a function that opens consoles, which are closed with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda pooler, count: [stack.enter_context(pooler.console()) for _ in range(count)]
+
+
+def paused(pooler: PgBouncer) -> set[str]:
+    with pooler.console() as console:
+        return {alias.name for alias in console.databases().values() if alias.paused}
+
+
+@contextlib.contextmanager
+def transactions(pooler: PgBouncer, aliases: Sequence[str]) -> Iterator[None]:
+    """Hold a transaction open on each alias, and end it however the pooler ends."""
+    clients: list[psycopg.Connection[Any]] = []
+    try:
+        for alias in aliases:
+            clients.append(pooler.connect(alias))
+            clients[-1].execute("BEGIN")
+        yield
+    finally:
+        for client in clients:
+            with contextlib.suppress(psycopg.OperationalError):
+                client.execute("COMMIT")
+            client.close()
+
+
+def resume_all(pooler: PgBouncer, consoles: Sequence[Console], aliases: Sequence[str]) -> None:
+    [answers] = batch.resume([(consoles, aliases)], seconds=10)
+    assert (set(answers.seconds), answers.refused, answers.waiting) == (set(aliases), {}, ())
+    assert paused(pooler) == set()
+
+
+def complete(answers: Answers, aliases: Sequence[str]) -> None:
+    assert (answers.refused, answers.waiting) == ({}, ())
+    assert set(answers.seconds) == set(aliases)
+    assert all(0 <= seconds < 10 for seconds in answers.seconds.values())
+
+
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_all_aliases_are_paused_and_resumed_and_the_consoles_go_on(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]], count: int
+) -> None:
+    sessions = consoles(pooler, count)
+    for _ in range(2):
+        [answers] = batch.pause([(sessions, ALIASES)], seconds=10)
+        complete(answers, ALIASES)
+        assert paused(pooler) == set(ALIASES)
+        [answers] = batch.resume([(sessions, ALIASES)], seconds=10)
+        complete(answers, ALIASES)
+        assert paused(pooler) == set()
+    assert all(session.version() for session in sessions)
+
+
+def test_several_poolers_are_paused_at_once_each_with_its_own(
+    poolers: list[PgBouncer], consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    own = [ALIASES[:4], ALIASES[4:], []]
+    work = [(consoles(poolers[n], n + 1), aliases) for n, aliases in enumerate(own)]
+    for answers, aliases in zip(batch.pause(work, seconds=10), own, strict=True):
+        complete(answers, aliases)
+    assert [paused(pooler) for pooler in poolers] == [set(aliases) for aliases in own]
+    for answers, aliases in zip(batch.resume(work, seconds=10), own, strict=True):
+        complete(answers, aliases)
+    assert [paused(pooler) for pooler in poolers] == [set(), set(), set()]
+
+
+def test_nothing_to_do_and_nobody_to_do_it_are_answered_at_once(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    assert batch.pause([], seconds=10) == []
+    [answers] = batch.pause([(consoles(pooler, 2), [])], seconds=10)
+    complete(answers, [])
+    [answers] = batch.pause([([], ALIASES)], seconds=10)
+    assert (answers.seconds, answers.refused, answers.waiting) == ({}, {}, tuple(ALIASES))
+
+
+def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_left(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    slow = ALIASES[2:5]
+    sessions = consoles(pooler, 4)
+    with transactions(pooler, slow):
+        began = time.monotonic()
+        [answers] = batch.pause([(sessions, ALIASES)], seconds=1)
+        assert 1 <= time.monotonic() - began < 4
+        assert set(answers.waiting) == set(slow)
+        assert set(answers.seconds) == set(ALIASES) - set(slow)
+        assert answers.refused == {}
+        assert paused(pooler) == set(ALIASES)  # those that wait are shown so, and do not hold yet
+    resume_all(pooler, consoles(pooler, 4), ALIASES)
+
+
+def test_more_open_transactions_than_consoles_leave_the_rest_waiting(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    slow = ALIASES[:2]
+    with transactions(pooler, slow):
+        [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=0.5)
+        assert (dict(answers.seconds), dict(answers.refused)) == ({}, {})
+        assert set(answers.waiting) == set(ALIASES)
+        assert paused(pooler) == set(slow)
+    # What was never asked for is not paused, and counts as resumed.
+    resume_all(pooler, consoles(pooler, 1), ALIASES)
+
+
+def test_a_transaction_that_ends_in_time_is_waited_for(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    client = pooler.connect("shard3")
+    client.execute("BEGIN")
+    commit = threading.Timer(0.3, client.execute, ["COMMIT"])
+    commit.start()
+    [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=10)
+    commit.join()
+    complete(answers, ALIASES)
+    assert answers.seconds["shard3"] >= 0.2
+    assert max(s for alias, s in answers.seconds.items() if alias != "shard3") < 0.2
+    client.close()
+    resume_all(pooler, consoles(pooler, 2), ALIASES)
+
+
+def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    sessions = consoles(pooler, 3)
+    with transactions(pooler, ["shard0"]):
+        batch.pause([(sessions, ALIASES)], seconds=0.3)
+    usable = []
+    for session in sessions:
+        with contextlib.suppress(PoolerLost):
+            usable.append(session.version())
+    assert len(usable) == 2
+    # A closed one fails on what it is given; the others do the rest.
+    [answers] = batch.resume([(sessions, ALIASES)], seconds=10)
+    assert answers.waiting == ()
+    assert [type(error) for error in answers.refused.values()] == [PoolerLost]
+    resume_all(pooler, consoles(pooler, 1), ALIASES)
+
+
+def test_no_time_at_all_is_no_answer(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=0)
+    assert (dict(answers.seconds), set(answers.waiting)) == ({}, set(ALIASES))
+    resume_all(pooler, consoles(pooler, 2), ALIASES)
+
+
+def test_an_unknown_alias_is_told_and_the_others_are_paused_and_resumed(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    sessions = consoles(pooler, 2)
+    for action in (batch.pause, batch.resume):
+        [answers] = action([(sessions, ["nosuch", *ALIASES])], seconds=10)
+        assert set(answers.seconds) == set(ALIASES)
+        assert answers.waiting == ()
+        [(alias, error)] = answers.refused.items()
+        assert isinstance(error, CommandRefused)
+        assert (alias, error.reason) == ("nosuch", "no such database: nosuch")
+
+
+def test_resuming_what_is_not_paused_is_no_mistake(
+    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    sessions = consoles(pooler, 2)
+    batch.pause([(sessions, ALIASES[::2])], seconds=10)
+    resume_all(pooler, sessions, ALIASES)
+
+
+def test_who_may_only_look_pauses_nothing_and_is_told(
+    pooler: PgBouncer,
+) -> None:
+    with pooler.console(admin_user="watcher") as console:
+        [answers] = batch.pause([([console], ALIASES)], seconds=10)
+    assert set(answers.refused) == set(ALIASES)
+    assert {error.message.rpartition(": ")[2] for error in answers.refused.values()} == {
+        "admin access needed"
+    }
+
+
+def test_a_hung_pooler_keeps_only_its_own_waiting(
+    poolers: list[PgBouncer], consoles: Callable[[PgBouncer, int], list[Console]]
+) -> None:
+    work = [(consoles(pooler, 2), ALIASES) for pooler in poolers[:2]]
+    poolers[0].signal(signal.SIGSTOP)
+    try:
+        first, second = batch.pause(work, seconds=0.5)
+    finally:
+        poolers[0].signal(signal.SIGCONT)
+    assert (dict(first.seconds), dict(first.refused)) == ({}, {})
+    assert set(first.waiting) == set(ALIASES)
+    complete(second, ALIASES)
+    for pooler in poolers[:2]:
+        resume_all(pooler, consoles(pooler, 2), ALIASES)
+
+
+def test_a_pooler_killed_in_the_middle_is_told_and_the_others_are_paused(
+    pgbouncer_program: str,
+    server_directory: Path,
+    poolers: list[PgBouncer],
+    two_servers: Mapping[str, PgServer],
+    consoles: Callable[[PgBouncer, int], list[Console]],
+) -> None:
+    doomed = make(server_directory, "doomed", program=pgbouncer_program)
+    doomed.start()
+    doomed.offer(**dict.fromkeys(ALIASES, two_servers["a"].port))
+    work = [(consoles(doomed, 3), ALIASES), (consoles(poolers[0], 1), ALIASES)]
+    with transactions(doomed, ALIASES[:3]), transactions(poolers[0], ALIASES[-1:]):
+        pid = doomed.pid
+        killer = threading.Timer(0.2, doomed.signal, [signal.SIGKILL])
+        killer.start()
+        first, second = batch.pause(work, seconds=1)
+        killer.join()
+        assert pid > 0
+    assert set(first.refused) == set(ALIASES[:3])
+    assert {type(error) for error in first.refused.values()} == {PoolerLost}
+    assert (dict(first.seconds), set(first.waiting)) == ({}, set(ALIASES[3:]))
+    assert set(second.seconds) == set(ALIASES[:-1])
+    assert second.waiting == (ALIASES[-1],)
+    # All its consoles are dead; asking them again is answered, not a crash.
+    again, resumed = batch.resume([work[0], (consoles(poolers[0], 2), ALIASES)], seconds=10)
+    assert {type(error) for error in again.refused.values()} == {PoolerLost}
+    assert set(again.refused) | set(again.waiting) == set(ALIASES)
+    complete(resumed, ALIASES)
+    assert paused(poolers[0]) == set()
+
+
+def test_a_thousand_aliases_are_paused_and_after_a_timeout_all_resumed(
+    pgbouncer_program: str,
+    server_directory: Path,
+    two_servers: Mapping[str, PgServer],
+    consoles: Callable[[PgBouncer, int], list[Console]],
+) -> None:
+    aliases = [f"shard{n}" for n in range(1000)]
+    large = make(server_directory, "large", program=pgbouncer_program)
+    large.start()
+    large.offer(**dict.fromkeys(aliases, two_servers["a"].port))
+    slow = aliases[::250]
+    with transactions(large, slow):
+        [answers] = batch.pause([(consoles(large, 8), aliases)], seconds=5)
+        assert set(answers.waiting) == set(slow)
+        assert set(answers.seconds) == set(aliases) - set(slow)
+        # The transactions go on; nobody is kept waiting after this all the same.
+        resume_all(large, consoles(large, 4), aliases)
+    [answers] = batch.pause([(consoles(large, 4), aliases)], seconds=10)
+    complete(answers, aliases)
+    assert paused(large) == set(aliases)
+    resume_all(large, consoles(large, 1), aliases)

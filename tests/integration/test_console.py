@@ -1,0 +1,380 @@
+"""The admin console of a real PgBouncer: what it says, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import resource
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.libpq import dsn, reason_of
+from shardctl.pgbouncer.console import Alias, CommandRefused, Console, PoolerLost, PoolerUnavailable
+from tests.fixtures.poolers import _CONFIGURATION, end, make
+from tests.fixtures.servers import free_ports, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.servers import PgServer
+
+SECRET = "s3cret-of-the-admin"  # noqa: S105  # of a pooler that lives as long as a test
+
+
+@pytest.fixture(scope="module")
+def node(two_servers: Mapping[str, PgServer]) -> PgServer:
+    return two_servers["a"]
+
+
+@pytest.fixture(scope="module")
+def pooler(pgbouncer_program: str, session_directory: Path, node: PgServer) -> Iterator[PgBouncer]:
+    """One PgBouncer for the tests that let it be, with two aliases that lead somewhere."""
+    made = make(session_directory / "console", program=pgbouncer_program)
+    made.start()
+    made.offer(one=node.port, two=node.port)
+    yield made
+    end(made)
+
+
+@pytest.fixture
+def console(pooler: PgBouncer) -> Iterator[Console]:
+    with pooler.console() as session:
+        yield session
+
+
+def with_options(pooler: PgBouncer, **options: str) -> Console:
+    database = dataclasses.replace(pooler.server.database, options=options)
+    return Console(pooler.pooler, database, purpose="test")
+
+
+def unavailable(pooler: PgBouncer, **changes: Any) -> PoolerUnavailable:
+    with pytest.raises(PoolerUnavailable) as refused:
+        pooler.console(**changes)
+    assert refused.value.message.startswith("pooler p1 (")
+    assert refused.value.hint
+    assert "\n" not in refused.value.message
+    return refused.value
+
+
+def test_the_version_is_told_as_numbers(console: Console) -> None:
+    version = console.version()
+    assert tuple(map(int, version.split("."))) >= (1, 18)
+
+
+def test_aliases_are_told_with_where_they_lead_and_without_the_consoles_own(
+    console: Console, node: PgServer
+) -> None:
+    assert console.databases() == {
+        name: Alias(name, "127.0.0.1", node.port, "postgres", paused=False, disabled=False)
+        for name in ("one", "two")
+    }
+
+
+def test_a_disabled_alias_is_told(console: Console) -> None:
+    console.execute('DISABLE "two"')
+    assert {a.name: a.disabled for a in console.databases().values()} == {"one": False, "two": True}
+    console.execute('ENABLE "two"')
+    assert not console.databases()["two"].disabled
+
+
+def test_columns_are_known_by_name_in_any_order_and_among_others() -> None:
+    row: dict[str, str | None] = {
+        "disabled": "1", "new_in_2030": None, "database": "db", "paused": "0", "port": "7",
+        "host": None, "name": "one", "load_balance_hosts": "x",
+    }  # fmt: skip
+    assert Alias.of(row) == Alias("one", None, 7, "db", paused=False, disabled=True)
+
+
+def test_pause_and_resume_tell_what_they_found(console: Console) -> None:
+    assert console.resume("one") is False
+    console.pause("one", seconds=5)
+    console.pause("one", seconds=5)
+    assert {a.name: a.paused for a in console.databases().values()} == {"one": True, "two": False}
+    assert console.resume("one") is True
+    assert console.resume("one") is False
+    assert not console.databases()["one"].paused
+
+
+def test_pools_servers_and_clients_are_told_without_the_console(
+    pooler: PgBouncer, console: Console, node: PgServer
+) -> None:
+    with pooler.connect("one") as client:
+        client.execute("SELECT 1")
+        assert [(c["database"], c["user"]) for c in console.clients()] == [("one", "postgres")]
+        assert ("one", str(node.port)) in [(s["database"], s["port"]) for s in console.servers()]
+        assert "one" in [pool["database"] for pool in console.pools()]
+        assert "pgbouncer" not in [pool["database"] for pool in console.pools()]
+
+
+def test_parameters_in_force_are_told(pooler: PgBouncer, console: Console) -> None:
+    config = console.config()
+    assert config["listen_port"] == str(pooler.port)
+    assert config["conffile"] == str(pooler.config)
+    assert config["unix_socket_dir"] == ""
+
+
+def test_the_addresses_of_names_are_told_as_servers_show_them(
+    pg_bouncer: PgBouncer, node: PgServer
+) -> None:
+    pg_bouncer.databases_file.write_text(
+        f"[databases]\none = host=localhost port={node.port} dbname=postgres\n"
+    )
+    with pg_bouncer.console() as console:
+        console.reload()
+        assert console.resolved() == {}
+        with pg_bouncer.connect("one") as client:
+            client.execute("SELECT 1")
+            resolved = console.resolved()["localhost"]
+            assert resolved
+            assert {server["addr"] for server in console.servers()} <= set(resolved)
+            assert "127.0.0.1" in resolved
+
+
+def test_an_unknown_command_is_refused_and_the_session_goes_on(console: Console) -> None:
+    for command in ("NONSENSE", "", "SHOW DATABASES; SHOW VERSION", 'PAUSE "pgbouncer"'):
+        with pytest.raises(CommandRefused) as refused:
+            console.execute(command)
+        assert (refused.value.pooler, refused.value.command) == ("p1", command)
+        assert not refused.value.not_paused
+        assert refused.value.reason
+    assert console.version()
+
+
+def test_an_unknown_alias_is_refused_and_never_taken_for_one_that_is_not_paused(
+    console: Console,
+) -> None:
+    for action in (lambda: console.pause("nosuch", seconds=5), lambda: console.resume("nosuch")):
+        with pytest.raises(CommandRefused, match="no such database: nosuch") as refused:
+            action()
+        assert not refused.value.not_paused
+
+
+def test_odd_names_of_aliases_arrive_as_they_are(console: Console) -> None:
+    for name in ('a"b', "a b", "Ä", "A;b", "--", "x" * 61):
+        with pytest.raises(CommandRefused) as refused:
+            console.resume(name)
+        assert refused.value.reason == f"no such database: {name}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "hint"),
+    [
+        ({"admin_user": "app"}, "not allowed", "add app to admin_users of the pooler"),
+        ({"admin_user": "nobody"}, "authentication failed", "nobody's password"),
+        ({"host": "127.0.0.9"}, "Connection refused", "check host and port, and that PgBouncer"),
+        ({"host": "/nosuch"}, "No such file or directory", "check host and port"),
+        ({"host": "nosuch.invalid"}, "nosuch.invalid", "check the pooler's host"),
+    ],
+)
+def test_who_cannot_log_in_is_told_why_and_what_to_do(
+    pooler: PgBouncer, changes: dict[str, str], reason: str, hint: str
+) -> None:
+    error = unavailable(pooler, **changes)
+    assert reason in error.reason
+    assert hint in error.hint
+
+
+def test_a_stats_user_may_look_and_not_touch(pooler: PgBouncer) -> None:
+    with pooler.console(admin_user="watcher") as console:
+        assert console.databases().keys() == {"one", "two"}
+        with pytest.raises(CommandRefused, match="admin access needed"):
+            console.pause("one", seconds=5)
+        with pytest.raises(CommandRefused, match="admin access needed"):
+            console.reload()
+
+
+def test_a_postgresql_in_its_place_is_no_pooler(pooler: PgBouncer, node: PgServer) -> None:
+    assert "pgbouncer" in unavailable(pooler, port=node.port).reason
+    with node.connect() as direct:
+        direct.execute("CREATE DATABASE pgbouncer")
+        try:
+            with pooler.console(port=node.port) as console, pytest.raises(CommandRefused):
+                console.version()
+        finally:
+            direct.execute("DROP DATABASE pgbouncer WITH (FORCE)")
+
+
+def test_keywords_and_variables_for_postgresql_do_not_reach_the_console(
+    pooler: PgBouncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        "options": "-c work_mem=4MB",
+        "target_session_attrs": "read-write",
+        "client_encoding": "LATIN1",
+        "replication": "database",
+        "load_balance_hosts": "random",
+    }
+    with with_options(pooler, **options) as console:
+        assert console.version()
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=4MB")
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
+    with with_options(pooler) as console:
+        assert console.version()
+
+
+def test_sslmode_is_kept_for_the_console(pooler: PgBouncer) -> None:
+    with pytest.raises(PoolerUnavailable, match="SSL"):
+        with_options(pooler, sslmode="require")
+    with with_options(pooler, sslmode="prefer") as console:
+        assert console.version()
+    with pytest.raises(PoolerUnavailable, match="sslmode"):
+        with_options(pooler, sslmode="nonsense")
+
+
+@pytest.fixture(params=["md5", "scram-sha-256"])
+def guarded(
+    request: pytest.FixtureRequest,
+    pgbouncer_program: str,
+    server_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[PgBouncer, Path]]:
+    """A PgBouncer that asks for passwords, and the passfile that has the right one."""
+    listed, passfile = server_directory / "listed", server_directory / "passfile"
+    listed.write_text(f'"postgres" "{SECRET}"\n')
+    passfile.write_text(f"*:*:pgbouncer:postgres:{SECRET}\n")
+    passfile.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    text = _CONFIGURATION.replace("auth_type = trust", f"auth_type = {request.param}")
+    made = make(
+        server_directory,
+        program=pgbouncer_program,
+        configuration=text.replace("{users}", str(listed)),
+    )
+    made.start()
+    yield made, passfile
+    end(made)
+
+
+def test_the_password_comes_from_the_passfile_and_is_never_told(
+    guarded: tuple[PgBouncer, Path],
+) -> None:
+    pooler, passfile = guarded
+    with pooler.console() as console:
+        assert console.version()
+    for text in ("*:*:pgbouncer:postgres:other-s3cret\n", ""):
+        passfile.write_text(text)
+        error = unavailable(pooler)
+        assert "postgres's password for database pgbouncer into ~/.pgpass" in error.hint
+        assert "s3cret" not in f"{error}{error.hint}{error.__cause__}"
+    assert "postgres's password" not in unavailable(pooler, port=free_ports(1)[0]).hint
+
+
+def lost(console: Console, command: str, *, seconds: float = 10) -> PoolerLost:
+    began = time.monotonic()
+    with pytest.raises(PoolerLost) as broke:
+        console.execute(command, seconds=seconds)
+    assert time.monotonic() - began < seconds + 5
+    assert (broke.value.pooler, broke.value.command) == ("p1", command)
+    assert broke.value.exit_code == 3
+    assert "\n" not in broke.value.message
+    return broke.value
+
+
+def test_a_pooler_that_is_down_is_told(pg_bouncer: PgBouncer) -> None:
+    console = pg_bouncer.console()
+    pg_bouncer.stop()
+    assert unavailable(pg_bouncer).reason == "Connection refused"
+    assert "server closed the connection" in lost(console, "SHOW VERSION").message
+    lost(console, "SHOW VERSION")
+    console.close()
+
+
+def test_a_pooler_killed_while_a_pause_waits_is_lost(pg_bouncer: PgBouncer, node: PgServer) -> None:
+    pg_bouncer.offer(one=node.port)
+    with open_transaction(pg_bouncer, "one"), pg_bouncer.console() as console:
+        killer = threading.Timer(0.3, pg_bouncer.signal, [signal.SIGKILL])
+        killer.start()
+        assert "within" not in lost(console, 'PAUSE "one"').message
+        killer.join()
+
+
+def test_a_hung_pooler_is_given_up_when_the_time_is_over(pg_bouncer: PgBouncer) -> None:
+    with pg_bouncer.console() as console:
+        pg_bouncer.signal(signal.SIGSTOP)
+        try:
+            assert "no answer within 0.3 s" in lost(console, "SHOW DATABASES", seconds=0.3).message
+            # Its answer would come now; nobody may take it for another command's.
+            pg_bouncer.signal(signal.SIGCONT)
+            lost(console, "SHOW VERSION")
+        finally:
+            pg_bouncer.signal(signal.SIGCONT)
+
+
+def test_a_hung_pooler_does_not_hold_up_who_logs_in(pg_bouncer: PgBouncer) -> None:
+    pg_bouncer.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(PoolerUnavailable) as refused:
+            with_options(pg_bouncer, connect_timeout="2")
+    finally:
+        pg_bouncer.signal(signal.SIGCONT)
+    assert "timeout" in refused.value.reason
+    assert "whether the pooler hangs" in refused.value.hint
+
+
+@contextlib.contextmanager
+def open_transaction(pooler: PgBouncer, alias: str) -> Iterator[psycopg.Connection[Any]]:
+    """Hold a transaction open, and end it however the pooler ends."""
+    client = pooler.connect(alias)
+    client.execute("BEGIN")
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(psycopg.OperationalError):
+            client.execute("COMMIT")
+        client.close()
+
+
+def test_a_pause_that_waits_for_a_transaction_is_resumed_over_another_session(
+    pg_bouncer: PgBouncer, node: PgServer
+) -> None:
+    pg_bouncer.offer(one=node.port)
+    with open_transaction(pg_bouncer, "one") as client:
+        with pg_bouncer.console() as console:
+            assert "within 0.3 s" in lost(console, 'PAUSE "one"', seconds=0.3).message
+        with pg_bouncer.console() as other:
+            assert other.databases()["one"].paused
+            client.execute("COMMIT")
+            answers: list[Any] = []
+            waiting = threading.Thread(
+                target=lambda: answers.extend(client.execute("SELECT 1").fetchall())
+            )
+            waiting.start()
+            wait_for(lambda: other.clients()[0]["state"] == "waiting")
+            assert answers == []
+            assert other.resume("one") is True
+            waiting.join(10)
+            assert answers == [(1,)]
+            assert not other.databases()["one"].paused
+
+
+def test_a_process_with_many_files_open_can_still_wait(pooler: PgBouncer) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1500:
+        pytest.skip("this process may not open that many files")
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        console = stack.enter_context(pooler.console())
+        assert console.fileno() > 1024
+        assert console.version()
+
+
+def test_what_a_server_says_goes_before_that_nobody_listens(pooler: PgBouncer) -> None:
+    for hosts in ("127.0.0.9,127.0.0.1", "127.0.0.1,127.0.0.9"):
+        with pytest.raises(psycopg.OperationalError) as error:
+            psycopg.connect(host=hosts, port=pooler.port, user="app", dbname="pgbouncer")
+        assert reason_of(error.value) == "not allowed"
+    with pytest.raises(psycopg.OperationalError) as error:
+        psycopg.connect(host="127.0.0.9,127.0.0.8", port=pooler.port, user="app")
+    assert reason_of(error.value) == "Connection refused"
+
+
+def test_a_connection_string_for_people_has_neither_user_nor_password() -> None:
+    assert dsn("/run/a b", 5432, "it's") == r"host='/run/a b' port=5432 dbname=it\'s"

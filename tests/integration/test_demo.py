@@ -1,0 +1,125 @@
+"""`demo` from the command line: rows go through a real PgBouncer, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.demo.tour import ROWS
+from shardctl.pgbouncer.console import Console
+from shardctl.topology import loader
+from tests.fixtures import offering as fixtures
+from tests.fixtures.servers import _naming
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+hidden_pgbouncer = fixtures.hidden_pgbouncer
+
+
+@pytest.fixture
+def place(server_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the directory in which the demo makes its own."""
+    place = server_directory / "place"
+    place.mkdir()
+    place.chmod(0o755)
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setenv("XDG_STATE_HOME", str(server_directory / "state"))
+    return place
+
+
+def shardctl(*words: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*before, sys.executable, "-m", "shardctl", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+def assert_nothing_left(place: Path) -> None:
+    assert list(place.iterdir()) == []
+    assert _naming(place) == []
+
+
+def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
+    place: Path, pgbouncer_program: str
+) -> None:
+    said = subprocess.run(
+        [pgbouncer_program, "--version"], capture_output=True, text=True, check=True
+    )
+    version = re.search(r"\d+\.\d+\.\d+", said.stdout)
+    assert version is not None
+    done = shardctl("demo", "--keep")
+    assert done.returncode == 0, done.stderr
+    assert "note: there is no pgbouncer" not in done.stderr
+    assert re.search(rf"poolers started +1 x PgBouncer {version[0]} ", done.stdout)
+    assert f"{8 * ROWS:,} through PgBouncer, an alias a shard" in done.stdout
+    assert f"{8 * ROWS:,} distinct, 0 in a wrong shard" in done.stdout
+    assert "all is well: 11 checks of 8 shards on 2 nodes and 1 pooler in " in done.stdout
+    assert re.search(rf"(?m)^ p1 +up +{version[0]} ", done.stdout)
+
+    exported = re.search(r"export SHARDCTL_TOPOLOGY=(\S+)", done.stderr)
+    assert exported is not None
+    topology = loader.load(Path(exported[1]))
+    [pooler] = topology.poolers.values()
+    with Console(pooler, topology.database, purpose="test") as console:
+        counted = {row["database"]: row for row in console.execute("SHOW STATS_TOTALS")}
+    for shard, node in topology.owners().items():
+        schema = topology.schema(shard)
+        assert int(counted[schema]["bytes_received"] or 0) > ROWS * 20
+        at = topology.nodes[node]
+        with psycopg.connect(
+            host=at.host, port=at.port, dbname=topology.database.name, user="app"
+        ) as straight:
+            rows = straight.execute(f"SELECT count(*) FROM {schema}.photos_by_user".encode())
+            assert rows.fetchone() == (ROWS,)
+
+    # As it says that one can look around, and how one ends it.
+    login = re.search(r"psql -h (\S+) -p (\d+) -U (\S+) (\S+) -c 'TABLE (\S+)", done.stderr)
+    assert login is not None
+    host, port, user, alias, table = login.groups()
+    with psycopg.connect(host=host, port=int(port), user=user, dbname=alias) as client:
+        first = client.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+        assert first == (ROWS,)
+    told = shardctl("--topology", exported[1], "sandbox", "down", "--delete", "--yes")
+    assert told.returncode == 0, told.stderr
+    kept = sorted(path.name for path in topology.path.parent.iterdir())
+    assert kept == ["migrations", "topology.yaml"]
+    assert _naming(place) == []
+
+
+def test_without_pgbouncer_the_demo_goes_on_and_says_why(
+    place: Path, hidden_pgbouncer: list[str]
+) -> None:
+    done = shardctl("demo", before=hidden_pgbouncer)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("note: there is no pgbouncer on this machine (apt-get install ")
+    assert done.stderr.splitlines()[0].endswith("; going on without it")
+    assert "PgBouncer" not in done.stdout
+    assert f"{8 * ROWS:,} straight to the nodes" in done.stdout
+    assert "all is well: 11 checks of 8 shards on 2 nodes in " in done.stdout
+    assert "pooler" not in done.stdout
+    assert_nothing_left(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can put a program into another's place")
+def test_a_pgbouncer_that_does_not_start_is_told_and_nothing_is_left(
+    place: Path, pgbouncer_program: str, tmp_path: Path
+) -> None:
+    broken = "#!/bin/sh\necho 'cannot load libevent' >&2\nexit 1\n"
+    words = fixtures.covered(Path(pgbouncer_program).resolve(), broken, tmp_path)
+    done = shardctl("demo", before=words)
+    assert done.returncode == 3
+    assert "pooler p1 did not start:\n  cannot load libevent\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert_nothing_left(place)

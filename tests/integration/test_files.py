@@ -1,0 +1,388 @@
+"""Files on a host: whole or not at all, whatever their names, their text and their place."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import files
+from shardctl.hosts.files import BACKUP, UNFINISHED, FileRefused
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from tests.fixtures.servers import _naming, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Local()
+ROOT = os.geteuid() == 0
+OTHER = "nobody"
+needs_root = pytest.mark.skipif(not ROOT, reason="only root becomes another user")
+
+PATHS = [
+    "plain.ini",
+    "with blanks  and\ttabs.ini",
+    'it\'s "quoted".ini',
+    "$HOME `id` $(id) \\n * ?.ini",
+    "-n",
+    "--help",
+    "two\nlines.ini",
+    "größe.ini",
+    "-dir/--/file.ini",
+]
+TEXTS = [
+    "",
+    "no line end at its end",
+    "\n\n\n",
+    "\r\nfor\rothers\r\n",
+    "%s \\n $(id) `id` '\"\t",
+    "größe € 😀\n",
+    "x" * 300_000 + "\n",
+]
+
+
+@pytest.fixture
+def folder(server_directory: Path) -> Path:
+    """A directory into which every user may go, with names that a shell would trip over."""
+    path = server_directory / "it's a $folder"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def not_ours(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """A directory that is not to be written, and the user for whom that is so."""
+    folder.chmod(0o555)
+    yield folder, OTHER if ROOT else None
+    folder.chmod(0o755)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def refusal(action: object, *arguments: object, **options: object) -> FileRefused:
+    assert callable(action)
+    with pytest.raises(FileRefused) as refused:
+        action(HERE, *arguments, **options)
+    assert refused.value.hint
+    assert str(arguments[0]) in refused.value.message
+    assert "\n" not in refused.value.message
+    return refused.value
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_file_of_any_name_is_written_read_and_removed(folder: Path, name: str) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    assert files.read(HERE, path) is None
+    assert files.size(HERE, path) == 0
+    assert files.place(HERE, path) == files.place_of(HERE, path) == str(path)
+    files.write(HERE, path, "one\n")
+    files.write(HERE, path, "two\nthree\n")
+    assert files.read(HERE, path) == path.read_text() == "two\nthree\n"
+    assert files.size(HERE, path) == 10
+    assert files.tail(HERE, path, since=4) == ["three"]
+    assert names(path.parent) == {path.name, path.name + BACKUP}
+    files.remove(HERE, path)
+    files.remove(HERE, path)
+    assert names(path.parent) == {path.name + BACKUP}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=[repr(text[:24]) for text in TEXTS])
+def test_a_text_comes_back_to_the_byte(folder: Path, text: str) -> None:
+    path = folder / "file"
+    files.write(HERE, path, text)
+    assert path.read_bytes() == text.encode()
+    assert files.read(HERE, path) == text
+    assert files.size(HERE, path) == len(text.encode())
+
+
+def test_a_relative_path_with_a_dash_is_no_option(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    path = Path("-rf")
+    files.write(HERE, path, "one")
+    files.write(HERE, path, "two")
+    assert files.read(HERE, path) == "two"
+    assert files.size(HERE, path) == 3
+    assert files.tail(HERE, path, since=1) == ["wo"]
+    assert files.place(HERE, path) == files.place_of(HERE, path) == str(folder / "-rf")
+    files.remove(HERE, path)
+    assert names(folder) == {f"-rf{BACKUP}"}
+
+
+def test_what_is_no_utf8_is_read_and_is_not_taken_for_what_was_written(folder: Path) -> None:
+    (folder / "file").write_bytes(b"caf\xe9\n")
+    assert files.read(HERE, folder / "file") == "caf\ufffd\n"
+
+
+def test_the_one_before_is_kept_and_no_other(folder: Path) -> None:
+    path = folder / "file"
+    for text in "abc":
+        files.write(HERE, path, text)
+    assert path.with_name(f"file{BACKUP}").read_text() == "b"
+    assert names(folder) == {"file", f"file{BACKUP}"}
+
+
+def test_mode_and_owner_stay(folder: Path) -> None:
+    path = folder / "file"
+    path.write_text("old")
+    path.chmod(0o640)
+    if ROOT:
+        account = pwd.getpwnam(OTHER)
+        os.chown(path, account.pw_uid, account.pw_gid)
+    before = path.stat()
+    files.write(HERE, path, "new")
+    after = path.stat()
+    assert path.read_text() == "new"
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+
+
+def test_of_a_link_the_target_is_replaced_and_the_link_stays(folder: Path) -> None:
+    (folder / "there").mkdir()
+    target = folder / "there" / "target"
+    target.write_text("old")
+    link, second = folder / "link", folder / "second"
+    link.symlink_to("there/target")
+    second.symlink_to(link)
+    files.write(HERE, second, "new")
+    assert (link.is_symlink(), second.is_symlink()) == (True, True)
+    assert target.read_text() == "new"
+    assert names(folder / "there") == {"target", f"target{BACKUP}"}
+    assert files.place(HERE, second) == files.place_of(HERE, second) == str(target)
+    assert files.size(HERE, second) == 3
+
+
+def test_a_link_to_what_is_not_there_yet_is_written_through(folder: Path) -> None:
+    link = folder / "link"
+    link.symlink_to("target")
+    assert files.read(HERE, link) is None
+    files.write(HERE, link, "new")
+    assert link.is_symlink()
+    assert (folder / "target").read_text() == "new"
+
+
+@pytest.mark.parametrize("leads_to", ["missing/target", "link"])
+def test_a_link_that_leads_nowhere_is_refused_and_stays(folder: Path, leads_to: str) -> None:
+    link = folder / "link"
+    link.symlink_to(leads_to)
+    assert "leads nowhere" in refusal(files.write, link, "new").reason
+    assert "leads nowhere" in refusal(files.place, link).reason
+    assert names(folder) == {"link"}
+    assert link.is_symlink()
+
+
+def test_a_directory_is_neither_read_nor_written_nor_removed(folder: Path) -> None:
+    path = folder / "directory"
+    path.mkdir()
+    assert "is no file" in refusal(files.place, path).reason
+    for action in (files.read, files.size, files.remove):
+        assert "directory" in refusal(action, path).reason
+    assert "directory" in refusal(files.write, path, "new").reason
+    assert "directory" in refusal(files.tail, path, since=0).reason
+    assert names(folder) == {"directory"}
+    assert names(path) == set()
+
+
+def test_a_missing_directory_is_told_and_not_made(folder: Path) -> None:
+    path = folder / "missing" / "file"
+    assert "no such directory" in refusal(files.place, path).reason
+    assert "No such file or directory" in refusal(files.write, path, "new").reason
+    assert files.read(HERE, path) is None
+    assert files.size(HERE, path) == 0
+    files.remove(HERE, path)
+    assert names(folder) == set()
+
+
+def test_a_file_in_the_way_of_a_directory_is_told(folder: Path) -> None:
+    path = folder / "file" / "file"
+    path.parent.write_text("")
+    assert "no such directory" in refusal(files.place, path).reason
+    assert "Not a directory" in refusal(files.write, path, "new").reason
+    assert files.read(HERE, path) is None
+
+
+def test_a_directory_that_is_not_ours_is_told(not_ours: tuple[Path, str | None]) -> None:
+    folder, user = not_ours
+    assert "may not be written" in refusal(files.place, folder / "file", user=user).reason
+    for name in ("file", "-file"):
+        assert "denied" in refusal(files.write, folder / name, "new", user=user).reason
+    assert names(folder) == set()
+
+
+def test_a_file_in_a_directory_that_is_not_ours_stays_as_it_is(
+    not_ours: tuple[Path, str | None],
+) -> None:
+    folder, user = not_ours
+    folder.chmod(0o755)
+    (folder / "file").write_text("old")
+    folder.chmod(0o555)
+    assert files.read(HERE, folder / "file", user=user) == "old"
+    assert "denied" in refusal(files.write, folder / "file", "new", user=user).reason
+    assert "denied" in refusal(files.remove, folder / "file", user=user).reason
+    assert (folder / "file").read_text() == "old"
+    assert names(folder) == {"file"}
+
+
+def test_what_may_not_be_read_is_told_and_never_taken_for_absent(folder: Path) -> None:
+    user = OTHER if ROOT else None
+    path = folder / "closed" / "deeper" / "file"
+    path.parent.mkdir(parents=True)
+    path.write_text("secret")
+    path.chmod(0o000)
+    assert "denied" in refusal(files.read, path, user=user).reason
+    assert "may not be read" in refusal(files.size, path, user=user).reason
+    assert "denied" in refusal(files.tail, path, since=0, user=user).reason
+    (folder / "closed").chmod(0o600)
+    try:
+        assert "may not be entered" in refusal(files.read, path, user=user).reason
+        assert "may not be entered" in refusal(files.size, path, user=user).reason
+    finally:
+        (folder / "closed").chmod(0o700)
+
+
+@needs_root
+def test_another_user_writes_own_files(folder: Path) -> None:
+    account = pwd.getpwnam(OTHER)
+    os.chown(folder, account.pw_uid, account.pw_gid)
+    path = folder / "file"
+    for text in ("one", "two"):
+        files.write(HERE, path, text, user=OTHER)
+    assert files.read(HERE, path, user=OTHER) == "two"
+    assert {one.stat().st_uid for one in folder.iterdir()} == {account.pw_uid}
+    assert names(folder) == {"file", f"file{BACKUP}"}
+
+
+@needs_root
+def test_another_user_replaces_roots_file_and_keeps_the_one_before(folder: Path) -> None:
+    path = folder / "file"
+    path.write_text("root's")
+    account = pwd.getpwnam(OTHER)
+    os.chown(folder, account.pw_uid, account.pw_gid)
+    for text in ("one", "two"):
+        before = path.read_text()
+        files.write(HERE, path, text, user=OTHER)
+        assert path.with_name(f"file{BACKUP}").read_text() == before
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert names(folder) == {"file", f"file{BACKUP}"}
+
+
+def test_a_file_that_never_ends_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SECONDS", 0.2)
+    os.mkfifo(folder / "pipe")
+    assert "within 0.2 s" in refusal(files.read, folder / "pipe").reason
+
+
+@pytest.fixture
+def small(folder: Path) -> Iterator[Path]:
+    """A file system of 1 MB with a file of 300 kB on it."""
+    if not ROOT:
+        pytest.skip("only root mounts a file system")
+    place = folder / "small"
+    place.mkdir()
+    try:
+        HERE.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)])
+    except CommandFailed as error:
+        pytest.skip(f"no file system may be mounted here: {error}")
+    try:
+        (place / "file").write_text("old" * 100_000)
+        yield place
+    finally:
+        HERE.run(["umount", str(place)])
+
+
+@pytest.mark.parametrize("room", [0, 100_000, 500_000], ids="{} bytes are left".format)
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(small: Path, room: int) -> None:
+    left = shutil.disk_usage(small).free - room
+    (small / "other").write_bytes(b"\0" * left)
+    said = refusal(files.write, small / "file", "new" * 200_000).reason
+    assert "No space left" in said
+    assert (small / "file").read_text() == "old" * 100_000
+    assert names(small) == {"file", "other"}
+    (small / "other").unlink()
+    files.write(HERE, small / "file", "new")
+    assert (small / "file").read_text() == "new"
+
+
+_WRITES = """
+import sys
+from pathlib import Path
+from shardctl.hosts import files
+from shardctl.hosts.local import Local
+files.write(Local(), Path(sys.argv[1]), "new" * 100_000)
+"""
+_WAITS = """#!/bin/sh
+echo $$ > "$WAITING"
+while [ ! -e "$GO" ]; do sleep 0.01; done
+exec {program} "$@"
+"""
+
+
+@pytest.fixture
+def writer(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that writes 300 kB; what takes them has begun, and waits for the file `go`."""
+    (folder / "file").write_text("old")
+    slow = folder / "slow"
+    slow.mkdir()
+    found = shutil.which("dd")
+    (slow / "dd").write_text(_WAITS.format(program=found))
+    (slow / "dd").chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{slow}{os.pathsep}{os.environ['PATH']}",
+        "WAITING": str(slow / "waiting"),
+        "GO": str(slow / "go"),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WRITES, str(folder / "file")], env=environment
+    )
+    wait_for((slow / "waiting").exists)
+    wait_for(lambda: (slow / "waiting").read_text().endswith("\n"))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def left_of(folder: Path) -> set[str]:
+    return names(folder) - {"slow"}
+
+
+def test_a_writer_killed_in_the_middle_leaves_the_old_file_whole(
+    folder: Path, writer: subprocess.Popen[bytes]
+) -> None:
+    writer.kill()
+    writer.wait()
+    (folder / "slow" / "go").touch()
+    wait_for(lambda: not _naming(folder))
+    assert (folder / "file").read_text() == "old"
+    files.write(HERE, folder / "file", "next")
+    assert (folder / "file").read_text() == "next"
+    assert left_of(folder) == {"file", f"file{BACKUP}"}
+
+
+def test_a_shell_killed_in_the_middle_leaves_the_old_file_whole(
+    folder: Path, writer: subprocess.Popen[bytes]
+) -> None:
+    session = os.getsid(int((folder / "slow" / "waiting").read_text()))
+    os.killpg(session, signal.SIGKILL)
+    assert writer.wait() != 0
+    assert (folder / "file").read_text() == "old"
+    assert left_of(folder) == {"file", f"file{UNFINISHED}"}
+    files.write(HERE, folder / "file", "next")
+    assert (folder / "file").read_text() == "next"
+    assert left_of(folder) == {"file", f"file{BACKUP}"}

@@ -1,0 +1,242 @@
+"""The guard with real poolers: it resumes what nobody else resumes, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psycopg
+import pytest
+
+from shardctl.hosts.local import Local
+from shardctl.pgbouncer import batch, guard
+from tests.fixtures.guards import (
+    _ARMS_AND_PAUSES,
+    AFTER,
+    MARGIN,
+    Deaf,
+    Site,
+    disarm_fired,
+    kill_all,
+    leader,
+    naming,
+    state,
+    wait_until_done,
+)
+from tests.fixtures.servers import wait_for
+
+
+def test_clients_are_served_on_time_when_nobody_disarms(site: Site) -> None:
+    with site.bouncer.connect("one") as client:
+        client.execute("SELECT 1")
+        site.pause("one")
+        began = time.monotonic()
+        armed = site.arm("one")
+        assert armed.directory.stat().st_mode & 0o777 == 0o700
+        client.execute("SELECT 1")
+        assert AFTER <= time.monotonic() - began < AFTER + MARGIN
+    wait_until_done(armed)
+    assert "none is paused (0 were not, 0 unknown)" in disarm_fired(armed)
+
+
+def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site) -> None:
+    site.pause("one")
+    armed = site.arm("one", after_s=0.6, staged=site.stage())
+    assert len(naming(armed.directory)) == 2  # it, and its sleep
+    done = guard.disarm(armed)
+    assert (done.became, done.fired) == ("disarmed", False)
+    assert len(done.log) == 1
+    assert not armed.directory.exists()
+    assert naming(armed.directory) == []
+    time.sleep(0.8)  # what must not happen cannot be waited for
+    assert site.paused() == {"one"}
+    assert (site.directory / "shards.ini.new").exists()
+    assert guard.disarm(armed).became == "absent"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP])
+def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signals) -> None:
+    arguments = [str(site.directory), site.console, site.user or "", "0.6"]
+    with subprocess.Popen(
+        [sys.executable, "-c", _ARMS_AND_PAUSES, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as arming:
+        try:
+            assert arming.stdout is not None
+            assert arming.stdout.readline() == "paused\n"
+            assert site.paused() == {"one"}
+            os.killpg(arming.pid, number)
+            wait_until_done(site.guard())
+            assert site.port_of("one") == site.node.port
+        finally:
+            os.killpg(arming.pid, signal.SIGKILL)
+    disarm_fired(site.guard())
+
+
+def test_no_signal_but_kill_ends_a_guard_before_its_time(site: Site) -> None:
+    site.pause("one")
+    armed = site.arm("one", after_s=0.6)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        os.killpg(leader(armed), number)
+    assert site.paused() == {"one"}
+    assert len(naming(armed.directory)) == 2
+    wait_until_done(armed)
+    assert site.paused() == set()
+    disarm_fired(armed)
+
+
+def test_a_guard_that_was_killed_can_be_disarmed_and_is_said_to_be_dead(site: Site) -> None:
+    armed = site.arm("one", after_s=60)
+    os.kill(leader(armed), signal.SIGKILL)
+    wait_for(lambda: len(naming(armed.directory)) == 1)
+    kill_all(armed)
+    assert guard.disarm(armed).became == "died"
+    assert not armed.directory.exists()
+
+
+def test_the_sleep_of_a_guard_that_was_killed_ends_with_the_disarming(site: Site) -> None:
+    armed = site.arm("one", after_s=60)
+    os.kill(leader(armed), signal.SIGKILL)
+    wait_for(lambda: len(naming(armed.directory)) == 1)
+    guard.disarm(armed)
+    wait_for(lambda: not naming(armed.directory))
+
+
+def test_a_stopped_guard_can_be_disarmed(site: Site) -> None:
+    armed = site.arm("one", after_s=60)
+    os.killpg(leader(armed), signal.SIGSTOP)
+    assert guard.disarm(armed).became == "disarmed"
+    assert naming(armed.directory) == []
+
+
+def test_a_pid_that_belongs_to_another_by_now_is_left_alone(site: Site) -> None:
+    armed = site.arm("one", after_s=60)
+    kill_all(armed)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as another:  # noqa: S607
+        (armed.directory / "pid").write_text(f"{another.pid}\n")
+        assert guard.disarm(armed).became == "died"
+        assert another.poll() is None
+        another.kill()
+
+
+def test_2000_aliases_are_resumed(site: Site) -> None:
+    aliases = [f"shard{number}" for number in range(2000)]
+    site.bouncer.offer(**dict.fromkeys([*aliases, "one"], site.node.port))
+    site.pause("one")
+    with contextlib.ExitStack() as stack:
+        consoles = [stack.enter_context(site.bouncer.console()) for _ in range(2)]
+        [answers] = batch.pause([(consoles, aliases)], seconds=30)
+    assert len(answers.seconds) == 2000
+    armed = site.arm(*aliases)
+    wait_until_done(armed)
+    assert site.paused() == {"one"}
+    assert "of 2000 aliases none is paused (0 were not, 0 unknown)" in disarm_fired(armed)
+
+
+def test_aliases_that_are_not_paused_or_unknown_are_tolerated(site: Site) -> None:
+    site.pause("one")
+    armed = site.arm("ghost", "two", "one", 'o"dd $(x) `y` :z \\echo')
+    wait_until_done(armed)
+    assert site.paused() == set()
+    assert "of 4 aliases none is paused (1 were not, 2 unknown)" in disarm_fired(armed)
+
+
+def test_an_alias_with_quotes_is_resumed(site: Site) -> None:
+    site.bouncer.offer(**{"*": site.node.port})
+    site.pause('we"ird $x')
+    assert site.paused() == {'we"ird $x'}
+    armed = site.arm('we"ird $x')
+    wait_until_done(armed)
+    assert site.paused() == set()
+    disarm_fired(armed)
+
+
+def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
+    site.pause("one", "two")
+    armed = site.arm("one")
+    wait_until_done(armed)
+    assert site.paused() == {"two"}
+    disarm_fired(armed)
+
+
+def test_a_guard_without_aliases_resumes_nothing(site: Site) -> None:
+    site.pause("one")
+    armed = guard.arm(
+        Local(),
+        name="1",
+        directory=site.directory,
+        console=site.console,
+        aliases=[],
+        after_s=AFTER,
+        user=site.user,
+    )
+    wait_until_done(armed)
+    assert site.paused() == {"one"}
+    disarm_fired(armed)
+
+
+def test_a_pause_that_still_waits_does_not_matter(site: Site) -> None:
+    with (
+        site.bouncer.connect("one", autocommit=False) as busy,
+        site.bouncer.console() as console,
+    ):
+        busy.execute("SELECT 1")
+        console.send('PAUSE "one"')
+        wait_for(lambda: site.paused() == {"one"})
+        armed = site.arm("one")
+        wait_until_done(armed)
+        assert site.port_of("one") == site.node.port
+        busy.execute("SELECT 1")
+        busy.rollback()
+    assert site.paused() == set()
+    disarm_fired(armed)
+
+
+def test_a_pooler_that_takes_no_more_clients_still_takes_the_guard(site: Site) -> None:
+    site.bouncer.admin("SET max_client_conn = 1")
+    with site.bouncer.connect("one"):
+        site.pause("one")
+        with pytest.raises(psycopg.OperationalError, match="no more connections"):
+            site.bouncer.connect("one")
+        armed = site.arm("one")
+        wait_until_done(armed)
+    assert site.paused() == set()
+    disarm_fired(armed)
+
+
+def test_a_second_guard_of_a_name_is_refused_until_the_first_is_disarmed(site: Site) -> None:
+    armed = site.arm("one", name="5f3a9c1e")
+    assert "is there (armed)" in site.refusal(name="5f3a9c1e")
+    wait_until_done(armed)
+    assert "is there (done)" in site.refusal(name="5f3a9c1e")
+    disarm_fired(armed)
+    assert guard.disarm(site.arm("one", name="5f3a9c1e")).became == "disarmed"
+
+
+def test_a_guard_is_not_disarmed_by_who_armed_one_of_its_name_before(site: Site) -> None:
+    before = site.arm("one")
+    wait_until_done(before)
+    disarm_fired(site.guard())
+    armed = site.arm("one", after_s=60)
+    assert guard.disarm(before).became == "absent"
+    assert state(armed) == {"armed"}
+    assert guard.disarm(site.guard()).became == "disarmed"
+
+
+def test_an_arming_whose_answer_is_lost_leaves_nothing(site: Site) -> None:
+    assert "did not do it within 1 s" in site.refusal_that_leaves_nothing(host=Deaf({}), after_s=60)
+
+
+def test_a_guard_whose_directory_was_removed_resumes(site: Site) -> None:
+    site.pause("one")
+    armed = site.arm("one")
+    shutil.rmtree(armed.directory)
+    wait_for(lambda: site.paused() == set(), seconds=AFTER + MARGIN)
+    wait_for(lambda: not naming(armed.directory))

@@ -1,0 +1,383 @@
+"""A PgBouncer of this machine from its files to its end, and everything that gets in its way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.hosts import accounts, files
+from shardctl.hosts.files import BACKUP, FileRefused
+from shardctl.hosts.local import Local
+from shardctl.hosts.ports import PortInUse
+from shardctl.pgbouncer import render
+from shardctl.pgbouncer.console import PoolerUnavailable
+from shardctl.pgbouncer.server import (
+    ConfigNotOurs,
+    PlaceUnreachable,
+    PoolerDidNotStart,
+    Server,
+)
+from shardctl.topology.model import Pooler, PoolerName, Topology
+from tests.fixtures.poolers import PgBouncer, end
+from tests.fixtures.servers import free_ports, local_node, local_topology, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAME = PoolerName("p1")
+
+
+@pytest.fixture
+def topology(server_directory: Path) -> Topology:
+    """A cluster with one pooler, in a folder that is not there yet, with names that are odd."""
+    folder = server_directory / "pool er's; #1" / NAME
+    pooler = Pooler(
+        name=NAME,
+        host="127.0.0.1",
+        port=free_ports(1)[0],
+        config=folder / "pgbouncer.ini",
+        databases_file=folder / "größe.ini",
+        admin_user="postgres",
+        aliases=("shard", "node"),
+        os_user=None,
+        ssh=None,
+    )
+    node = local_node(server_directory, "a", 1, range(4))
+    made = local_topology(server_directory, node, options={"connect_timeout": "2"})
+    return dataclasses.replace(made, poolers={NAME: pooler})
+
+
+@pytest.fixture
+def server_of(pgbouncer_program: str) -> Iterator[Callable[..., Server]]:
+    """Give a function that puts a server together; those that run end with the test."""
+    made: list[Server] = []
+
+    def build(topology: Topology, **changes: Any) -> Server:
+        pooler = dataclasses.replace(topology.poolers[NAME], **changes)
+        made.append(Server.of(topology, pooler, pgbouncer_program))
+        return made[-1]
+
+    yield build
+    for one in made:
+        end(PgBouncer(one.pooler, one))
+
+
+@pytest.fixture
+def server(topology: Topology, server_of: Callable[..., Server]) -> Server:
+    return server_of(topology)
+
+
+def console_of(server: Server) -> PgBouncer:
+    return PgBouncer(server.pooler, server)
+
+
+def names(server: Server) -> set[str]:
+    return {path.name for path in server.pooler.config.parent.iterdir()}
+
+
+def processes(server: Server) -> set[int]:
+    """Find every process that runs with its configuration."""
+    word = os.fsencode(server.pooler.config)
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if word in (process / "cmdline").read_bytes().split(b"\0"):
+                found.add(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_it_is_made_started_stopped_started_again_and_leaves_nothing(server: Server) -> None:
+    assert (server.made(), server.running(), server.foresee()) == ("absent", None, "make")
+    assert not server.pooler.config.parent.parent.exists()
+    assert server.stop() is False
+    assert server.start() == "started"
+    pid = server.running()
+    assert (server.made(), server.foresee(), server.start()) == ("ours", "up", "up")
+    assert server.running() == pid
+    assert processes(server) == {pid}
+    assert names(server) == {
+        "pgbouncer.ini", "größe.ini", "pgbouncer.log", "pgbouncer.pid", "users.txt",
+    }  # fmt: skip
+    with console_of(server).console() as console:
+        config = console.config()
+    assert config["conffile"] == str(server.pooler.config)
+    assert config["pool_mode"] == "transaction"
+    assert config["logfile"] == str(server.log)
+    assert server.stop() is True
+    assert (server.running(), server.foresee(), processes(server)) == (None, "start", set())
+    assert server.start() == "started"
+    assert server.stop() is True
+    assert {path.name for path in server.remove()} == {
+        "pgbouncer.ini", "größe.ini", "pgbouncer.log", "users.txt",
+    }  # fmt: skip
+    assert not server.pooler.config.parent.exists()
+    assert server.made() == "absent"
+
+
+def test_it_is_in_a_session_of_its_own_and_of_its_own_user(server: Server) -> None:
+    server.start()
+    pid = server.running()
+    assert pid is not None
+    assert os.getsid(pid) != os.getsid(0)
+    account = accounts.server_account(None)
+    if account is not None:
+        assert Path(f"/proc/{pid}").owner() == account
+
+
+def test_its_users_are_the_applications_shardctl_and_the_admin(
+    topology: Topology, server_of: Callable[..., Server]
+) -> None:
+    database = dataclasses.replace(topology.database, app_roles=('we"b', "jobs;"), user="owner")
+    server = server_of(dataclasses.replace(topology, database=database), admin_user="bo'ss")
+    server.start()
+    with console_of(server).console() as console:
+        users = {row["name"] for row in console.execute("SHOW USERS")}
+    assert {'we"b', "jobs;", "owner", "bo'ss"} <= users
+
+
+def test_aliases_that_are_there_are_kept_over_a_stop(server: Server) -> None:
+    server.start()
+    server.pooler.databases_file.write_text("[databases]\nmine = host=127.0.0.1\n")
+    server.stop()
+    server.start()
+    with console_of(server).console() as console:
+        assert console.databases().keys() == {"mine"}
+
+
+def test_a_changed_topology_is_written_at_the_next_start(
+    topology: Topology, server_of: Callable[..., Server]
+) -> None:
+    first = server_of(topology)
+    first.start()
+    first.stop()
+    [port] = free_ports(1)
+    second = server_of(topology, port=port)
+    assert second.foresee() == "start"
+    assert second.start() == "started"
+    with console_of(second).console() as console:
+        assert console.config()["listen_port"] == str(port)
+
+
+def test_it_is_started_again_after_it_was_killed(server: Server) -> None:
+    server.start()
+    pid = server.running()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: server.running() is None)
+    assert server.pid_file.exists()
+    assert server.foresee() == "start"
+    assert server.start() == "started"
+    assert processes(server) == {server.running()}
+
+
+def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server: Server) -> None:
+    server.start()
+    server.stop()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for number in (str(other.pid), str(os.getpid()), "nonsense", "", "-1", "99999999"):
+            server.pid_file.write_text(f"{number}\n")
+            assert server.running() is None
+            assert server.stop() is False
+            assert server.start() == "started"
+            assert server.running() != other.pid
+            assert other.poll() is None
+            assert server.stop() is True
+            assert other.poll() is None
+        other.kill()
+
+
+def test_a_configuration_that_was_edited_by_hand_is_kept(server: Server) -> None:
+    server.start()
+    server.stop()
+    edited = server.pooler.config.read_text().replace(
+        "pool_mode = transaction", "pool_mode = session"
+    )
+    server.pooler.config.write_text(edited)
+    server.users.write_text('"postgres" ""\n"mine" ""\n')
+    assert server.made() == "edited"
+    assert server.start() == "started"
+    assert server.pooler.config.read_text() == edited
+    assert "mine" in server.users.read_text()
+    with console_of(server).console() as console:
+        assert console.config()["pool_mode"] == "session"
+    assert server.stop() is True
+    assert server.remove() == ()
+    assert server.pooler.config.read_text() == edited
+
+
+@pytest.mark.parametrize("text", ["", "[pgbouncer]\nlisten_port = 1\n", "; checksum: \n"])
+def test_a_configuration_of_somebody_else_is_refused_and_left(server: Server, text: str) -> None:
+    config = server.pooler.config
+    config.parent.mkdir(parents=True)
+    config.write_text(text)
+    assert server.made() == "foreign"
+    for action in (server.start, server.foresee):
+        with pytest.raises(ConfigNotOurs) as refused:
+            action()
+        assert str(config) in refused.value.message
+    assert server.remove() == ()
+    assert names(server) == {"pgbouncer.ini"}
+    assert config.read_text() == text
+
+
+def test_a_port_in_use_is_told_with_its_holder_and_nothing_is_made(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", server.pooler.port)):
+        for action in (server.start, server.foresee):
+            with pytest.raises(PortInUse) as refused:
+                action()
+            assert refused.value.port == server.pooler.port
+            assert f"pid {os.getpid()}" in refused.value.message
+        assert not server.pooler.config.parent.exists()
+    server.start()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("pool_mode = transaction", "pool_mode = sometimes", "pool_mode"),
+        ("listen_port", "nonsense line\nlisten_port", "syntax error"),
+        ("admin_users", "admin_userz", "admin_userz"),
+    ],
+)
+def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(
+    server: Server, old: str, new: str, said: str
+) -> None:
+    server.start()
+    server.stop()
+    text = server.pooler.config.read_text()
+    server.pooler.config.write_text(text.replace(old, new, 1))
+    began = time.monotonic()
+    with pytest.raises(PoolerDidNotStart) as refused:
+        server.start()
+    assert time.monotonic() - began < 10
+    assert said in refused.value.message
+    assert str(server.log) in refused.value.hint
+    assert "process up" not in refused.value.message  # of the start before
+    assert processes(server) == set()
+    server.pooler.config.write_text(text)
+    assert server.start() == "started"
+
+
+def test_aliases_that_it_does_not_take_are_told_in_its_own_words(server: Server) -> None:
+    server.start()
+    server.stop()
+    server.pooler.databases_file.write_text("[databases]\nnonsense\n")
+    with pytest.raises(PoolerDidNotStart, match=r"größe\.ini"):
+        server.start()
+    server.pooler.databases_file.write_text("")
+    assert server.start() == "started"
+
+
+def test_a_running_pooler_whose_console_refuses_us_is_told_at_once(server: Server) -> None:
+    server.start()
+    server.stop()
+    text = server.pooler.config.read_text()
+    server.pooler.config.write_text(text.replace("admin_users = postgres", "admin_users = boss"))
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(PoolerUnavailable, match="not allowed"):
+            server.start()
+        assert time.monotonic() - began < 10
+    assert server.running() is not None
+    assert server.stop() is True
+
+
+def test_a_hung_pooler_is_stopped_all_the_same(server: Server) -> None:
+    server.start()
+    pid = server.running()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert server.stop() is True
+    assert processes(server) == set()
+
+
+def test_two_poolers_share_a_folder(topology: Topology, server_of: Callable[..., Server]) -> None:
+    first = server_of(topology)
+    folder = first.pooler.config.parent
+    second = server_of(
+        topology,
+        name=PoolerName("p2"),
+        port=free_ports(1)[0],
+        config=folder / "second.ini",
+        databases_file=folder / "second.aliases.ini",
+    )
+    assert (first.start(), second.start()) == ("started", "started")
+    assert None not in (first.running(), second.running())
+    assert first.running() != second.running()
+    assert (first.start(), second.start()) == ("up", "up")
+    assert second.stop() is True
+    second.remove()
+    assert first.running() is not None
+    with console_of(first).console() as console:
+        console.reload()
+    assert (first.stop(), processes(first)) == (True, set())
+    first.remove()
+    assert not folder.exists()
+
+
+def test_two_starts_at_once_give_one_pooler_that_is_known(server: Server) -> None:
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            starts = [pool.submit(server.start) for _ in range(3)]
+        assert sorted(one.result() for one in starts) == ["started", "up", "up"]
+        assert processes(server) == {server.running()}
+        assert server.stop() is True
+        assert processes(server) == set()
+
+
+def test_what_is_not_ours_is_left_when_it_is_removed(server: Server) -> None:
+    mine = "; all mine\n[databases]\nmine = host=127.0.0.1\n"
+    folder = server.pooler.config.parent
+    folder.mkdir(parents=True)
+    if (account := accounts.server_account(None)) is not None:
+        shutil.chown(folder, account)
+    server.pooler.databases_file.write_text(mine)
+    server.start()
+    (folder / "notes.txt").write_text("mine")
+    server.stop()
+    server.remove()
+    assert names(server) == {"größe.ini", "notes.txt"}
+    assert server.pooler.databases_file.read_text() == mine
+
+
+def test_aliases_that_shardctl_wrote_are_removed_with_their_backup(
+    topology: Topology, server: Server
+) -> None:
+    server.start()
+    for version in (1, 2):
+        text = render.databases(topology, server.pooler, version)
+        files.write(Local(), server.pooler.databases_file, text)
+    assert f"größe.ini{BACKUP}" in names(server)
+    server.stop()
+    server.remove()
+    assert not server.pooler.config.parent.exists()
+
+
+def test_a_tight_umask_of_ours_is_not_the_poolers(server: Server) -> None:
+    before = os.umask(0o077)
+    try:
+        assert server.start() == "started"
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
+    way = server.pooler.config.parent.parent
+    way.write_text("in the way")
+    with pytest.raises((FileRefused, PlaceUnreachable)) as refused:
+        server.start()
+    assert str(way) in refused.value.message
+    assert way.read_text() == "in the way"

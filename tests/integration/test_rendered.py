@@ -1,0 +1,198 @@
+"""What shardctl writes for PgBouncer and reads of it, as a real PgBouncer understands it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from shardctl.pgbouncer import ini, render
+from shardctl.topology.names import SchemaPattern
+from tests.fixtures.poolers import end, make
+from tests.fixtures.servers import local_node, local_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.topology.model import Topology
+    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.servers import PgServer
+
+NOWHERE = Path("/nowhere")
+FAILED = "config file loading failed"
+# A host of PgBouncer's has no comma: it would be two.
+VALUE = st.text(
+    st.characters(exclude_characters="\0\r\n,", codec="utf-8")
+    | st.sampled_from(" '\"\\;#=[]%\t\v$"),
+    min_size=1,
+    max_size=15,
+)
+
+
+@pytest.fixture(scope="module")
+def pooler(pgbouncer_program: str, session_directory: Path) -> Iterator[PgBouncer]:
+    """One PgBouncer for all tests of this file."""
+    made = make(session_directory / "rendered", program=pgbouncer_program)
+    made.start()
+    yield made
+    end(made)
+
+
+def reload(pooler: PgBouncer, text: str) -> str:
+    """Let it read a file of aliases, and give what it logged of that."""
+    before = len(pooler.log())
+    pooler.databases_file.write_text(text)
+    with pooler.console() as console:
+        console.reload()
+    return pooler.log()[before:]
+
+
+def offer(pooler: PgBouncer, topology: Topology, **changes: Any) -> None:
+    changed = dataclasses.replace(pooler.pooler, **changes)
+    assert FAILED not in reload(pooler, render.databases(topology, changed, 1))
+
+
+def served(pooler: PgBouncer) -> dict[str, tuple[str | None, int, str]]:
+    with pooler.console() as console:
+        return {a.name: (a.host, a.port, a.dbname) for a in console.databases().values()}
+
+
+def rendered(pooler: PgBouncer, topology: Topology) -> dict[str, tuple[str | None, int, str]]:
+    entries = render.entries(topology, pooler.pooler)
+    return {one.alias: (one.host, one.port, one.dbname) for one in entries}
+
+
+@given(database=VALUE, hosts=st.lists(VALUE, min_size=20, max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_any_host_and_database_arrive_as_they_are(
+    pooler: PgBouncer, database: str, hosts: list[str]
+) -> None:
+    nodes = [
+        local_node(NOWHERE, f"n{n}", 5000 + n, range(n, n + 1), pooler_host=host)
+        for n, host in enumerate(hosts)
+    ]
+    topology = local_topology(NOWHERE, *nodes, name=database)
+    offer(pooler, topology, aliases=("shard",))
+    found = served(pooler)
+    assert found == {f"shard{n}": (host, 5000 + n, database) for n, host in enumerate(hosts)}
+
+
+@pytest.mark.parametrize("pattern", ["Shard-{id:03d}.x", "{id}", "select{id}"])
+def test_through_a_shards_alias_only_its_schema_is_searched(
+    pooler: PgBouncer, two_servers: Mapping[str, PgServer], pattern: str
+) -> None:
+    server = two_servers["a"]
+    node = local_node(NOWHERE, "a", server.port, range(3))
+    topology = dataclasses.replace(
+        local_topology(NOWHERE, node, name="postgres"),
+        schema_pattern=SchemaPattern.parse(pattern),
+    )
+    offer(pooler, topology)
+    schemas = [topology.schema(shard) for shard in node.shards]
+    with server.connect() as direct:
+        for schema in schemas:
+            named = sql.Identifier(schema)
+            direct.execute(sql.SQL("CREATE SCHEMA {}").format(named))
+            direct.execute(
+                sql.SQL("CREATE TABLE {}.here AS SELECT {} AS name").format(named, schema)
+            )
+        try:
+            for schema in [*schemas, *schemas]:  # again, over the connection that is there
+                with pooler.connect(schema) as client:
+                    row = client.execute("SELECT current_schemas(false), name FROM here")
+                    assert row.fetchall() == [([schema], schema)]
+        finally:
+            for schema in schemas:
+                drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema))
+                direct.execute(drop)
+
+
+def test_a_nodes_alias_leads_to_the_node_and_searches_what_it_always_does(
+    pooler: PgBouncer, two_servers: Mapping[str, PgServer]
+) -> None:
+    server = two_servers["a"]
+    node = local_node(NOWHERE, "a.b-c_D", server.port, range(1))
+    offer(pooler, local_topology(NOWHERE, node, name="postgres"))
+    with pooler.connect("postgres_a.b-c_D") as client:
+        row = client.execute("SELECT inet_server_port(), current_setting('search_path')")
+        assert row.fetchone() == (server.port, '"$user", public')
+
+
+def test_8192_shards_and_16_nodes_are_offered(pooler: PgBouncer) -> None:
+    nodes = [local_node(NOWHERE, f"n{n}", 5000 + n, range(n, 8192, 16)) for n in range(16)]
+    topology = local_topology(NOWHERE, *nodes)
+    offer(pooler, topology)
+    found = served(pooler)
+    assert len(found) == 8192 + 16
+    assert found == rendered(pooler, topology)
+
+
+LINES = [
+    "a = host=h",
+    "a=host=h\r",
+    "  \t a\t=\thost=h   \t",
+    "A_b.c-1 = host=h",
+    "1 = host=h",
+    "; a = host=h",
+    "# a = host=h",
+    ";a\rb = host=h",
+    "[databases] a = host=h",
+    "[users]\n[databases]a = host=h",
+    "[users]\na = pool_mode=session\n[databases]\nb = host=h",
+    "a = host=h\n\n\n\vb = host=h",
+    "a = host=h dbname='x y' ",
+    "a = host=h dbname='it''s' port=7",
+    "a = dbname='b = c'\nb = host=h",
+    "a =",
+    "a = host='[x]'",
+]
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer, lines: str) -> None:
+    text = f"[databases]\n{lines}\n"
+    assert FAILED not in reload(pooler, text)
+    with pooler.console() as console:
+        offered = console.databases()
+    wanted = {
+        item.key: ini.pairs(item.value)
+        for item in ini.read(text)
+        if isinstance(item, ini.Setting) and item.section == "databases"
+    }
+    assert offered.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert offered[name].host == values.get("host")
+        assert offered[name].port == int(values.get("port", 5432))
+        assert offered[name].dbname == values.get("dbname", name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a", "a b = host=h", '"a" = host=h', "ä = host=h", "\xa0a = host=h", "[a", "%includea b"],
+)
+def test_what_pgbouncer_does_not_take_is_not_read_either(pooler: PgBouncer, line: str) -> None:
+    assert FAILED in reload(pooler, f"[databases]\n{line}\n")
+    assert list(ini.read(f"[databases]\n{line}\n")) == []
+
+
+def test_an_include_begins_in_its_section_and_what_follows_it_is_in_the_others_last(
+    pooler: PgBouncer,
+) -> None:
+    folder = pooler.config.parent
+    inner, last = folder / "inner one.ini", folder / "last.ini"
+    inner.write_text(f"a = host=h\n[users]\n%include {last}\n")
+    last.write_text("u = pool_mode=session\n[databases]\nb = host=h\n")
+    text = f"[databases]\n  %include \t {inner}  \r\n[users]\n%include {last}\nc = host=h\n"
+    assert FAILED not in reload(pooler, text)
+    assert served(pooler).keys() == {"a", "b", "c"}
+    included = next(ini.read(text))
+    assert included == ini.Include(2, str(inner), "databases")
+    assert [(i.section, i.line) for i in ini.read(inner.read_text(), included.section)] == [
+        ("databases", 1),
+        ("users", 3),
+    ]

@@ -1,0 +1,211 @@
+"""`status` and poolers: versions, clients, servers, who waits and why, as it really is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.checks import status_poolers
+from shardctl.hosts.local import Local
+from tests.fixtures import offering as fixtures
+from tests.fixtures.fleets import command_line
+from tests.fixtures.pooled import STATS_USER, PooledFleet
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.checks.status_poolers import PoolerStatus
+    from tests.fixtures.pooled import AddPooler
+    from tests.fixtures.poolers import PgBouncer
+
+healthy_databases = fixtures.healthy_databases
+offering = fixtures.offering
+
+
+@pytest.fixture
+def fleet(offering: PooledFleet) -> PooledFleet:
+    """Give a fleet whose pooler nobody uses yet."""
+    return offering
+
+
+def look(fleet: PooledFleet) -> PoolerStatus:
+    [one] = status_poolers.observe(fleet.topology())
+    return one
+
+
+@contextmanager
+def asking(pooler: PgBouncer, alias: str) -> Iterator[threading.Thread]:
+    """Have a client whose question cannot be answered yet; it is by the end of the block."""
+
+    def ask() -> None:
+        with pooler.connect(alias) as client:
+            client.execute("SELECT 1")
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield thread
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_pooler_that_nobody_uses_is_told_as_it_is(fleet: PooledFleet) -> None:
+    said = Local().run([fleet.pg_bouncer.server.program, "--version"]).stdout
+    version = re.search(r"\d+\.\d+\.\d+", said)
+    assert version is not None
+    assert look(fleet).as_json() == {
+        "name": "p1",
+        "state": "up",
+        "version": version[0],
+        "clients": 0,
+        "waiting": 0,
+        "servers": 0,
+        "longest_wait_ms": 0.0,
+        "paused": [],
+        "error": None,
+    }
+
+
+def test_clients_and_servers_are_counted_over_all_pools(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    with (
+        pooler.connect("shard2", autocommit=False) as busy,
+        pooler.connect("shard2"),  # a client that asks nothing needs no server
+        pooler.connect("shard6") as other,
+        pooler.connect("shard6", user=fleet.role) as application,
+    ):
+        for client in (busy, other, application):
+            client.execute("SELECT 1")
+        seen = look(fleet)
+        assert (seen.clients, seen.servers, seen.waiting) == (4, 3, 0)
+    wait_for(lambda: look(fleet).clients == 0)
+    # What was opened for clients stays, for the next ones.
+    assert look(fleet).servers == 3
+
+
+def test_who_waits_for_a_server_is_counted_and_the_longest_wait_told(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    pooler.admin("SET default_pool_size = 1")
+    with pooler.connect("shard2", autocommit=False) as busy:
+        busy.execute("SELECT 1")
+        began = time.monotonic()
+        with asking(pooler, "shard2"), asking(pooler, "shard2"):
+            wait_for(lambda: look(fleet).waiting == 2)
+            wait_for(lambda: (look(fleet).longest_wait_s or 0) > 0.2)
+            seen = look(fleet)
+            assert (seen.clients, seen.servers) == (3, 1)
+            assert 0.2 < (seen.longest_wait_s or 0) <= time.monotonic() - began
+            done = fleet.shardctl("status", "--sample", "0")
+            busy.commit()
+    row = re.search(r"(?m)^ p1 +up +\S+ +3 +2 \(longest [0-9.]+ s\) +1 +- *$", done.stdout)
+    assert row is not None, done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = look(fleet)
+    assert (seen.waiting, seen.longest_wait_s) == (0, 0.0)
+
+
+def test_paused_aliases_are_named_and_who_waits_for_them_counted(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    with pooler.connect("shard2") as first:  # a new pool would wait for a login, too
+        first.execute("SELECT 1")
+    for alias in ("shard2", "shard6"):
+        pooler.admin(f"PAUSE {alias}")
+    with asking(pooler, "shard2"):
+        wait_for(lambda: look(fleet).waiting == 1)
+        seen = look(fleet)
+        assert sorted(seen.paused) == ["shard2", "shard6"]
+        assert (seen.clients, seen.servers) == (1, 0)
+        pooler.admin("RESUME shard2")
+    assert look(fleet).paused == ("shard6",)
+
+
+def test_of_a_pooler_that_is_paused_as_a_whole_every_alias_is(fleet: PooledFleet) -> None:
+    fleet.pg_bouncer.admin("PAUSE")
+    assert len(look(fleet).paused) == 10
+    done = fleet.shardctl("status", "--sample", "0")
+    assert re.search(r"(?m)^ p1 .* \S+, \S+, \S+ and 7 more *$", done.stdout), done.stdout
+    fleet.pg_bouncer.admin("RESUME")
+    assert look(fleet).paused == ()
+
+
+def test_who_may_only_look_sees_the_same(fleet: PooledFleet) -> None:
+    fleet.pg_bouncer.admin("PAUSE shard2")
+    as_admin = look(fleet)
+    fleet.change(admin_user=STATS_USER)
+    assert look(fleet) == as_admin
+    assert as_admin.paused == ("shard2",)
+
+
+def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
+    fleet: PooledFleet, pooler_for: AddPooler
+) -> None:
+    fixtures.offer(fleet, pooler_for, "p2")
+    fleet.pg_bouncer.stop()
+    done = fleet.shardctl("status", "--sample", "0")
+    as_json = fleet.shardctl("status", "--sample", "0", "-o", "json")
+    assert (done.returncode, as_json.returncode) == (0, 0)
+    assert re.search(r"(?m)^ p1 +down( +-){5} *$", done.stdout), done.stdout
+    assert re.search(r"(?m)^ p2 +up ", done.stdout)
+    [line] = done.stderr.splitlines()
+    assert line.startswith("shardctl: could not be reached: pooler p1 (")
+    assert "Connection refused" in line
+    told = json.loads(as_json.stdout)
+    assert [(node["name"], node["state"]) for node in told["nodes"]] == [("a", "up"), ("b", "up")]
+    down, up = told["poolers"]
+    assert list(down) == list(up)
+    assert {key for key, value in down.items() if value not in (None, [])} == {
+        "name",
+        "state",
+        "error",
+    }
+    assert (down["state"], up["state"]) == ("down", "up")
+
+
+def test_a_pooler_that_hangs_is_not_waited_for_for_ever(fleet: PooledFleet) -> None:
+    fleet.pg_bouncer.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        seen = look(fleet)
+        assert time.monotonic() - began < 10
+    finally:
+        fleet.pg_bouncer.signal(signal.SIGCONT)
+    assert "timeout" in (seen.error or "")
+
+
+def test_a_watch_survives_a_pooler_that_goes_and_comes_back(fleet: PooledFleet) -> None:
+    def wait_until(process: subprocess.Popen[str], state: str) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            [pooler] = json.loads(line)["poolers"]
+            if pooler["state"] == state:
+                return
+        raise AssertionError("the watch has ended")
+
+    fleet.write()
+    words = ["status", "--watch", "0.1", "--sample", "0", "-o", "json"]
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = os.environ | {"XDG_STATE_HOME": str(fleet.directory / "state")}
+    command = command_line(fleet.file, *words)
+    with subprocess.Popen(command, env=environment, **given) as process:
+        try:
+            wait_until(process, "up")
+            fleet.pg_bouncer.stop()
+            wait_until(process, "down")
+            fleet.pg_bouncer.start()
+            wait_until(process, "up")
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=30)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, told
+    assert "Traceback" not in told

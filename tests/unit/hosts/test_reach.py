@@ -1,0 +1,60 @@
+"""Which machines commands can run on, and as whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from shardctl.hosts.local import Local
+from shardctl.hosts.reach import HostUnreachable, OsUserRefused, host_of
+from shardctl.topology.model import Pooler, PoolerName, Ssh
+from tests.fixtures.servers import local_node
+
+POOLER = Pooler(
+    name=PoolerName("p1"),
+    host="127.0.0.1",
+    port=6432,
+    config=Path("/etc/pgbouncer/pgbouncer.ini"),
+    databases_file=Path("/etc/pgbouncer/shards.ini"),
+    admin_user="postgres",
+    aliases=("node",),
+    os_user=None,
+    ssh=None,
+)
+NODE = local_node(Path("/nowhere"), "a", 5432, range(4))
+SSH = Ssh(host=None, user=None, port=None, key_file=None, accept_new=False)
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3", "/run/postgresql"])
+def test_this_machine_is_reached_without_a_network(host: str) -> None:
+    assert isinstance(host_of(dataclasses.replace(POOLER, host=host)), Local)
+    assert isinstance(host_of(dataclasses.replace(NODE, host=host, os_user=ME)), Local)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nosuch.invalid"])
+def test_another_machine_is_refused_by_name(host: str) -> None:
+    with pytest.raises(HostUnreachable, match=f"pooler p1: its host {host} is another machine"):
+        host_of(dataclasses.replace(POOLER, host=host))
+    with pytest.raises(HostUnreachable, match=f"node a: its host {host} is another machine"):
+        host_of(dataclasses.replace(NODE, host=host))
+
+
+def test_what_is_to_be_reached_by_ssh_is_never_taken_for_this_machine() -> None:
+    with pytest.raises(HostUnreachable):
+        host_of(dataclasses.replace(POOLER, ssh=SSH))
+
+
+def test_a_user_who_is_not_there_is_refused() -> None:
+    with pytest.raises(OsUserRefused, match="there is no such user"):
+        host_of(dataclasses.replace(POOLER, os_user="no-such-user"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root becomes anybody")
+def test_nobody_but_root_becomes_somebody_else() -> None:
+    with pytest.raises(OsUserRefused, match="only root"):
+        host_of(dataclasses.replace(POOLER, os_user="root"))

@@ -1,0 +1,255 @@
+"""PgBouncer's files as text: to the byte the same, and every edit of them noticed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.pgbouncer import ini, render
+from shardctl.pgbouncer.render import Entry, Header, ValueRefused
+from shardctl.topology.model import NodeName, Pooler, PoolerName, ShardId, Topology
+from shardctl.topology.names import SchemaPattern
+from tests.fixtures.servers import local_node, local_topology
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import AliasKind
+
+HERE = Path("/etc/pgbouncer")
+ANY_VALUE = st.text(st.characters(exclude_characters="\0\r\n", codec="utf-8"), min_size=1)
+FILE = """\
+; Aliases of the shards of cluster photos, for pooler p1.
+; `shardctl pgbouncer apply` writes this file: what is changed by hand is found and not overwritten.
+; cluster: photos
+; map version: 7
+; checksum: 52fd0b0f7d9c3a0a
+
+[databases]
+app_b = host=10.0.0.2 port=5432 dbname=app
+app_a = host=db-a.example port=5433 dbname=app
+app_spare = host=::1 port=5434 dbname=app
+shard0 = host=10.0.0.2 port=5432 dbname=app connect_query='SET search_path TO "shard0"'
+shard1 = host=db-a.example port=5433 dbname=app connect_query='SET search_path TO "shard1"'
+shard2 = host=10.0.0.2 port=5432 dbname=app connect_query='SET search_path TO "shard2"'
+"""
+
+
+def pooler_of(*kinds: AliasKind, **changes: Any) -> Pooler:
+    made = Pooler(
+        name=PoolerName("p1"),
+        host="127.0.0.1",
+        port=6432,
+        config=HERE / "pgbouncer.ini",
+        databases_file=HERE / "shards.ini",
+        admin_user="postgres",
+        aliases=kinds,
+        os_user=None,
+        ssh=None,
+    )
+    return replace(made, **changes)
+
+
+def topology_of(database: str = "app", host: str = "10.0.0.2") -> Topology:
+    """Describe a fleet whose shards are not in the nodes' order, with a node that has none."""
+    directory = Path("/nowhere")
+    made = local_topology(
+        directory,
+        local_node(directory, "b", 5432, range(0, 3, 2), host="pg-b", pooler_host=host),
+        local_node(directory, "a", 5433, range(1, 2), host="a", pooler_host="db-a.example"),
+        local_node(directory, "spare", 5434, range(0), host="c", pooler_host="::1"),
+        name=database,
+    )
+    return replace(made, cluster="photos")
+
+
+TOPOLOGY = topology_of()
+BOTH = pooler_of("shard", "node")
+TEXT = render.databases(TOPOLOGY, BOTH, 7)
+
+
+def parsed(text: str) -> dict[str, dict[str, str]]:
+    found = [item for item in ini.read(text) if isinstance(item, ini.Setting)]
+    assert {item.section for item in found} == {"databases"}
+    return {item.key: ini.pairs(item.value) for item in found}
+
+
+def test_the_file_is_what_an_operator_would_write() -> None:
+    seal = re.compile("^; checksum: .*$", re.MULTILINE)
+    assert seal.sub("", TEXT) == seal.sub("", FILE)
+
+
+def test_the_same_values_give_the_same_text_to_the_byte() -> None:
+    assert {render.databases(topology_of(), BOTH, 7) for _ in range(3)} == {TEXT}
+    assert render.databases(TOPOLOGY, BOTH, 8) != TEXT
+
+
+def test_node_aliases_come_first_in_the_files_order_then_shards_by_number() -> None:
+    entries = render.entries(TOPOLOGY, BOTH)
+    assert [one.alias for one in entries] == [
+        "app_b", "app_a", "app_spare", "shard0", "shard1", "shard2",
+    ]  # fmt: skip
+    assert entries[0] == Entry(
+        "app_b", NodeName("b"), (ShardId(0), ShardId(2)), "10.0.0.2", 5432, "app", None
+    )
+    assert entries[2].shards == ()
+    query = 'SET search_path TO "shard1"'
+    assert entries[4] == Entry(
+        "shard1", NodeName("a"), (ShardId(1),), "db-a.example", 5433, "app", query
+    )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "aliases"),
+    [(("node",), ["app_b", "app_a", "app_spare"]), (("shard",), ["shard0", "shard1", "shard2"])],
+)
+def test_a_pooler_offers_only_the_kinds_that_it_should(
+    kinds: tuple[AliasKind, ...], aliases: list[str]
+) -> None:
+    assert list(parsed(render.databases(TOPOLOGY, pooler_of(*kinds), 7))) == aliases
+
+
+def test_the_order_of_the_kinds_in_the_topology_does_not_matter() -> None:
+    assert render.databases(TOPOLOGY, pooler_of("node", "shard"), 7) == TEXT
+
+
+def test_an_uncommon_schema_is_quoted_for_sql_and_for_the_file() -> None:
+    topology = replace(TOPOLOGY, schema_pattern=SchemaPattern.parse("Shard-{id:03d}.x"))
+    values = parsed(render.databases(topology, pooler_of("shard"), 7))
+    assert values["Shard-002.x"]["connect_query"] == 'SET search_path TO "Shard-002.x"'
+
+
+@given(ANY_VALUE, ANY_VALUE)
+def test_any_value_is_read_back_as_it_was(database: str, host: str) -> None:
+    topology = topology_of(database, host)
+    values = parsed(render.databases(topology, pooler_of("shard"), 7))
+    assert values["shard0"] == {
+        "host": host, "port": "5432", "dbname": database,
+        "connect_query": 'SET search_path TO "shard0"',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["", "a\nb", "a\rb", "a\0b", "\n"])
+def test_a_value_that_would_become_something_else_is_refused(value: str) -> None:
+    for topology in (topology_of(host=value), topology_of(database=value)):
+        with pytest.raises(ValueRefused) as refused:
+            render.databases(topology, pooler_of("shard"), 7)
+        assert refused.value.value == value
+        assert repr(value) in refused.value.message
+        assert "\n" not in refused.value.message
+        assert refused.value.hint
+
+
+def test_a_cluster_with_a_line_break_is_refused() -> None:
+    with pytest.raises(ValueRefused):
+        render.databases(replace(TOPOLOGY, cluster="a\n[databases]"), BOTH, 7)
+
+
+@given(
+    st.text(st.characters(exclude_characters="\0\r\n", codec="utf-8"), min_size=1),
+    st.integers(0, 10**12),
+)
+def test_the_header_is_read_back(cluster: str, version: int) -> None:
+    text = render.databases(replace(TOPOLOGY, cluster=cluster), BOTH, version)
+    assert render.header(text) == Header(cluster, version, edited=False)
+    assert not render.is_edited(text)
+
+
+@given(st.data())
+def test_every_edit_of_one_character_is_noticed(data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(TEXT)), "place")
+    new = data.draw(st.sampled_from(["", " ", "\n", "\r", ";", "0", "f"]) | st.text(max_size=1))
+    removed = data.draw(st.integers(0, 1), "removed")
+    text = TEXT[:place] + new + TEXT[place + removed :]
+    if text == TEXT:
+        return
+    assert render.is_edited(text)
+    head = render.header(text)
+    assert head is None or head.edited
+
+
+@given(st.integers(0, len(TEXT)))
+def test_a_file_that_breaks_off_is_noticed(length: int) -> None:
+    assert render.is_edited(TEXT[:length]) == (length < len(TEXT))
+
+
+def test_lines_in_another_order_are_noticed() -> None:
+    lines = TEXT.splitlines(keepends=True)
+    assert render.is_edited("".join([*lines[:-2], lines[-1], lines[-2]]))
+    assert render.is_edited(TEXT + TEXT)
+    assert render.is_edited(TEXT.replace("\n", "\r\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[databases]\napp = host=a\n",
+        "; cluster: photos\n[databases]\n",
+        "; cluster: photos\n; map version: x\n; checksum: \n",
+        "\n" * 20 + TEXT,
+    ],
+)
+def test_what_shardctl_did_not_write_has_no_header(text: str) -> None:
+    assert render.header(text) is None
+    assert render.is_edited(text)
+
+
+def test_8192_shards_are_rendered() -> None:
+    directory = Path("/nowhere")
+    nodes = [local_node(directory, f"n{n}", 5432, range(n, 8192, 16)) for n in range(16)]
+    topology = local_topology(directory, *nodes)
+    text = render.databases(topology, BOTH, 1)
+    assert len(parsed(text)) == 8192 + 16
+    assert render.header(text) == Header("test", 1, edited=False)
+
+
+def whole(**changes: Any) -> str:
+    paths = {"auth_file": "users.txt", "log_file": "pgbouncer.log", "pid_file": "pgbouncer.pid"}
+    return render.configuration(
+        TOPOLOGY,
+        pooler_of("node", **changes),
+        auth_file=HERE / paths["auth_file"],
+        log_file=HERE / paths["log_file"],
+        pid_file=HERE / paths["pid_file"],
+    )
+
+
+def test_the_whole_configuration_is_sealed_and_says_where_everything_is() -> None:
+    text = whole(databases_file=Path("/etc/it's; a #path/shards.ini"))
+    assert text == whole(databases_file=Path("/etc/it's; a #path/shards.ini"))
+    assert not render.is_edited(text)
+    assert render.is_edited(text.replace("6432", "6433"))
+    items = list(ini.read(text))
+    settings = {item.key: item.value for item in items if isinstance(item, ini.Setting)}
+    assert settings["auth_file"] == "/etc/pgbouncer/users.txt"
+    assert settings["listen_port"] == "6432"
+    assert settings["pidfile"] == "/etc/pgbouncer/pgbouncer.pid"
+    assert [item.path for item in items if isinstance(item, ini.Include)] == [
+        "/etc/it's; a #path/shards.ini"
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["a,b", "a b", "a\tb", "a\nb", " a", "a ", "", "a\vb", "a,", "a\xa0b"]
+)
+def test_a_name_that_would_be_two_in_a_list_of_users_is_refused(name: str) -> None:
+    with pytest.raises(ValueRefused) as refused:
+        whole(admin_user=name)
+    assert refused.value.value == name
+
+
+@pytest.mark.parametrize("path", ["/a\nb", "/a ", "/a\r", "/a\0"])
+def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
+    with pytest.raises(ValueRefused):
+        whole(databases_file=Path(path))
+
+
+def test_users_are_quoted_and_not_spread_over_lines() -> None:
+    assert render.users(['o"brien', "a;b", "ü"]) == '"o""brien" ""\n"a;b" ""\n"ü" ""\n'
+    with pytest.raises(ValueRefused):
+        render.users(["a\nb"])

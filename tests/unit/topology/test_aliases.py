@@ -1,0 +1,153 @@
+"""The names that poolers offer: which are refused when the file is loaded, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardctl.pgbouncer import render
+from shardctl.topology import aliases
+from shardctl.topology.loader import TopologyInvalid, parse
+from shardctl.topology.model import PoolerName, Topology
+
+FILE = Path("topology.yaml")
+BASE = """\
+cluster: photos
+shards: {count: 8, schema: 'shard{id}'}
+database: {name: app}
+nodes:
+  a: {host: h, port: 1, shards: 0-3}
+  b: {host: i, port: 1, shards: 4-7}
+poolers:
+  p: {host: j, port: 1, config: p.ini, aliases: [node]}
+  q: {host: k, port: 1, config: q.ini, aliases: [shard]}
+"""
+ONLY = "is no alias for PgBouncer: letters, digits, _ . - only"
+LONG = "is too long: PgBouncer pauses aliases of at most 61 bytes"
+NODE, SHARD = "topology.yaml:8:49: poolers.p.aliases:", "topology.yaml:9:49: poolers.q.aliases:"
+
+
+def loaded(*changes: tuple[str, str]) -> Topology:
+    text = BASE
+    for old, new in changes:
+        assert text.count(old) == 1, "the snippet changes one place"
+        text = text.replace(old, new)
+    return parse(text.encode(), FILE)
+
+
+def refused(*changes: tuple[str, str]) -> list[str]:
+    with pytest.raises(TopologyInvalid) as error:
+        loaded(*changes)
+    return str(error.value).splitlines()
+
+
+def offered(topology: Topology, pooler: str) -> list[str]:
+    one = topology.poolers[PoolerName(pooler)]
+    return [entry.alias for entry in render.entries(topology, one)]
+
+
+# (what is changed in BASE, into what, the lines that are said)
+CHANGES = [
+    ("'shard{id}'", "'shard {id}'", [f"{SHARD} 'shard 7' {ONLY}"]),
+    ("'shard{id}'", "'größe{id}'", [f"{SHARD} 'größe7' {ONLY}"]),
+    ("'shard{id}'", "'a\"b{id}'", [f"{SHARD} 'a\"b7' {ONLY}"]),
+    ("'shard{id}'", "'a=b;{id}#'", [f"{SHARD} 'a=b;7#' {ONLY}"]),
+    ("'shard{id}'", "'[{id}]'", [f"{SHARD} '[7]' {ONLY}"]),
+    ("'shard{id}'", "'*{id}'", [f"{SHARD} '*7' {ONLY}"]),
+    ("'shard{id}'", "'sh%{id}'", [f"{SHARD} 'sh%7' {ONLY}"]),
+    ("'shard{id}'", f"'{'s' * 61}{{id}}'", [f"{SHARD} '{'s' * 40}...' {LONG}"]),
+    ("'shard{id}'", f"'{'s' * 51}{{id:011d}}'", [f"{SHARD} '{'s' * 40}...' {LONG}"]),
+    ("name: app", "name: my app", [f"{NODE} 'my app_a' {ONLY}"]),
+    ("name: app", "name: '*'", [f"{NODE} '*_a' {ONLY}"]),
+    ("name: app", f"name: {'d' * 60}", [f"{NODE} '{'d' * 40}...' {LONG}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "lines"), CHANGES, ids=[new for _, new, _ in CHANGES])
+def test_what_pgbouncer_cannot_offer_is_refused_at_the_pooler_that_would(
+    old: str, new: str, lines: list[str]
+) -> None:
+    assert refused((old, new)) == lines
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pooler"),
+    [
+        ("'shard{id}'", "'S.h_a-r{id:03d}d'", "q"),
+        ("'shard{id}'", f"'{'s' * 60}{{id}}'", "q"),
+        ("'shard{id}'", "'{id}'", "q"),
+        ("name: app", "name: A.p-p_1", "p"),
+        ("name: app", f"name: {'d' * 59}", "p"),
+    ],
+)
+def test_what_pgbouncer_can_offer_is_taken(old: str, new: str, pooler: str) -> None:
+    found = offered(loaded((old, new)), pooler)
+    assert found
+    assert [aliases.flaw(alias) for alias in found] == [None] * len(found)
+    assert max(map(len, found)) <= aliases.MAX_ALIAS
+
+
+def test_names_that_no_pooler_offers_may_be_anything() -> None:
+    only_nodes = loaded(("'shard{id}'", "'größe {id}'"), ("[shard]", "[node]"))
+    assert offered(only_nodes, "q") == ["app_a", "app_b"]
+    only_shards = loaded(("name: app", "name: my app"), ("[node]", "[shard]"))
+    assert offered(only_shards, "p")[0] == "shard0"
+    assert loaded(("  p:", "  # p:"), ("name: app", "name: my app"))
+
+
+def test_without_poolers_names_may_be_anything() -> None:
+    text = BASE[: BASE.index("poolers:")].replace("'shard{id}'", "'größe {id}'")
+    assert not parse(text.encode(), FILE).poolers
+
+
+def test_the_default_is_an_alias_a_node() -> None:
+    topology = loaded((", aliases: [node]", ""))
+    assert topology.poolers[PoolerName("p")].aliases == ("node",)
+    assert offered(topology, "p") == ["app_a", "app_b"]
+    assert refused((", aliases: [node]", ""), ("name: app", "name: my app")) == [
+        f"topology.yaml:8:3: poolers.p.aliases: 'my app_a' {ONLY}"
+    ]
+
+
+def test_every_pooler_is_told_of_its_own() -> None:
+    assert refused(("name: app", "name: my app"), ("'shard{id}'", "'s {id}'")) == [
+        f"{NODE} 'my app_a' {ONLY}",
+        f"{SHARD} 's 7' {ONLY}",
+    ]
+
+
+CLASH = (("'shard{id}'", "'app_{id}'"), ("  a:", "  3:"))
+
+
+def test_one_name_for_a_node_and_a_shard_is_refused_where_both_are_offered() -> None:
+    assert refused(*CLASH, ("[node]", "[shard, node]")) == [
+        "topology.yaml:8:49: poolers.p.aliases: app_3 would be the alias of node 3 and of shard 3"
+    ]
+
+
+def test_one_name_for_a_node_and_a_shard_is_fine_on_poolers_of_one_kind() -> None:
+    topology = loaded(*CLASH)
+    assert offered(topology, "p") == ["app_3", "app_b"]
+    assert "app_3" in offered(topology, "q")
+
+
+@pytest.mark.parametrize("node", ["8", "03", "3x", "x3"])
+def test_a_node_that_is_named_like_no_shard_is_fine(node: str) -> None:
+    topology = loaded(CLASH[0], ("  a:", f"  {node}:"), ("[node]", "[node, shard]"))
+    found = offered(topology, "p")
+    assert len(found) == len(set(found)) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("count: 8", "count: x"), ("name: app", "nme: app"), ("{id}", "{}"), ("  a:", "  a b:")],
+)
+def test_a_mistake_elsewhere_does_not_hide_behind_the_aliases(change: tuple[str, str]) -> None:
+    assert all("aliases" not in line for line in refused(change))
+
+
+@pytest.mark.parametrize("value", ["node", "{node: shard}", "[[node]]", "null", "[null]"])
+def test_aliases_of_another_shape_are_no_crash(value: str) -> None:
+    changes = ("[node]", value), ("name: app", "name: my app")
+    assert all(line.startswith("topology.yaml:8:") for line in refused(*changes))
