@@ -49,7 +49,8 @@ set -eu
 new=$target{UNFINISHED}
 trap 'rm -f -- "$new"' EXIT
 rm -f -- "$new"
-if [ -e "$target" ]; then cp -p -- "$target" "$new"; fi
+model=${{3:-$target}}
+if [ -e "$model" ]; then cp -p -- "$model" "$new"; fi
 dd of="$new" conv=fsync status=none
 [ "$(wc -c < "$new")" -eq "$2" ] || {{ echo "$1: the text broke off on its way" >&2; exit 1; }}
 if [ -e "$target" ]; then
@@ -99,13 +100,17 @@ def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
     return base64.b64decode(coded).decode(errors="replace")
 
 
-def write(host: Host, path: Path, text: str, *, user: str | None = None) -> None:
+def write(
+    host: Host, path: Path, text: str, *, user: str | None = None, like: Path | None = None
+) -> None:
     """Replace a file as one step that cannot be seen half done, and keep the one before.
 
-    Raises FileRefused with the old file as it was.
+    `like` is a file, perhaps not there, whose mode and owner it gets instead of its own. Raises
+    FileRefused with the old file as it was.
     """
+    words = (str(len(text.encode())), *((str(like),) if like else ()))
     try:
-        _run(host, _WRITE, path, str(len(text.encode())), user=user, text=text)
+        _run(host, _WRITE, path, *words, user=user, text=text)
     except CommandFailed as error:
         raise _refused(path, error) from error
 

@@ -1,0 +1,39 @@
+"""POSIX shell scripts that ship with shardctl, run on a host part by part."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardctl.hosts.host import Host
+
+# The script comes by standard input: arguments are shown to everybody by `ps`, are logged, and
+# are limited in length. Its length comes first, and what follows it is the part's own input;
+# one that did not arrive whole is not begun.
+_SHELL = """
+script=$(head -c "$1")
+[ "${#script}" -eq "$1" ] || { echo "the script broke off on its way" >&2; exit 1; }
+shift
+eval "$script"
+"""
+
+
+def run(
+    host: Host,
+    name: str,
+    part: str,
+    *words: str,
+    user: str | None = None,
+    text: str = "",
+    timeout: float | None = None,
+) -> str:
+    """Run one part of `templates/<name>.sh` on `host`, and give what it prints.
+
+    The script is ASCII, takes the part as its first argument, and ends by running it. `text`
+    is the part's standard input, `timeout` in seconds. Raises CommandFailed, CommandTimedOut.
+    """
+    script = resources.files("shardctl").joinpath(f"templates/{name}.sh").read_text("ascii")
+    script = script.rstrip("\n")
+    argv = ["sh", "-c", _SHELL, name, str(len(script)), part, *words]
+    return host.run(argv, user=user, input=script + text, timeout=timeout).stdout

@@ -1,0 +1,305 @@
+"""The clone of a node as directories on its host: how far it is, whose it is, its end.
+
+`copying` fills it, `standby` runs it. All goes through the host, so that a clone on another
+machine is made the same way.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts import scripts
+from shardctl.hosts.host import CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from shardctl.hosts.host import Host
+    from shardctl.postgres.control import Server
+
+State = Literal["absent", "copying", "copied", "broken", "made", "opened"]
+"""How far a clone is.
+
+`copying`: pg_basebackup runs, for whomever started it. `copied`: it has ended well. `broken`:
+it has not, or was killed. `made`: the data directory is whole and has the mark of the move.
+`opened`: its own files were put into force. After `keep` it is a node like any other, and
+counts as somebody else's.
+"""
+
+HBA = "pg_hba.conf"
+IDENT = "pg_ident.conf"
+AUTO = "postgresql.auto.conf"
+MARK = "shardctl.clone"
+"""The directory in a data directory that tells whose clone it is."""
+
+_FOREIGN, _OTHER, _SERVES = 71, 72, 73  # what the script ends with
+_SECONDS = 120.0
+
+
+class CloneRefused(ShardctlError):
+    """A directory of a clone that the host does not make, read or delete."""
+
+    def __init__(self, node: str, directory: Path, reason: str) -> None:
+        named = reason if str(directory) in reason else f"{directory}: {reason}"
+        super().__init__(
+            f"node {node}: {named}",
+            hint="make room or give permission there, or give the node another data_directory",
+        )
+        self.directory = directory
+        self.reason = reason
+
+
+class TargetNotEmpty(ShardctlError):
+    """A data directory with something in it that no clone of this move is."""
+
+    def __init__(self, node: str, directory: Path, holds: list[str]) -> None:
+        listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
+        super().__init__(
+            f"node {node}: {directory} is not empty: {listed}",
+            hint="move what is there out of the way, or give the node another data_directory",
+        )
+        self.directory = directory
+        self.holds = holds
+
+
+class CloneOfAnother(ShardctlError):
+    """A data directory that another move has begun to clone into."""
+
+    def __init__(self, node: str, directory: Path, move: str) -> None:
+        super().__init__(
+            f"node {node}: {directory} belongs to move {move}",
+            hint=f"`shardctl moves abort` or `resume` ends move {move}",
+        )
+        self.directory = directory
+        self.move = move
+
+
+class CloneServes(ShardctlError):
+    """A clone that was promoted: what it has may be nowhere else, so it is not deleted."""
+
+    def __init__(self, node: str, directory: Path, reason: str) -> None:
+        super().__init__(
+            f"node {node}: {directory} {reason}, so it is not deleted",
+            hint="`shardctl moves show` tells how far the move is; if it was called off for "
+            "good, move the directory away by hand",
+        )
+        self.directory = directory
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """What a move makes on the target's host: `server` is what runs it there.
+
+    `slot` names the source's replication slot, and all sessions that copy or follow.
+    """
+
+    move: str
+    slot: str
+    server: Server
+    machine: Host
+
+    @property
+    def work(self) -> Path:
+        """The directory beside the final one in which the copy is made."""
+        return self.server.data_directory.with_name(f"{self.server.data_directory.name}.clone")
+
+    @property
+    def copy(self) -> Path:
+        """The copy, until it takes the data directory's place."""
+        return self.work / "data"
+
+
+def look(clone: Clone) -> State:
+    """Tell how far it is, and change nothing.
+
+    Raises TargetNotEmpty, CloneOfAnother, CloneRefused.
+    """
+    return cast("State", _run(clone, "look").strip())
+
+
+def begin(clone: Clone) -> None:
+    """Make the directory for the copy, where `look` found none; raises CloneRefused."""
+    _run_as_keeper(clone, "begin", clone.server.account or "")
+
+
+def copy(clone: Clone, argv: list[str]) -> None:
+    """Start the program that fills `clone.copy`, whose end `look` will tell.
+
+    It goes on when shardctl or its connection dies. Raises CloneRefused.
+    """
+    _run(clone, "copy", *argv)
+
+
+def said(clone: Clone) -> list[str]:
+    """Give the last lines of that program; raises CloneRefused."""
+    return _run(clone, "said").splitlines()
+
+
+def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
+    """Put files into the copy, in the place of what was copied there, and mark it.
+
+    Names are relative to the data directory. Raises CloneRefused.
+    """
+    marked = {**files, f"{MARK}/move": f"{clone.move}\n".encode()}
+    text = "".join(f"{n} {base64.b64encode(held).decode()}\n" for n, held in marked.items())
+    _run(clone, "fill", text=text)
+
+
+def place(clone: Clone) -> None:
+    """Let the filled copy become the data directory, in one step; raises CloneRefused."""
+    _run_as_keeper(clone, "place")
+
+
+def discard(clone: Clone) -> None:
+    """End what copies, and delete all that is not yet the data directory; there or not.
+
+    Raises CloneOfAnother and CloneRefused.
+    """
+    _run_as_keeper(clone, "discard", timeout=None)
+
+
+def remove(clone: Clone) -> bool:
+    """Undo a clone: end it, and delete what this move made, nothing else; tell if it was there.
+
+    Directories without this move's mark stay. Raises CloneServes for one that was promoted,
+    CloneRefused and ServerDidNotStop.
+    """
+    try:
+        found = look(clone)
+    except (TargetNotEmpty, CloneOfAnother):
+        return False
+    if found in ("made", "opened"):
+        _require_standby(clone)
+        clone.server.stop(mode="immediate")  # nothing of it is needed any more
+        _run_as_keeper(clone, "remove", timeout=None)
+    discard(clone)
+    return found != "absent"
+
+
+def open_files(clone: Clone) -> None:
+    """Put the node's own files into the place of the clone's, as far as that is not done.
+
+    Raises CloneOfAnother and CloneRefused.
+    """
+    _run(clone, "open")
+
+
+def keep(clone: Clone) -> None:
+    """Take the move's mark off an opened clone: it is a node now, and no move deletes it.
+
+    Raises CloneOfAnother, and CloneRefused for one that was not opened.
+    """
+    _run(clone, "keep")
+
+
+def set_aside(clone: Clone) -> None:
+    """Stop what stands in the clone's place, and move it aside; raises CloneRefused.
+
+    The caller has seen that nothing in it is missed. Raises ServerDidNotStop.
+    """
+    if clone.server.running() is not None:
+        _run(clone, "note_running")
+        clone.server.stop()
+    _run_as_keeper(clone, "set_aside")
+
+
+def bring_back(clone: Clone) -> None:
+    """Undo `set_aside`, however far it came: its server runs again if it ran; repeatable.
+
+    Raises CloneRefused, and the errors of `control.Server.start`.
+    """
+    if _run_as_keeper(clone, "bring_back").strip():
+        clone.server.start()
+        _run(clone, "forget_running")
+
+
+def forget(clone: Clone) -> None:
+    """Delete what `set_aside` has moved; there or not. Raises CloneRefused."""
+    _run_as_keeper(clone, "forget", timeout=None)
+
+
+def attempt(clone: Clone, argv: list[str], *, timeout: float) -> str:
+    """Run a program on the clone's host as what copies and follows would; raises CommandFailed."""
+    return scripts.run(
+        clone.machine,
+        "clone",
+        "attempt",
+        *_words(clone),
+        *argv,
+        user=clone.server.account,
+        timeout=timeout,
+    )
+
+
+def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
+    """Give the last lines of its server's log, on its host; none where there is no log."""
+    argv = ["tail", "-n", str(lines), "--", str(clone.server.log)]
+    try:
+        said = clone.machine.run(argv, user=clone.server.account, timeout=_SECONDS).stdout
+    except CommandFailed as error:
+        return error.completed.stderr.splitlines()
+    return said.splitlines()
+
+
+def _require_standby(clone: Clone) -> None:
+    """Refuse before anything is stopped."""
+    _run(clone, "require_standby")
+
+
+def _run_as_keeper(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
+    """Run a part that makes, renames or deletes what stands beside the data directory.
+
+    As the server's user, if that one may; else as whoever shardctl is there.
+    """
+    user = clone.server.account
+    if user is not None:
+        parent = str(clone.server.data_directory.parent)
+        try:
+            clone.machine.run(["test", "-w", parent], user=user, timeout=_SECONDS)
+        except CommandFailed:
+            user = None
+    return _script(clone, part, *words, user=user, text="", timeout=timeout)
+
+
+def _run(clone: Clone, part: str, *words: str, text: str = "") -> str:
+    user = clone.server.account
+    return _script(clone, part, *words, user=user, text=text, timeout=_SECONDS)
+
+
+def _script(
+    clone: Clone, part: str, *words: str, user: str | None, text: str, timeout: float | None
+) -> str:
+    try:
+        return scripts.run(
+            clone.machine,
+            "clone",
+            part,
+            *_words(clone),
+            *words,
+            user=user,
+            text=text,
+            timeout=timeout,
+        )
+    except CommandFailed as error:
+        raise _refused(clone, error) from error
+
+
+def _words(clone: Clone) -> tuple[str, str]:
+    return str(clone.server.data_directory), clone.move
+
+
+def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
+    node, directory = clone.server.name, clone.server.data_directory
+    said = error.completed.stderr.strip().splitlines()
+    if error.completed.code == _FOREIGN:
+        return TargetNotEmpty(node, directory, said)
+    reason = said[-1] if said else f"the shell ended with code {error.completed.code}"
+    if error.completed.code == _OTHER:
+        return CloneOfAnother(node, directory, reason)
+    if error.completed.code == _SERVES:
+        return CloneServes(node, directory, reason)
+    return CloneRefused(node, directory, reason)

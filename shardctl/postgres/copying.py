@@ -1,0 +1,211 @@
+"""Copy a node onto another host by pg_basebackup, so that the copy can follow it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import TYPE_CHECKING, cast
+
+import psycopg
+
+from shardctl.errors import Interrupted, ShardctlError
+from shardctl.postgres import clone as clones
+from shardctl.postgres import configuration, overrides, queries, slots
+from shardctl.postgres.connection import is_lost
+from shardctl.postgres.overrides import Rule
+from shardctl.postgres.source import require_no_tablespaces, require_replication
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.postgres.clone import Clone
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.source import Source
+
+logger = logging.getLogger(__name__)
+
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_FIRST_POLL, _LAST_POLL = 0.05, 0.5
+_LINES = 5
+_RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
+_COPYING = "copying"
+_PHASES = {
+    "initializing": "connecting",
+    "waiting for checkpoint to finish": "waiting for a checkpoint",
+    "estimating backup size": "counting",
+    "streaming database files": _COPYING,
+}
+"""What the source says that it does, in our words; what comes after is `finishing`."""
+
+
+class FilesElsewhere(ShardctlError):
+    """Rules for clients that include files which a clone does not get."""
+
+    def __init__(self, node: str, file: str, included: Sequence[str]) -> None:
+        super().__init__(
+            f"node {node}: {file} includes files that a clone does not get: {', '.join(included)}",
+            hint="write what they hold into the file itself, then reload that server",
+        )
+        self.file = file
+        self.included = tuple(included)
+
+
+class CopyFailed(ShardctlError):
+    """A pg_basebackup that did not end well; what it had copied is gone again."""
+
+    def __init__(self, node: str, lines: Sequence[str]) -> None:
+        said = lines or ["it was killed, and said nothing"]
+        super().__init__(
+            "\n  ".join([f"node {node}: the copy was not made; pg_basebackup says:", *said]),
+            hint="mend what it names, then `shardctl moves resume` copies again",
+        )
+        self.lines = tuple(lines)
+
+
+def make(
+    clone: Clone,
+    source: Source,
+    session: Connection,
+    *,
+    addresses: Sequence[str],
+    progress: Progress,
+    stop: threading.Event | None = None,
+    max_rate: str | None = None,
+) -> None:
+    """Copy the source into the target's data directory, ready to be started as its standby.
+
+    `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
+    the clone lets in shardctl alone, from `addresses` (IP addresses or networks). A copy that
+    an earlier shardctl began and did not live to see is gone on with, or made anew if it
+    broke off. When `stop` is set, and on Ctrl-C, what was copied is deleted. Raises
+    Interrupted, CopyFailed, NoWayIn, the `source.require_` functions' and `clone`'s errors.
+    """
+    stop = stop or threading.Event()
+    state = clones.look(clone)
+    if state in ("made", "opened"):
+        clones.discard(clone)  # what is left where the last step was killed
+        return
+    # Now, and not only when everything is copied.
+    _files(clone, source, session, addresses)
+    if state in ("absent", "broken"):
+        require_no_tablespaces(source, session)
+        require_replication(clone, source, session)
+        clones.discard(clone)
+        slots.release(session, clone.slot)
+        clones.begin(clone)
+        clones.copy(clone, _pg_basebackup(clone, source, max_rate))
+    try:
+        _wait(clone, session, progress, stop)
+    except (KeyboardInterrupt, Interrupted, CopyFailed):
+        clones.discard(clone)
+        raise
+    clones.fill(clone, _files(clone, source, session, addresses))
+    clones.place(clone)
+
+
+def _pg_basebackup(clone: Clone, source: Source, max_rate: str | None) -> list[str]:
+    argv = [clone.server.binaries.program("pg_basebackup")]
+    argv += ["-D", str(clone.copy), "-d", source.conninfo(clone.slot), "--no-password"]
+    argv += ["--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
+    # Asked for progress, the server tells the total, too.
+    argv += ["--progress", "--no-manifest"]
+    return [*argv, "--max-rate", max_rate] if max_rate else argv
+
+
+def _wait(clone: Clone, session: Connection, progress: Progress, stop: threading.Event) -> None:
+    """Wait until the copy is made; raises Interrupted and CopyFailed."""
+    watcher = _Watcher(clone, session, progress)
+    delay = _FIRST_POLL
+    while (state := clones.look(clone)) == "copying":
+        if stop.is_set():
+            raise Interrupted(
+                f"node {clone.server.name}: the copy was stopped, and what there was of it deleted",
+                hint="`shardctl moves resume` copies again, `shardctl moves abort` ends the move",
+            )
+        watcher.tell()
+        stop.wait(delay)
+        delay = min(delay * 1.25, _LAST_POLL)
+    if state != "copied":
+        said = [] if state == "absent" else clones.said(clone)
+        raise CopyFailed(
+            clone.server.name, [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
+        )
+
+
+class _Watcher:
+    """Tells how far the source says that the copy is."""
+
+    def __init__(self, clone: Clone, session: Connection, progress: Progress) -> None:
+        self._clone = clone
+        self._session = session
+        self._progress = progress
+        self._phase = ""
+        self._done = 0
+
+    def tell(self) -> None:
+        """Ask, and tell what has changed; a source that is lost ends the copy by itself."""
+        if self._session.closed:
+            return
+        try:
+            name = {"name": self._clone.slot}
+            row = self._session.execute(_QUERIES["backup_progress"], name).fetchone()
+        except psycopg.Error as error:
+            if not is_lost(error):
+                raise
+            logger.info("node %s: progress is unknown: %s", self._clone.server.name, error)
+            return
+        if row is None and self._phase != _COPYING:
+            return  # not begun yet, or told already
+        told, done, total = row or ("", 0, 0)
+        phase = _PHASES.get(told, "finishing")
+        node = self._clone.server.name
+        if phase != self._phase:
+            self._progress.expect(node, phase, total if phase == _COPYING and total else 0)
+            self._phase, self._done = phase, 0
+        if phase == _COPYING:
+            self._progress.advance(node, done - self._done)
+            self._done = done
+
+
+def _files(
+    clone: Clone, source: Source, session: Connection, addresses: Sequence[str]
+) -> dict[str, bytes]:
+    """Compose the files that make a standby of the copy, and of the standby a node."""
+    server, node = clone.server, source.node.name
+    rules = session.execute(_QUERIES["rules"], {"user": source.database.user})
+    found = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in rules]
+    hba, ident = _login_files(node, session)
+    settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
+    block = configuration.block(
+        node=server.name, host=server.host, port=server.port, settings=server.settings
+    )
+    follow = overrides.following(
+        conninfo=source.conninfo(clone.slot),
+        slot=clone.slot,
+        others=[*overrides.taken(settings), *server.settings],
+    )
+    texts = {
+        "standby.signal": "",
+        configuration.NAME: overrides.configuration(settings, block, source=node),
+        clones.AUTO: overrides.automatic(follow),
+        clones.HBA: overrides.access(source.database.user, addresses, found),
+        f"{clones.MARK}/{clones.AUTO}": overrides.automatic(overrides.opened(server.settings)),
+    }
+    return {
+        **{name: text.encode() for name, text in texts.items()},
+        clones.IDENT: ident,
+        f"{clones.MARK}/{clones.HBA}": hba,
+    }
+
+
+def _login_files(node: str, session: Connection) -> list[bytes]:
+    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are."""
+    held = []
+    for name, beside_data, text in session.execute(_QUERIES["files"]):
+        included = overrides.elsewhere(text.decode(errors="replace"), beside_data=beside_data)
+        if included:
+            raise FilesElsewhere(node, name, included)
+        held.append(bytes(text))
+    return held

@@ -1,0 +1,98 @@
+"""Who may log in to a clone: shardctl alone, until it is opened up and is a node."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError, Unfinished
+from shardctl.postgres import clone as clones
+from shardctl.postgres import overrides, queries, standby
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.clone import Clone
+    from shardctl.postgres.connection import Connection
+
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_POLL = 0.001
+
+
+class NotClosed(ShardctlError):
+    """A clone that would serve others than shardctl, or wait for them, once it is promoted."""
+
+    def __init__(self, node: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            "\n  ".join([f"node {node}: the clone does not run as it must:", *problems]),
+            hint="its server reads other files than those in its data directory, or is started "
+            "with parameters of its own: change that, then `shardctl moves resume`",
+        )
+        self.problems = tuple(problems)
+
+
+class NotOpened(Unfinished):
+    """A promoted clone whose own configuration did not come into force."""
+
+    def __init__(self, node: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            "\n  ".join([f"node {node}: it still lets in shardctl alone:", *problems]),
+            hint="mend the file that it names, then `shardctl moves resume`",
+        )
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening a clone left: parameters whose values wait for a restart, and the time."""
+
+    waiting: tuple[str, ...]
+    took_ms: float
+
+
+def require_closed(clone: Clone, target: Connection, user: str) -> None:
+    """Prove that the clone lets in `user` alone, and runs with the overrides.
+
+    Raises NotClosed.
+    """
+    wanted = overrides.OVERRIDES
+    given = {"user": user, "names": list(wanted), "settings": list(wanted.values())}
+    wrong = [problem for (problem,) in standby.ask(target, _QUERIES["not_closed"], given)]
+    if wrong:
+        raise NotClosed(clone.server.name, wrong)
+
+
+def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
+    """Let everybody in whom the source lets in, with the node's own settings.
+
+    It was promoted and has claimed its shards. Archiving stays off, and no commit waits for a
+    standby. `target` is in autocommit, `deadline` on `time.monotonic()`. Doing it again is
+    harmless. Raises NotOpened, CloneRefused.
+    """
+    began = time.monotonic()
+    clones.open_files(clone)
+    wrong = [
+        f"pg_hba.conf, line {line}: {error}"
+        for line, error in target.execute(_QUERIES["refused_rules"])
+    ]
+    if wrong:
+        raise NotOpened(clone.server.name, wrong)
+    loaded = _loaded(target)
+    target.execute("SELECT pg_reload_conf()")
+    # The postmaster tells its children before it reads the rules for clients, and takes no
+    # connection in between: whoever logs in from now on is judged by the new ones.
+    while _loaded(target) == loaded:
+        if time.monotonic() > deadline:
+            raise NotOpened(clone.server.name, ["the server did not read its files again in time"])
+        time.sleep(_POLL)
+    wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
+    if wrong:
+        raise NotOpened(clone.server.name, wrong)
+    waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
+    return Opened(waiting, (time.monotonic() - began) * 1000)
+
+
+def _loaded(target: Connection) -> object:
+    row = target.execute("SELECT pg_conf_load_time()").fetchone()
+    return row and row[0]

@@ -1,0 +1,89 @@
+"""The physical replication slot of a move: made once, freed, dropped, and nobody else's."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
+
+PATIENCE = 20.0
+"""Seconds to wait for a walsender that was told to end."""
+
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_POLL = 0.01
+
+
+class SlotTaken(ShardctlError):
+    """A replication slot that is somebody else's, or of another kind."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"replication slot {name}: {reason}",
+            hint="see pg_replication_slots on that node; shardctl drops only what it has made",
+        )
+        self.name = name
+        self.reason = reason
+
+
+def make(session: Connection, name: str) -> bool:
+    """Make the slot, which keeps WAL from now on; tell whether that was to do.
+
+    `session` is in autocommit. One that has lost its WAL is made anew. Raises SlotTaken.
+    """
+    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    if found is not None:
+        kind, wal_status = found[0], found[1]
+        if kind != "physical":
+            raise SlotTaken(name, f"is a {kind} one")
+        if wal_status != "lost":
+            return False
+        drop(session, name)
+    try:
+        session.execute(_QUERIES["make_slot"], {"name": name})
+    except psycopg.errors.DuplicateObject:  # another shardctl was quicker; theirs is as good
+        return False
+    return True
+
+
+def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> bool:
+    """Drop the slot, if it is there; tell whether it was.
+
+    Whoever uses it under the slot's own name is ended first. `session` is in autocommit.
+    Raises SlotTaken when somebody else uses it, and leaves it.
+    """
+    release(session, name, patience_s=patience_s)
+    try:
+        return session.execute(_QUERIES["drop_slot"], {"name": name}).fetchone() is not None
+    except psycopg.errors.UndefinedObject:  # somebody else was quicker
+        return False
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotTaken(name, "somebody has begun to use it") from error
+
+
+def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> None:
+    """End the walsenders that have the slot's name, and wait until nobody uses the slot.
+
+    pg_basebackup and clones have it as their application_name. Raises SlotTaken when it is
+    in use by another, or in vain.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        session.execute(_QUERIES["end_senders"], {"name": name})
+        user = session.execute(_QUERIES["slot_user"], {"name": name}).fetchone()
+        if user is None:
+            return
+        pid, application, address = user
+        reason = f"is in use by {application or 'somebody'} (pid {pid}, {address or 'local'})"
+        # The name is empty for a process that ends at this moment.
+        if application and application != name:
+            raise SlotTaken(name, reason)
+        if time.monotonic() > deadline:
+            raise SlotTaken(name, f"{reason}, who does not end")
+        time.sleep(_POLL)

@@ -1,0 +1,140 @@
+"""The node that is cloned: what it must let in, must not have, and weighs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import CommandFailed, CommandTimedOut
+from shardctl.libpq import LIVELINESS
+from shardctl.postgres import clone as clones
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.clone import Clone
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Database, Node
+
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_LOGIN_S = 30.0
+_NOT_THERE = ("options", "application_name", "service")  # of the operator's machine, or ours
+
+
+class TablespacesRefused(ShardctlError):
+    """A source with tablespaces, whose places would be the same on the target's host."""
+
+    def __init__(self, node: str, tablespaces: Sequence[str]) -> None:
+        super().__init__(
+            f"node {node} has tablespaces, which a clone cannot take along: "
+            f"{', '.join(tablespaces)}",
+            hint="move what is in them to pg_default (ALTER TABLE ... SET TABLESPACE), then drop "
+            "them",
+        )
+        self.tablespaces = tuple(tablespaces)
+
+
+class ReplicationRefused(ShardctlError):
+    """A source that does not let the replication user in from the target's host."""
+
+    def __init__(self, source: Source, target: str, reason: str) -> None:
+        super().__init__(
+            f"node {source.node.name} does not let {source.database.replication_user} replicate "
+            f"from the host of node {target}: {reason}",
+            hint=_remedy(source, reason),
+        )
+        self.reason = reason
+
+
+class SourceElsewhere(ShardctlError):
+    """An address that leads to another server from the target's host than from here."""
+
+    def __init__(self, source: Source, target: str) -> None:
+        node = source.node
+        super().__init__(
+            f"{node.host}:{node.port} is another server for the host of node {target} than for "
+            f"this one, where it is node {node.name}",
+            hint=f"give node {node.name} a host that means the same everywhere",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The node that is cloned, and how the target's host logs in to it."""
+
+    node: Node
+    database: Database
+
+    def conninfo(self, name: str, **more: str | int) -> str:
+        """Write libpq's connection string for `name`, without a password.
+
+        The password comes from the passfile that `database.options` names, or ~/.pgpass.
+        """
+        options = {k: v for k, v in self.database.options.items() if k not in _NOT_THERE}
+        given: dict[str, str | int] = {**LIVELINESS, **options}
+        given |= {"host": self.node.host, "port": self.node.port, "application_name": name}
+        given |= {"user": self.database.replication_user} | more
+        return make_conninfo("", **given)
+
+
+def require_replication(clone: Clone, source: Source, session: Connection) -> None:
+    """Log in from the target's host as the copy will; `session` is with the source.
+
+    Raises ReplicationRefused, SourceElsewhere.
+    """
+    conninfo = source.conninfo(clone.slot, replication="true")
+    argv = [clone.server.binaries.program("psql"), "-X", "-w", "-q", "-A", "-t"]
+    target = clone.server.name
+    try:
+        said = clones.attempt(
+            clone, [*argv, "-d", conninfo, "-c", "IDENTIFY_SYSTEM"], timeout=_LOGIN_S
+        )
+    except CommandFailed as error:
+        lines = [line for line in error.completed.stderr.splitlines() if line.strip()]
+        reason = lines[0].rpartition("FATAL: ")[2].strip() if lines else "psql said nothing"
+        raise ReplicationRefused(source, target, reason) from error
+    except CommandTimedOut as error:
+        raise ReplicationRefused(source, target, f"no answer in {error.seconds:g} s") from error
+    row = session.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
+    if row is not None and said.partition("|")[0] != row[0]:
+        raise SourceElsewhere(source, target)
+
+
+def require_no_tablespaces(source: Source, session: Connection) -> None:
+    """Raise TablespacesRefused where the source has any."""
+    found = [name for (name,) in session.execute(_QUERIES["tablespaces"])]
+    if found:
+        raise TablespacesRefused(source.node.name, found)
+
+
+def size(session: Connection) -> int:
+    """Count the bytes that a copy of the session's server has, without WAL."""
+    row = session.execute(_QUERIES["size"]).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _remedy(source: Source, reason: str) -> str:
+    """Say what to add; the texts of libpq and the server are all there is to go by."""
+    user, node = source.database.replication_user, source.node.name
+    if "pg_hba.conf" in reason:
+        host = re.search(r'from host "([^"]+)"', reason)
+        address = host[1] if host else "ADDRESS-OF-THAT-HOST"
+        return (
+            f"add to pg_hba.conf of node {node}, and reload: "
+            f"host replication {user} {address} scram-sha-256"
+        )
+    if "password" in reason:
+        return (
+            f"put the password of {user} into ~/.pgpass of the user who runs the server on the "
+            "target's host, for the database `replication`; mode 0600"
+        )
+    if "role to start" in reason or "permission denied" in reason:
+        return f"on node {node}: ALTER ROLE {user} REPLICATION LOGIN"
+    if "does not exist" in reason:
+        return f"on node {node}: CREATE ROLE {user} REPLICATION LOGIN"
+    return f"that host must reach {source.node.host}:{source.node.port}"

@@ -1,0 +1,247 @@
+"""Run a clone as a standby: let it catch up, bring it to a position, promote it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.libpq import reason_of
+from shardctl.postgres import clone as clones
+from shardctl.postgres import queries
+from shardctl.postgres.connection import is_lost
+from shardctl.postgres.timeline import position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from psycopg.sql import SQL
+
+    from shardctl.fanout import Progress
+    from shardctl.postgres.clone import Clone
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.control import Started
+
+NEAR = 1 << 20
+"""Bytes of WAL behind which a standby counts as having caught up."""
+
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_ATTEMPTS = 50
+_FOLLOW_POLL = 0.1
+_CUTOVER_POLL = 0.001
+_STREAMING = "streaming"
+
+
+class NotMade(ShardctlError):
+    """A clone that is to be started and was not made."""
+
+    def __init__(self, node: str, state: str) -> None:
+        super().__init__(
+            f"node {node}: its clone is {state}, so there is nothing to start",
+            hint="`shardctl moves resume` makes it first",
+        )
+        self.state = state
+
+
+class NotFollowing(ShardctlError):
+    """A standby that does not come near its source; `lines` are the last of its log."""
+
+    def __init__(self, node: str, reason: str, lines: Sequence[str]) -> None:
+        super().__init__(
+            "\n  ".join([f"node {node}: {reason}; the log of the clone ends with:", *lines]),
+            hint="mend what it names, then `shardctl moves resume` waits again",
+        )
+        self.reason = reason
+        self.lines = tuple(lines)
+
+
+class NotReplayed(ShardctlError):
+    """A standby that had not replayed a position in time."""
+
+    def __init__(self, wanted: str, reached: str) -> None:
+        behind = position(wanted) - position(reached)
+        super().__init__(
+            f"the clone had replayed up to {reached} when time was up, {behind} bytes before "
+            f"{wanted}",
+            hint="`shardctl moves resume` tries again; see what its disk is busy with",
+        )
+        self.wanted = wanted
+        self.reached = reached
+
+
+class NotPromoted(Unfinished):
+    """A promotion that was asked for and had not happened in time; it still may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the clone was told to be promoted and was still a standby {seconds:.1f} s later",
+            hint="see its log; `shardctl moves resume` goes on when it has been promoted",
+        )
+        self.seconds = seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How near a standby is: bytes of WAL that it had not replayed, and where it was."""
+
+    lag: int
+    replayed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """How long a promotion took: until it was asked for, and in all; milliseconds."""
+
+    asked_ms: float
+    took_ms: float
+
+
+def start(clone: Clone, *, timeout: float = 300) -> Started:
+    """Start the clone and wait until it takes connections; `timeout` is in seconds.
+
+    It follows its source unless it was promoted. Raises NotMade, PortInUse and the errors of
+    `control.Server.start`.
+    """
+    state = clones.look(clone)
+    if state not in ("made", "opened"):
+        raise NotMade(clone.server.name, state)
+    return clone.server.start(timeout=timeout)
+
+
+def ask(
+    target: Connection, query: str | SQL, values: Mapping[str, object] | None = None
+) -> list[Any]:
+    """Give the rows that a clone answers, also where replay cancels the query on its way.
+
+    `target` is in autocommit. Raises SerializationFailure when that happens again and again.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return target.execute(query, values).fetchall()
+        except psycopg.errors.SerializationFailure:
+            continue
+    return target.execute(query, values).fetchall()
+
+
+def follow(
+    clone: Clone,
+    source: Connection,
+    target: Connection,
+    *,
+    progress: Progress,
+    lag: int = NEAR,
+    timeout: float,
+    stalled: float = 60,
+    stop: threading.Event | None = None,
+) -> Following:
+    """Wait until the clone streams and is at most `lag` bytes of WAL behind its source.
+
+    Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
+    further for `stalled` seconds. Raises NotFollowing, Interrupted.
+    """
+    stop = stop or threading.Event()
+    watch = _Watch(clone, timeout, stalled, progress)
+    while not stop.is_set():
+        recovering, replayed, status = _following(clone, target)
+        if not recovering:
+            raise NotFollowing(clone.server.name, "it is no standby", [])
+        row = source.execute("SELECT pg_current_wal_lsn()").fetchone()
+        behind = position(row[0] if row else replayed) - position(replayed)
+        if status == _STREAMING and behind <= lag:
+            return Following(max(0, behind), replayed)
+        watch.see(behind, replayed, status)
+        stop.wait(_FOLLOW_POLL)
+    raise Interrupted(
+        f"node {clone.server.name}: stopped while the clone was catching up; it goes on following",
+        hint="`shardctl moves resume` waits again, `shardctl moves abort` ends the move",
+    )
+
+
+def replayed(target: Connection, lsn: str, deadline: float) -> str:
+    """Wait until the standby has replayed `lsn`, and give the position at which it was then.
+
+    `deadline` is on `time.monotonic()`. Raises NotReplayed.
+    """
+    wanted = position(lsn)
+    while True:
+        [(reached,)] = ask(target, "SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')")
+        if position(reached) >= wanted:
+            return str(reached)
+        if time.monotonic() > deadline:
+            raise NotReplayed(lsn, reached)
+        time.sleep(_CUTOVER_POLL)
+
+
+def promote(target: Connection, deadline: float) -> Promotion:
+    """Promote the standby, and wait until it takes writes; one that does already is left alone.
+
+    `target` is in autocommit, `deadline` on `time.monotonic()`. Raises NotPromoted.
+    """
+    began = time.monotonic()
+    if not _recovering(target):
+        return Promotion(0, 0)
+    # The built-in wait sleeps 100 ms at a time.
+    ask(target, "SELECT pg_promote(wait => false)")
+    asked = time.monotonic()
+    while _recovering(target):
+        if time.monotonic() > deadline:
+            raise NotPromoted(time.monotonic() - began)
+        time.sleep(_CUTOVER_POLL)
+    return Promotion((asked - began) * 1000, (time.monotonic() - began) * 1000)
+
+
+class _Watch:
+    """Tells whether waiting for a standby makes sense, and how far it is."""
+
+    def __init__(self, clone: Clone, timeout: float, stalled: float, progress: Progress) -> None:
+        self._clone = clone
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._stalled = stalled
+        self._progress = progress
+        self._total: int | None = None
+        self._done = 0
+        self._reached = ""
+        self._moved = time.monotonic()
+
+    def see(self, behind: int, reached: str, status: str) -> None:
+        """Tell the progress; raises NotFollowing when there is none, or time is up."""
+        now = time.monotonic()
+        node = self._clone.server.name
+        if self._total is None:
+            self._total = max(behind, 0)
+            self._progress.expect(node, "following", self._total)
+        done = self._total - behind
+        if done > self._done:
+            self._progress.advance(node, done - self._done)
+            self._done = done
+        if reached != self._reached:
+            self._reached, self._moved = reached, now
+        how = "streams" if status == _STREAMING else "does not stream"
+        if now - self._moved > self._stalled:
+            reason = f"the clone {how}, and got no further for {self._stalled:g} s"
+        elif now > self._deadline:
+            reason = f"the clone {how}, and is {behind} bytes behind after {self._timeout:g} s"
+        else:
+            return
+        raise NotFollowing(node, reason, clones.log_tail(self._clone))
+
+
+def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
+    try:
+        [(recovering, replayed, status)] = ask(target, _QUERIES["following"])
+    except psycopg.Error as error:
+        if not is_lost(error):
+            raise
+        reason = f"the session with the clone broke off: {reason_of(error)}"
+        raise NotFollowing(clone.server.name, reason, clones.log_tail(clone)) from error
+    return recovering, replayed, status
+
+
+def _recovering(target: Connection) -> bool:
+    [(recovering,)] = ask(target, "SELECT pg_is_in_recovery()")
+    return bool(recovering)

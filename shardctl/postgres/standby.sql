@@ -1,0 +1,135 @@
+-- name: slot
+-- One replication slot: its kind, and whether its WAL is there
+SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
+
+-- name: make_slot
+-- Make it, and keep WAL from now on
+SELECT pg_create_physical_replication_slot(%(name)s, immediately_reserve => true)
+
+-- name: drop_slot
+-- Drop it; a row when it was there
+SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(name)s
+
+-- name: end_senders
+-- End the walsenders of this application_name
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE backend_type = 'walsender' AND application_name = %(name)s
+
+-- name: slot_user
+-- Who streams from the slot, or has not ended yet though its name is the slot's
+SELECT a.pid, a.application_name, host(a.client_addr)
+FROM pg_stat_activity AS a
+WHERE a.backend_type = 'walsender' AND a.application_name = %(name)s
+UNION ALL
+SELECT s.active_pid, a.application_name, host(a.client_addr)
+FROM pg_replication_slots AS s
+LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+WHERE s.slot_name = %(name)s AND s.active
+LIMIT 1
+
+-- name: tablespaces
+-- Tablespaces that are not in the data directory
+SELECT spcname FROM pg_tablespace
+WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY spcname
+
+-- name: backup_progress
+-- How far the base backup with this application_name is; no row when none runs
+SELECT p.phase, p.backup_streamed, p.backup_total
+FROM pg_stat_progress_basebackup AS p
+JOIN pg_stat_activity AS a ON a.pid = p.pid
+WHERE a.application_name = %(name)s
+
+-- name: size
+-- Bytes of the data directory without what pg_basebackup leaves out
+WITH RECURSIVE entry (path, directory, bytes) AS (
+    SELECT name, s.isdir, s.size
+    FROM pg_ls_dir('.') AS name
+    CROSS JOIN LATERAL pg_stat_file(name, true) AS s
+    WHERE name NOT IN ('base', 'global', 'pg_wal', 'pg_tblspc', 'pg_dynshmem', 'pg_notify',
+                       'pg_serial', 'pg_snapshots', 'pg_stat_tmp', 'pg_subtrans', 'pg_replslot',
+                       'postmaster.pid', 'postmaster.opts', 'backup_label', 'backup_manifest')
+    UNION ALL
+    SELECT e.path || '/' || name, s.isdir, s.size
+    FROM entry AS e
+    CROSS JOIN LATERAL pg_ls_dir(CASE WHEN e.directory THEN e.path END, true, false) AS name
+    CROSS JOIN LATERAL pg_stat_file(e.path || '/' || name, true) AS s
+)
+SELECT (pg_tablespace_size('pg_default') + pg_tablespace_size('pg_global')
+        - coalesce((SELECT sum(size) FROM pg_ls_tmpdir()), 0)
+        + coalesce((SELECT sum(bytes) FROM entry WHERE NOT directory), 0))::bigint
+
+-- name: settings
+-- The parameters that the server was given, as they are in force
+SELECT name, setting FROM pg_settings
+WHERE source IN ('configuration file', 'command line', 'environment variable')
+UNION ALL
+-- Those that this very session, or its role, has otherwise hide what the files say.
+(SELECT DISTINCT ON (s.name) s.name, f.setting
+ FROM pg_file_settings AS f
+ JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
+ WHERE f.applied
+   AND s.source IN ('client', 'session', 'user', 'database', 'database user', 'global')
+ ORDER BY s.name, f.seqno DESC)
+ORDER BY 1
+
+-- name: files
+-- The files that say who may log in: name, whether it lies beside the data, and what it holds
+SELECT setting,
+       regexp_replace(setting, '/[^/]*$', '') = current_setting('data_directory'),
+       pg_read_binary_file(setting)
+FROM pg_settings WHERE name IN ('hba_file', 'ident_file') ORDER BY name
+
+-- name: rules
+-- The rules by which one role may log in over TCP, in their order
+WITH RECURSIVE group_of (oid, name) AS (
+    SELECT oid, rolname FROM pg_roles WHERE rolname = %(user)s
+    UNION
+    SELECT r.oid, r.rolname
+    FROM group_of AS g
+    JOIN pg_auth_members AS m ON m.member = g.oid
+    JOIN pg_roles AS r ON r.oid = m.roleid
+)
+SELECT type, database, address, netmask, auth_method, coalesce(options, '{}')
+FROM pg_hba_file_rules() WITH ORDINALITY
+WHERE error IS NULL AND type <> 'local' AND database <> '{replication}'
+  AND EXISTS (SELECT FROM unnest(user_name) AS u
+              WHERE u IN ('all', %(user)s)
+                 OR (left(u, 1) = '+' AND substr(u, 2) IN (SELECT name FROM group_of))
+                 OR (left(u, 1) = '/' AND %(user)s ~ substr(u, 2)))
+ORDER BY ordinality
+
+-- name: following
+-- How far a standby is
+SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn(), '0/0'),
+       coalesce((SELECT status FROM pg_stat_wal_receiver), '')
+
+-- name: not_closed
+-- Rules by which others than shardctl's role may log in, and parameters that are not as they must be
+SELECT 'pg_hba.conf, line ' || line_number || ' lets in ' || array_to_string(user_name, ',')
+FROM pg_hba_file_rules WHERE error IS NULL AND user_name <> ARRAY[%(user)s]
+UNION ALL
+SELECT s.name || ' is ' || s.setting
+FROM pg_settings AS s
+JOIN unnest(%(names)s::text[], %(settings)s::text[]) AS wanted (name, setting) USING (name)
+WHERE s.setting <> wanted.setting
+
+-- name: refused_rules
+-- Lines that keep pg_hba.conf from being read; those that only never match are not among them
+SELECT line_number, error FROM pg_hba_file_rules
+WHERE error IS NOT NULL AND position(' cannot match ' IN error) = 0 ORDER BY line_number
+
+-- name: refused_settings
+-- Lines that keep the parameters from being read; none for those that wait for a start
+SELECT f.name, f.error
+FROM pg_file_settings AS f LEFT JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
+WHERE f.error IS NOT NULL AND f.name IS NOT NULL AND NOT coalesce(s.pending_restart, false)
+ORDER BY f.name
+
+-- name: waiting
+-- Parameters whose new values wait for a start
+SELECT name FROM pg_settings WHERE pending_restart ORDER BY name
+
+-- name: history
+-- The timeline on which a server writes, and where its history says that it began
+SELECT timeline, pg_read_file('pg_wal/' || timeline || '.history', 0, 1048576, true)
+FROM (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline) AS now

@@ -1,0 +1,242 @@
+# shardctl's clone: the directories of a node that is being cloned. It needs nothing of
+# shardctl's: a POSIX shell, coreutils, setsid, and /proc.
+#
+#   data              the data directory; what stands under its name is whole
+#   data.clone        where pg_basebackup works: move (whose it is), pid, log, data, and how
+#                     far it is, as the name of a file: running -> done | failed. Renaming
+#                     needs no room on a full disk.
+#   data.clone.MOVE   what is being made or deleted; nobody else looks at it
+#   data/shardctl.clone
+#                     the mark of a move's clone: move, and the files that open it up
+#   data.before.MOVE  what stood under its name, until the move is over
+
+export LC_ALL=C
+umask 077
+
+FOREIGN=71 OTHER=72 SERVES=73 PLACE=74
+RAN=shardctl.was-running # in a data directory whose server a move has stopped
+
+refuse() { # code, reason
+    printf '%s\n' "$2" >&2
+    exit "$1"
+}
+
+require_ours() { # file with the move's id
+    found=
+    [ -r "$1" ] || refuse "$PLACE" "$1: cannot be read"
+    read -r found <"$1"
+    [ "$found" = "$move" ] || refuse "$OTHER" "$found"
+}
+
+alive() {
+    [ -s "$work/pid" ] && read -r leader <"$work/pid" && [ "/proc/$leader/cwd" -ef "$work" ]
+}
+
+# Those of the copy's session that stand in its directory: a number alone may be another's by now.
+processes() {
+    [ -s "$work/pid" ] && read -r leader <"$work/pid" || return 0
+    for process in /proc/[0-9]*; do
+        [ "$process/cwd" -ef "$work" ] || continue
+        { read -r stat <"$process/stat"; } 2>/dev/null || continue
+        # pid (name) state parent group session
+        # shellcheck disable=SC2086
+        set -- ${stat##*) }
+        [ "$4" != "$leader" ] || echo "${process#/proc/}"
+    done
+}
+
+## look: prints absent, copying, copied, broken, made or opened
+
+look() {
+    if [ -d "$mark" ]; then
+        require_ours "$mark/move"
+        if [ -e "$mark/pg_hba.conf" ]; then echo made; else echo opened; fi
+        return
+    fi
+    [ ! -L "$data" ] || refuse "$PLACE" "$data: is a symbolic link"
+    if [ -e "$data" ]; then
+        holds=$(ls -A "$data") || exit "$PLACE"
+        [ -z "$holds" ] || refuse "$FOREIGN" "$holds"
+    fi
+    if [ ! -d "$work" ]; then
+        echo absent
+        return
+    fi
+    require_ours "$work/move"
+    if alive; then # asked before the files: one that ends meanwhile has left its word there
+        echo copying
+    elif [ -e "$work/done" ] && [ -d "$work/data" ]; then
+        echo copied
+    else
+        echo broken
+    fi
+}
+
+## begin: makes data.clone for the user who runs the server
+
+begin() { # user, or nothing for oneself
+    (umask 022 && mkdir -p -- "$parent") || exit "$PLACE"
+    # Renamed onto a mount point at the end, the copy would have been for nothing.
+    if [ -e "$data" ] && [ "$(stat -c %d "$data")" != "$(stat -c %d "$parent")" ]; then
+        refuse "$PLACE" "$data: is a mount point; a directory below it would do"
+    fi
+    rm -rf -- "$own" || exit "$PLACE"
+    mkdir -- "$own" || exit "$PLACE"
+    printf '%s\n' "$move" >"$own/move" || exit "$PLACE"
+    : >"$own/running" || exit "$PLACE"
+    [ -e "$data.log" ] || : >"$own/log-is-new" || exit "$PLACE"
+    [ -z "$1" ] || chown -R -- "$1:" "$own" || exit "$PLACE"
+    mv -T -- "$own" "$work" || exit "$PLACE"
+}
+
+## copy: starts pg_basebackup, which goes on whatever becomes of who has started it
+
+copy() { # program and arguments
+    cd "$work" || exit "$PLACE"
+    # Passwords come from a passfile: what is only in today's environment is lost tomorrow.
+    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
+    # shellcheck disable=SC2016
+    setsid sh -c 'echo $$ >pid || exit
+        if "$@"; then mv running done; else mv running failed; fi' clone "$@" \
+        </dev/null >log 2>&1 &
+    until [ -s pid ]; do
+        kill -0 $! 2>/dev/null || refuse "$PLACE" "the copy did not start: $(tail -n 3 log)"
+        sleep 0.01
+    done
+}
+
+said() {
+    tail -n 50 -- "$work/log" || exit "$PLACE"
+}
+
+## attempt: runs a program as `copy` would
+
+attempt() { # program and arguments
+    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
+    exec "$@"
+}
+
+## fill: puts files into the copy, the mark's last
+
+# stdin: a line for each file, with its name and, in base64, what it holds
+fill() {
+    cd "$work/data" || exit "$PLACE"
+    rm -rf shardctl.clone || exit "$PLACE" # the source may have been a clone itself
+    mkdir shardctl.clone || exit "$PLACE"
+    [ ! -e "$work/log-is-new" ] || : >shardctl.clone/log-is-new || exit "$PLACE"
+    while read -r name text; do
+        rm -f -- "$name" || exit "$PLACE"
+        printf '%s' "$text" | base64 -d >"$name" || exit "$PLACE"
+        sync "$name" || exit "$PLACE"
+    done
+    sync shardctl.clone . || exit "$PLACE"
+}
+
+## place: lets the copy take the data directory's name
+
+place() {
+    require_ours "$work/data/shardctl.clone/move"
+    mv -T -- "$work/data" "$data" || exit "$PLACE"
+    sync "$parent"
+    sweep
+}
+
+## discard: ends what runs and deletes data.clone
+
+discard() {
+    [ ! -d "$work" ] || require_ours "$work/move"
+    tries=0
+    while
+        left=$(processes)
+        [ -n "$left" ]
+    do
+        # shellcheck disable=SC2086
+        kill -KILL $left 2>/dev/null
+        tries=$((tries + 1))
+        [ "$tries" -lt 250 ] || refuse "$PLACE" "$work: its processes do not end: $left"
+        sleep 0.02
+    done
+    sweep
+}
+
+# Its name goes first, so that one that is killed half-way leaves nothing that looks like more.
+sweep() {
+    rm -rf -- "$own" || exit "$PLACE"
+    [ ! -d "$work" ] || mv -T -- "$work" "$own" || exit "$PLACE"
+    rm -rf -- "$own" || exit "$PLACE"
+}
+
+## remove: deletes the data directory of a stopped clone that was not promoted
+
+require_standby() {
+    require_ours "$mark/move"
+    [ -e "$mark/pg_hba.conf" ] || refuse "$SERVES" "was opened up"
+    [ -e "$data/standby.signal" ] || refuse "$SERVES" "was promoted"
+}
+
+remove() {
+    require_standby
+    new_log=
+    [ ! -e "$mark/log-is-new" ] || new_log=yes
+    rm -rf -- "$own" || exit "$PLACE"
+    mv -T -- "$data" "$own" || exit "$PLACE"
+    rm -rf -- "$own" || exit "$PLACE"
+    [ -z "$new_log" ] || rm -f -- "$data.log"
+}
+
+## open: puts the node's own files into force, as far as that is not done; keep: ends the mark
+
+# The rules for clients last: `look` tells by them how far it is. Clients wait meanwhile.
+open() {
+    cd "$mark" || exit "$PLACE"
+    require_ours move
+    set --
+    for file in postgresql.auto.conf pg_hba.conf; do
+        [ ! -e "$file" ] || set -- "$@" "$file"
+    done
+    [ $# -eq 0 ] || mv -f -- "$@" .. || exit "$PLACE"
+}
+
+keep() {
+    [ -d "$mark" ] || return 0
+    require_ours "$mark/move"
+    [ ! -e "$mark/pg_hba.conf" ] || refuse "$PLACE" "$data: was not opened up"
+    rm -rf -- "$mark" && sync "$data" || exit "$PLACE"
+}
+
+## set_aside, bring_back, forget: what stood there before; its server does not run
+
+# From now on an undoing starts the server again.
+note_running() {
+    : >"$data/$RAN" && sync "$data/$RAN" || exit "$PLACE"
+}
+
+set_aside() {
+    [ ! -d "$mark" ] || refuse "$PLACE" "$data: is a clone"
+    [ ! -e "$old" ] || refuse "$PLACE" "$old: is there already"
+    mv -T -- "$data" "$old" || exit "$PLACE"
+    sync "$parent"
+}
+
+bring_back() { # prints running where the server ran
+    if [ -d "$old" ]; then
+        [ ! -e "$data" ] || refuse "$PLACE" "$data: is in the place of $old"
+        mv -T -- "$old" "$data" || exit "$PLACE"
+        sync "$parent"
+    fi
+    [ ! -e "$data/$RAN" ] || echo running
+}
+
+forget_running() {
+    rm -f -- "$data/$RAN" || exit "$PLACE"
+}
+
+forget() {
+    rm -rf -- "$old" || exit "$PLACE"
+}
+
+part=$1 data=$2 move=$3
+shift 3
+parent=${data%/*} work=$data.clone own=$data.clone.$move mark=$data/shardctl.clone
+old=$data.before.$move
+"$part" "$@"

@@ -1,0 +1,474 @@
+"""Clones that follow, are promoted and opened up, on real servers that make it hard."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.errors import Interrupted
+from shardctl.fanout import Silent
+from shardctl.hosts import accounts, files
+from shardctl.hosts.ports import PortInUse
+from shardctl.postgres import clone as clones
+from shardctl.postgres import opening, overrides, slots, standby, timeline
+from shardctl.postgres.faults import ServerDidNotStart
+from shardctl.postgres.opening import NotClosed, NotOpened
+from shardctl.postgres.standby import NotFollowing, NotMade, NotPromoted, NotReplayed
+from shardctl.postgres.timeline import ControlDataRefused
+from tests.fixtures.clones import (
+    APP,
+    Cloning,
+    Recording,
+    clone_source,
+    cloning,
+    fill,
+    photos,
+    soon,
+    writing,
+)
+from tests.fixtures.servers import QUICK, SUPERUSER, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from tests.fixtures.servers import PgServer, StartServer
+
+__all__ = ["clone_source", "cloning"]  # fixtures
+
+LOCAL = {"options": "-c synchronous_commit=local"}
+"""For sessions with a server that waits for a standby that is not there."""
+
+
+def log_in(cloning: Cloning, user: str = APP) -> psycopg.Connection[Any]:
+    """Log in to the clone as an application does."""
+    return cloning.stack.enter_context(
+        psycopg.connect(host="127.0.0.1", port=cloning.port, dbname="postgres", user=user)
+    )
+
+
+def is_barred(cloning: Cloning, user: str = APP) -> bool:
+    """Tell whether the clone's rules keep an application out."""
+    try:
+        log_in(cloning, user)
+    except psycopg.OperationalError as error:
+        assert "no pg_hba.conf entry" in str(error)  # noqa: PT017  # every other one is a failure
+        return True
+    return False
+
+
+def shown(session: psycopg.Connection[Any], *names: str) -> list[str]:
+    query = "SELECT current_setting(name) FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, n)"
+    return [row[0] for row in session.execute(f"{query} ORDER BY n", [list(names)])]
+
+
+def catch_up(cloning: Cloning, target: psycopg.Connection[Any]) -> None:
+    """Wait until the clone has all that is committed by now."""
+    lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
+    assert timeline.position(standby.replayed(target, lsn, soon(20))) >= timeline.position(lsn)
+
+
+def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> None:
+    told = Recording()
+    with writing(cloning.server):
+        cloning.make()
+        standby.start(cloning.clone)
+        target = cloning.follow(progress=told)
+        opening.require_closed(cloning.clone, target, SUPERUSER)
+        assert is_barred(cloning)
+        before = timeline.control_data(cloning.clone.machine, cloning.clone.server)
+    promotion = cloning.promote(target)
+    assert 0 < promotion.asked_ms <= promotion.took_ms
+    assert is_barred(cloning)
+    assert photos(target) == photos(cloning.at_source())
+
+    fork = timeline.forked_at(target)
+    assert fork is not None
+    assert (fork.timeline, fork.parent) == (2, 1)
+    end = str(cloning.ask("SELECT pg_current_wal_lsn()"))
+    assert timeline.position(fork.lsn) <= timeline.position(end)
+    assert timeline.forked_at(cloning.at_source()) is None
+    after = timeline.control_data(cloning.clone.machine, cloning.clone.server)
+    assert (before.state, before.timeline) == ("in archive recovery", 1)
+    assert (after.state, after.timeline) == ("in production", 2)
+    assert before.system == after.system
+
+    opened = cloning.open_up(target)
+    assert opened.waiting == ("max_logical_replication_workers",)
+    assert opened.took_ms > 0
+    visitor = log_in(cloning)
+    visitor.execute("INSERT INTO photos VALUES (-7, 'on the new node')")
+    visitor.commit()
+    assert shown(target, "primary_conninfo", "primary_slot_name") == ["", ""]
+    assert shown(target, "max_standby_streaming_delay", "cluster_name") == ["30s", "c"]
+    clones.keep(cloning.clone)
+    assert not (cloning.data / clones.MARK).exists()
+    assert slots.drop(cloning.at_source(), cloning.clone.slot)
+
+
+def test_a_node_that_was_a_clone_starts_again_as_it_is(cloning: Cloning) -> None:
+    target = cloning.start()
+    cloning.promote(target)
+    cloning.open_up(target)
+    clones.keep(cloning.clone)
+    target.close()
+    server = cloning.clone.server
+    server.stop()
+    state = timeline.control_data(cloning.clone.machine, server)
+    assert (state.state, state.timeline) == ("shut down", 2)
+    assert server.foresee() == "start"
+    server.start()
+    assert server.start() == "up"
+    assert shown(log_in(cloning), "max_logical_replication_workers") == ["4"]
+
+
+def test_promoting_and_opening_again_change_nothing(cloning: Cloning) -> None:
+    target = cloning.start()
+    cloning.promote(target)
+    assert standby.promote(target, soon()) == standby.Promotion(0, 0)
+    assert cloning.state() == "made"
+    first = cloning.open_up(target)
+    assert cloning.state() == "opened"
+    again = cloning.open_up(target)
+    assert again.waiting == first.waiting
+    assert not is_barred(cloning)
+    fork = timeline.forked_at(target)
+    assert fork is not None
+    assert fork.timeline == 2
+
+
+def test_a_promoted_clone_that_was_killed_is_known_by_its_timeline(cloning: Cloning) -> None:
+    target = cloning.start()
+    clone = cloning.clone
+    assert timeline.forked_at_rest(clone.machine, clone.server) is None
+    cloning.promote(target)
+    fork = timeline.forked_at(target)
+    clone.server.stop(mode="immediate")
+    assert timeline.control_data(clone.machine, clone.server).timeline == 2
+    assert timeline.forked_at_rest(clone.machine, clone.server) == fork
+    assert standby.start(cloning.clone) == "started"
+    assert is_barred(cloning)
+    cloning.open_up(cloning.at_target())
+    assert not is_barred(cloning)
+
+
+def test_there_is_no_control_data_of_what_is_not_there(cloning: Cloning) -> None:
+    with pytest.raises(ControlDataRefused, match="No such file or directory"):
+        timeline.control_data(cloning.clone.machine, cloning.clone.server)
+
+
+@pytest.fixture(scope="module")
+def hostile(pg_server: StartServer, session_directory: Path) -> Iterator[tuple[PgServer, Path]]:
+    """A server whose configuration would do harm in a clone, and where it archives."""
+    archive = session_directory / "archive"
+    archive.mkdir()
+    if (account := accounts.server_account(None)) is not None:
+        os.chown(archive, pwd.getpwnam(account).pw_uid, -1)
+    server = pg_server(
+        {
+            "archive_mode": "on",
+            "archive_command": f"cp %p {archive}/%f",
+            "synchronous_standby_names": "nobody",
+            "max_wal_size": "32MB",
+            "min_wal_size": "32MB",
+            "max_standby_streaming_delay": "-1",
+            "max_connections": "30",
+        }
+    )
+    with server.connect(**LOCAL) as session:
+        for name, value in _HARMFUL.items():
+            session.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    server.stop()
+    server.start()
+    fill(server, **LOCAL)
+    yield server, archive
+    server.stop("immediate")
+
+
+_HARMFUL = {
+    "synchronous_standby_names": "nobody",
+    "archive_mode": "on",
+    "hot_standby": "off",
+    "hot_standby_feedback": "on",
+    "max_standby_streaming_delay": "-1",
+    "max_standby_archive_delay": "-1",
+    "recovery_min_apply_delay": "1h",
+    "restore_command": "cp /nowhere/%f %p",
+    "archive_cleanup_command": "false",
+    "recovery_target_timeline": "current",
+    "primary_conninfo": "host=192.0.2.1 password=of-another-time",
+    "primary_slot_name": "ghost",
+    "cluster_name": "impostor",
+    "work_mem": "3MB",
+    "statement_timeout": "77s",
+}
+
+
+@pytest.fixture
+def cloning_hostile(hostile: tuple[PgServer, Path], server_directory: Path) -> Iterator[Cloning]:
+    made = Cloning(hostile[0], server_directory)
+    yield made
+    made.end()
+
+
+def test_the_overrides_win_over_a_hostile_configuration(
+    cloning_hostile: Cloning, hostile: tuple[PgServer, Path]
+) -> None:
+    cloning, (server, archive) = cloning_hostile, hostile
+    assert cloning.ask("SHOW archive_mode") == "on"
+    target = cloning.start()
+    opening.require_closed(cloning.clone, target, SUPERUSER)
+    names = list(overrides.OVERRIDES)
+    rows = target.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names])
+    assert dict(rows.fetchall()) == dict(overrides.OVERRIDES)
+    with server.connect(**LOCAL) as session:
+        session.execute("INSERT INTO photos VALUES (-3, 'through all that')")
+    cloning.promote(target)
+    # With the source's synchronous_standby_names this would wait forever.
+    target.execute("SET statement_timeout = '5s'")
+    target.execute("INSERT INTO public.photos VALUES (-4, 'without waiting')")
+    target.execute("DELETE FROM public.photos WHERE id = -4")
+    assert photos(target) == photos(cloning.at_source())
+
+    opened = cloning.open_up(target)
+    assert "archive_mode" not in opened.waiting
+    visitor = log_in(cloning)
+    given = ("cluster_name", "work_mem", "statement_timeout", "max_connections", "max_wal_size")
+    assert shown(visitor, *given) == ["c", "3MB", "77s", "30", "32MB"]
+    kept = ("archive_mode", "archive_command", "synchronous_standby_names", "restore_command")
+    assert shown(target, *kept) == ["off", "(disabled)", "", ""]
+    target.execute("SELECT pg_switch_wal()")
+    target.execute("CHECKPOINT")
+    assert [file.name for file in archive.glob("00000002*")] == []
+    for file in cloning.data.rglob("*"):
+        assert not file.is_file() or b"of-another-time" not in file.read_bytes()
+    configured = [file.read_text() for file in cloning.data.glob("*.conf")]
+    assert not any(str(archive) in text for text in configured)
+
+
+def test_what_the_topology_sets_for_the_node_comes_with_its_opening(cloning: Cloning) -> None:
+    cloning.settings = QUICK | {
+        "synchronous_standby_names": "*",
+        "archive_mode": "on",
+        "Max_Standby_Streaming_Delay": "-1",
+        "work_mem": "5MB",
+    }
+    target = cloning.start()
+    opening.require_closed(cloning.clone, target, SUPERUSER)
+    assert shown(target, "work_mem", "max_standby_streaming_delay") == ["5MB", "0"]
+    cloning.promote(target)
+    opened = cloning.open_up(target)
+    assert opened.waiting == ("archive_mode", "max_logical_replication_workers")
+    names = ("synchronous_standby_names", "max_standby_streaming_delay", "archive_mode")
+    assert shown(target, *names) == ["", "-1", "off"]
+
+
+def test_a_reader_on_the_clone_does_not_hold_up_replay(cloning: Cloning) -> None:
+    target = cloning.start()
+    source = cloning.at_source()
+    source.execute("CREATE TABLE passing AS SELECT generate_series(1, 1000) AS n")
+    catch_up(cloning, target)
+    reader = cloning.at_target()
+    reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    reader.execute("SELECT count(*) FROM public.passing")
+    source.execute("DROP TABLE passing")
+    catch_up(cloning, target)
+    with pytest.raises(psycopg.Error, match="conflict with recovery"):
+        reader.execute("SELECT 1")
+
+
+def test_a_snapshot_of_the_clone_outlives_what_the_source_vacuums(cloning: Cloning) -> None:
+    target = cloning.start()
+    reader = cloning.at_target()
+    reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = photos(reader)
+    slot = f"FROM pg_replication_slots WHERE slot_name = '{cloning.clone.slot}'"
+    wait_for(lambda: cloning.ask(f"SELECT xmin IS NOT NULL {slot}"))
+    source = cloning.at_source()
+    source.execute("DELETE FROM photos WHERE id BETWEEN 100 AND 200")
+    source.execute("VACUUM photos")
+    catch_up(cloning, target)
+    assert photos(reader) == before
+    reader.execute("COMMIT")
+    assert photos(reader) == photos(source)
+
+
+def test_a_question_that_replay_cancels_is_asked_again(cloning: Cloning) -> None:
+    target = cloning.start()
+    source = cloning.at_source()
+    source.execute("CREATE TABLE locked AS SELECT generate_series(1, 10) AS n")
+    catch_up(cloning, target)
+    stop = threading.Event()
+
+    def lock() -> None:
+        with cloning.server.connect() as session:
+            while not stop.wait(0.01):
+                session.execute("BEGIN; LOCK TABLE locked; COMMIT")
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    try:
+        slow = "SELECT count(*) FROM public.locked, pg_sleep(0.005)"
+        cancelled = 0
+        deadline = soon()
+        while not cancelled and time.monotonic() < deadline:
+            try:
+                target.execute(slow)
+            except psycopg.errors.SerializationFailure:
+                cancelled += 1
+        assert cancelled
+        assert [standby.ask(target, slow) for _ in range(20)] == [[(10,)]] * 20
+    finally:
+        stop.set()
+        thread.join()
+        source.execute("DROP TABLE locked")
+
+
+def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -> None:
+    target = cloning.start()
+    target.execute("SELECT pg_wal_replay_pause()")
+    wait_for(lambda: _answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
+    cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
+    lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
+    with pytest.raises(NotReplayed, match=r"\d+ bytes before") as late:
+        standby.replayed(target, lsn, soon(0.2))
+    assert late.value.wanted == lsn
+    target.execute("SELECT pg_wal_replay_resume()")
+    standby.replayed(target, lsn, soon())
+
+
+def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
+    cloning: Cloning,
+) -> None:
+    target = cloning.start()
+    startup = _answer(target, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'")
+    os.kill(startup, signal.SIGSTOP)
+    try:
+        with pytest.raises(NotPromoted) as late:
+            standby.promote(target, soon(0.3))
+        assert late.value.exit_code == 3
+    finally:
+        os.kill(startup, signal.SIGCONT)
+    wait_for(lambda: standby.promote(target, soon()).took_ms == 0)
+
+
+def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
+    cloning.make()
+    slots.drop(cloning.at_source(), cloning.clone.slot)
+    standby.start(cloning.clone)
+    with pytest.raises(NotFollowing, match="does not stream") as lost:
+        cloning.follow(stalled=1)
+    assert f'replication slot "{cloning.clone.slot}" does not exist' in lost.value.message
+    slots.make(cloning.at_source(), cloning.clone.slot)
+    cloning.follow()
+
+
+def test_a_clone_that_is_killed_while_it_follows_is_an_error_with_its_log(
+    cloning: Cloning,
+) -> None:
+    target = cloning.start()
+    cloning.clone.server.stop(mode="immediate")
+    with pytest.raises(NotFollowing, match="broke off") as lost:
+        standby.follow(cloning.clone, cloning.at_source(), target, progress=Silent(), timeout=5)
+    assert any("shut down" in line for line in lost.value.lines)
+
+
+def test_following_can_be_stopped_and_does_not_outlast_its_time(cloning: Cloning) -> None:
+    target = cloning.start()
+    target.execute("SELECT pg_wal_replay_pause()")
+    cloning.at_source().execute("INSERT INTO photos VALUES (-11, repeat('x', 1000))")
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        cloning.follow(stop=stop)
+    with pytest.raises(NotFollowing, match=r"is \d+ bytes behind after 0.3 s"):
+        cloning.follow(lag=0, timeout=0.3)
+    target.execute("SELECT pg_wal_replay_resume()")
+    cloning.follow(lag=0)
+
+
+def test_a_primary_is_not_taken_for_a_standby(cloning: Cloning) -> None:
+    source = cloning.at_source()
+    with pytest.raises(NotFollowing, match="it is no standby"):
+        standby.follow(cloning.clone, source, source, progress=Silent(), timeout=5)
+
+
+def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
+    with pytest.raises(NotMade, match="its clone is absent"):
+        standby.start(cloning.clone)
+
+
+def test_a_port_in_use_is_an_error_and_the_clone_can_be_started_later(cloning: Cloning) -> None:
+    cloning.make()
+    with socket.create_server(("127.0.0.1", cloning.port)), pytest.raises(PortInUse):
+        standby.start(cloning.clone)
+    assert standby.start(cloning.clone) == "started"
+    assert standby.start(cloning.clone) == "up"
+
+
+def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
+    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
+    cloning.make()
+    with pytest.raises(ServerDidNotStart, match="max_connections"):
+        standby.start(cloning.clone)
+
+
+def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
+    target = cloning.start()
+    with (cloning.data / "pg_hba.conf").open("a") as file:
+        file.write(f"host all {APP} 127.0.0.1/32 trust\n")
+    target.execute("ALTER SYSTEM SET max_standby_streaming_delay = '1min'")
+    target.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: shown(target, "max_standby_streaming_delay") == ["1min"])
+    with pytest.raises(NotClosed) as opened:
+        opening.require_closed(cloning.clone, target, SUPERUSER)
+    assert sorted(opened.value.problems) == [
+        "max_standby_streaming_delay is 60000",
+        f"pg_hba.conf, line 4 lets in {APP}",
+    ]
+
+
+def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Cloning) -> None:
+    target = cloning.start()
+    mark, user = cloning.data / clones.MARK, cloning.clone.server.account
+    own = mark / clones.HBA
+    good = own.read_text()
+    own.write_text(good + "host everything nowhere\n")
+    cloning.promote(target)
+    with pytest.raises(NotOpened, match=r"pg_hba\.conf, line \d+") as closed:
+        cloning.open_up(target)
+    assert closed.value.exit_code == 3
+    assert is_barred(cloning)
+    files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
+    cloning.open_up(target)
+    assert not is_barred(cloning)
+
+
+def test_a_server_that_does_not_reload_is_an_error(cloning: Cloning) -> None:
+    target = cloning.start()
+    cloning.promote(target)
+    found = cloning.clone.server.running()
+    assert found is not None
+    os.kill(found.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(NotOpened, match="did not read its files again in time"):
+            opening.open_up(cloning.clone, target, soon(0.3))
+    finally:
+        os.kill(found.pid, signal.SIGCONT)
+    cloning.open_up(target)
+    assert not is_barred(cloning)
+
+
+def _answer(session: psycopg.Connection[Any], query: str) -> Any:
+    row = session.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]

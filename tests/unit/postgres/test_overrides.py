@@ -1,0 +1,121 @@
+"""The configuration of clones: what they keep of their source's, and whom they let in."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardctl.postgres import configuration, overrides
+from shardctl.postgres.overrides import NoWayIn, Rule
+
+BLOCK = configuration.block(node="c", host="10.0.0.3", port=5433, settings={"work_mem": "5MB"})
+
+
+def rule(address: str = "all", netmask: str | None = None, **changes: object) -> Rule:
+    given = {"type": "host", "databases": ("all",), "method": "scram-sha-256", "options": ()}
+    return Rule(**{**given, **changes}, address=address, netmask=netmask)  # type: ignore[arg-type]  # the tests know the fields
+
+
+def lines(*rules: Rule, addresses: tuple[str, ...] = ("10.0.0.9",), user: str = "op") -> list[str]:
+    head, *rest = overrides.access(user, addresses, rules).splitlines()
+    assert head.startswith("# shardctl: ")
+    return rest
+
+
+def test_a_rule_for_everybody_is_narrowed_to_shardctl() -> None:
+    assert lines(rule("all")) == ['host all "op" 10.0.0.9/32 scram-sha-256']
+    assert lines(rule("10.0.0.0", "255.0.0.0")) == ['host all "op" 10.0.0.9/32 scram-sha-256']
+
+
+def test_a_rule_for_less_than_shardctls_network_stays_as_narrow_as_it_is() -> None:
+    found = lines(rule("10.0.0.8", "255.255.255.248"), addresses=("10.0.0.0/8",))
+    assert found == ['host all "op" 10.0.0.8/29 scram-sha-256']
+
+
+def test_rules_keep_their_order_kind_databases_and_options() -> None:
+    found = lines(
+        rule("10.0.0.9", "255.255.255.255", method="reject", databases=("secret", "all")),
+        rule("all", type="hostssl", method="cert", options=("map=a b", "clientcert=verify-full")),
+    )
+    assert found == [
+        'host "secret",all "op" 10.0.0.9/32 reject',
+        'hostssl all "op" 10.0.0.9/32 cert "map=a b" clientcert=verify-full',
+    ]
+
+
+def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
+    other = rule("10.0.1.0", "255.255.255.0")
+    six = rule("::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+    assert lines(other, six, rule("10.0.0.9", "255.255.255.255")) == [
+        'host all "op" 10.0.0.9/32 scram-sha-256'
+    ]
+    assert lines(six, addresses=("127.0.0.1", "::1")) == ['host all "op" ::1/128 scram-sha-256']
+
+
+def test_what_only_the_server_can_tell_stays_as_it_is() -> None:
+    assert lines(rule(".example.com"), rule("samenet")) == [
+        'host all "op" .example.com scram-sha-256',
+        'host all "op" samenet scram-sha-256',
+    ]
+
+
+def test_a_role_with_odd_characters_is_quoted() -> None:
+    assert lines(rule(), user='o"p all') == ['host all "o""p all" 10.0.0.9/32 scram-sha-256']
+
+
+def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
+    with pytest.raises(NoWayIn) as refused:
+        overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
+    assert "does not let op in from 10.0.0.9" in refused.value.message
+    assert "host all op 10.0.0.9 scram-sha-256" in refused.value.hint
+
+
+def test_a_configuration_leaves_out_what_is_the_sources_alone() -> None:
+    given = {
+        "archive_command": "cp %p /archive/%f",
+        "primary_conninfo": "password=x",
+        "port": "1",
+        "shared_buffers": "16384",
+        "work_mem": "4096",
+        "log_line_prefix": r"it's \%m ",
+    }
+    assert overrides.configuration(given, BLOCK, source="a") == (
+        "# Written by shardctl: the parameters of node a, whose clone this is.\n"
+        "# Left out, for they are that node's alone: archive_command, primary_conninfo.\n"
+        "shared_buffers = '16384'\n"
+        r"log_line_prefix = 'it''s \\%m '"
+        f"\n{BLOCK}"
+    )
+
+
+def test_overrides_that_nothing_contradicts_are_not_said() -> None:
+    """Taken away at the opening, each would wait for a restart and be logged as an error."""
+    said = overrides.following(conninfo="host=a", slot="s", others=["work_mem"])
+    assert said["max_standby_streaming_delay"] == "0"
+    assert said["primary_slot_name"] == "s"
+    assert "archive_mode" not in said
+    named = overrides.following(conninfo="host=a", slot="s", others=["Archive_Mode"])
+    assert named["archive_mode"] == "off"
+
+
+def test_a_node_that_has_no_standby_yet_waits_for_none() -> None:
+    assert overrides.opened({"work_mem": "1"}) == {}
+    assert overrides.opened({"synchronous_standby_names": ""}) == {}
+    assert overrides.opened({"Synchronous_Standby_Names": "*"}) == {"synchronous_standby_names": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "beside_data", "found"),
+    [
+        ("host all all 127.0.0.1/32 md5", False, []),
+        ("host @mine,@/etc/theirs all 127.0.0.1/32 md5", True, ["/etc/theirs"]),
+        ("host @mine all 127.0.0.1/32 md5", False, ["mine"]),
+        ('include "more.conf"\ninclude_dir /etc/hba.d', True, ["/etc/hba.d"]),
+        ("include_if_exists more.conf", False, ["more.conf"]),
+        ("# include /etc/x\nhost all all all md5 # @/etc/y", False, []),
+        ('host all "me@home" all md5', False, []),
+    ],
+)
+def test_files_that_rules_include_and_a_clone_does_not_get_are_found(
+    text: str, beside_data: bool, found: list[str]
+) -> None:
+    assert overrides.elsewhere(text, beside_data=beside_data) == found
