@@ -10,6 +10,7 @@ from shardctl.cli.context import load_topology, topology_file
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, print_json, print_table, say
 from shardctl.cli.progress import bars
+from shardctl.cli.traffic import traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -167,6 +168,9 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         nodes=map(_json, found),
         poolers=map(_pooler_json, pooled),
     )
+
+
+app.command()(traffic)
 
 
 def _print(

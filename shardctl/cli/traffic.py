@@ -1,0 +1,235 @@
+"""`shardctl sandbox traffic`: a load that proves, row by row, that nothing it wrote was lost."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
+from shardctl.cli.output import always_json, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Topology
+    from shardctl.traffic.latency import ShardLatency, Spread
+    from shardctl.traffic.load import Load
+    from shardctl.traffic.report import Report as Found
+
+_SLOWEST = 8
+
+
+class Aliases(StrEnum):
+    """Which aliases the load goes through."""
+
+    shard = "shard"
+    node = "node"
+    direct = "direct"
+
+
+def traffic(
+    ctx: typer.Context,
+    *,
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, max=256, metavar="N", help="How many clients.")
+    ] = 8,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, metavar="S", help="How long; Ctrl-C ends it.")
+    ] = 30,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", min=0.01, metavar="N", help="Operations a second and client, at the most."
+        ),
+    ] = None,
+    aliases: Annotated[
+        Aliases, typer.Option("--aliases", help="An alias a shard, a node, or no pooler.")
+    ] = Aliases.shard,
+    keep_table: Annotated[
+        bool, typer.Option("--keep-table", help="Leave the load's table and its rows there.")
+    ] = False,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; this never asks
+) -> None:
+    """Write, update and read rows in every shard, then check each acknowledged one.
+
+    The rows go into a table of the load's own, which is dropped at the end. Clients keep
+    to shards of their own, wait for every answer, and never send a write twice. With aliases a
+    node (or without poolers) they read the map, and read it again when they meet the fence.
+
+    Every second it tells, on standard error, the time, operations a second, how long they took,
+    and errors. Exit code 1 if an operation failed, or a row is lost, there twice, or where it
+    must not be.
+    """
+    with always_json(output):
+        topology = load_topology(ctx)
+        require_local(topology)
+        if dry_run:
+            _foresee(topology, aliases, output)
+            return
+        found = _run(topology, clients, seconds, rate, aliases, keep_table=keep_table)
+    if output is Report.json:
+        print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
+    else:
+        show(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def require_local(topology: Topology) -> None:
+    """Refuse a topology with servers that are not of this machine; raises Problems."""
+    from shardctl.errors import Problems, ShardctlError
+    from shardctl.hosts import ports
+    from shardctl.sandbox.servers import NotLocal
+
+    errors: list[ShardctlError] = [
+        NotLocal(node.name, f"host {node.host} is not a loopback address")
+        for node in topology.nodes.values()
+        if not ports.is_loopback(node.host)
+    ]
+    if errors:
+        raise Problems(errors)
+
+
+def _foresee(topology: Topology, aliases: Aliases, output: Report) -> None:
+    """Do every check of the real run, and say what it would do."""
+    from shardctl.topology import ranges
+    from shardctl.traffic.plan import plan
+    from shardctl.traffic.ways import TABLE
+
+    fleet, way = plan(topology, aliases.value)
+    shards, poolers = sorted(fleet.map.owners), [pooler.name for pooler in way.poolers]
+    if output is Report.json:
+        found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
+        print_json({"format": 1, "cluster": topology.cluster, **found})
+    else:
+        through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
+        print(f"would make table {TABLE} in shards {ranges.of(shards)}, load it {through}, drop it")
+
+
+def _run(
+    topology: Topology,
+    clients: int,
+    seconds: float,
+    rate: float | None,
+    aliases: Aliases,
+    *,
+    keep_table: bool,
+) -> Found:
+    """Run the load until its time is over or Ctrl-C comes, and check its rows."""
+    from shardctl.traffic.load import Load
+
+    with Load.start(
+        topology,
+        clients=clients,
+        aliases=aliases.value,
+        seconds=seconds,
+        rate=rate,
+        keep_table=keep_table,
+    ) as load:
+        try:
+            for second in load.watch():
+                say(f"{time.strftime('%H:%M:%S')}  {line(second)}")
+            load.stop()
+        except KeyboardInterrupt:
+            say("ending; the rows are checked all the same")
+        found = load.check()
+    _tell_of_the_table(load, keep=keep_table)
+    return found
+
+
+def _tell_of_the_table(load: Load, *, keep: bool) -> None:
+    from shardctl.traffic.ways import TABLE
+
+    if keep:
+        say(f"table {TABLE} stays in every shard; the next load empties it")
+    elif load.left:
+        say(f"note: {', '.join(load.left)} could not be looked at: {TABLE} may still be there")
+
+
+def line(second: Spread) -> str:
+    """Write the line of one second.
+
+    >>> from shardctl.traffic.latency import Spread
+    >>> line(Spread(1234, 0, 0.812, 3.1, 12.25))
+    ' 1,234 operations  p50    0.8 ms  p99    3.1 ms  max   12.2 ms  errors 0'
+    """
+    return (
+        f"{second.operations:>6,} operations  "
+        f"p50 {_ms(second.p50_ms):>9}  p99 {_ms(second.p99_ms):>9}  "
+        f"max {_ms(second.longest_ms):>9}  errors {second.errors}"
+    )
+
+
+def show(found: Found) -> None:
+    """Print what the load has found: a summary, the slowest shards, errors, rows that are wrong."""
+    print_table(("load", ""), _summary(found))
+    shards = sorted(found.latencies.shards, key=lambda shard: -shard.longest_ms)[:_SLOWEST]
+    print_table(
+        ("slowest shards", "", "operations", "errors", "longest"), [_shard_row(s) for s in shards]
+    )
+    if found.failures:
+        print_table(
+            ("SQLSTATE", "errors", "first at", "first message"),
+            [(f.code, str(f.count), f"{f.at_s:.1f} s", f.first) for f in found.failures],
+        )
+    for example in found.verdict.examples:
+        print(example)
+    print(_verdict(found))
+
+
+def _summary(found: Found) -> list[tuple[str, str]]:
+    from shardctl.topology import ranges
+
+    overall = found.latencies.overall
+    per_second = overall.operations / found.elapsed_s if found.elapsed_s else 0
+    updates = f"{found.acknowledged_updates:,} updates"
+    rows = [
+        ("clients", f"{found.clients}, {_THROUGH[found.aliases]}"),
+        ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
+        ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
+        ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
+        ("longest", f"{_ms(found.longest_ms)} (this process held up: {_ms(found.held_up_ms)})"),
+    ]
+    if found.moved:
+        rows += [
+            ("moved shards", ranges.of(found.moved)),
+            ("longest on these", _ms(found.longest_moved_ms)),
+            ("longest on others", _ms(found.longest_stayed_ms)),
+        ]
+    if found.fenced:
+        rows.append(("met the fence", f"{found.fenced:,}, and done by the new owner"))
+    rows += [(f"node {name}", f"not looked at: {why}") for name, why in found.unseen.items()]
+    return rows
+
+
+_THROUGH = {
+    "shard": "an alias a shard",
+    "node": "an alias a node",
+    "direct": "straight to the nodes",
+}
+
+
+def _shard_row(shard: ShardLatency) -> tuple[str, ...]:
+    moved = "moved" if shard.moved else ""
+    counts = f"{shard.operations:,}", str(shard.errors)
+    return f"shard {shard.shard}", moved, *counts, _ms(shard.longest_ms)
+
+
+def _verdict(found: Found) -> str:
+    """Say in one line whether all is well."""
+    from shardctl.topology import ranges
+
+    told = [plural(found.errors, "error")] if found.errors else []
+    told += [f"{count:,} {flaw}" for flaw, count in found.verdict.counts.items() if count]
+    if found.unserved:
+        told.append(f"shards {ranges.of(found.unserved)} are served by no node")
+    rows = plural(found.acknowledged_inserts, "acknowledged row")
+    return ", ".join(told) if told else f"all is well: {rows} found, each once"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"

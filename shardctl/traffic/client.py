@@ -1,0 +1,232 @@
+"""One client of the load: a thread that does one operation after the other, and notes each."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.traffic import operations
+from shardctl.traffic.record import OK, Kind, Record
+from shardctl.traffic.session import Lost, Refused, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.traffic.operations import Operation
+    from shardctl.traffic.owners import Owners
+    from shardctl.traffic.ways import Statements, Way
+
+logger = logging.getLogger(__name__)
+
+FENCE = frozenset({"42P01", "3F000"})
+"""SQLSTATEs of the fence: a table, or a schema, that is not there under its name."""
+
+_AFTER_ERROR_S = 0.02
+_MAP_S = 0.025
+"""How long an operation that met the fence waits for a newer map before it is tried again."""
+_STAY = 8
+"""Operations before the shards that a client has connections for move on by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a client does, and how quickly."""
+
+    kinds: tuple[Kind, ...]
+    """Drawn from, each as likely as any other."""
+    interval: float
+    """Seconds from the begin of an operation to that of the next, 0 for none."""
+    connections: int
+    """How many a client has open at the most."""
+    patience: float
+    """Seconds that an operation is tried again for, after the fence."""
+
+
+class Client:
+    """A client with shards of its own; what it did is in `record`.
+
+    It waits for each answer, as long as it takes, so that a stall is one long operation of
+    every client that meets it and not many of them. That no two clients share a shard (where
+    there are enough) keeps those whose shards do not move at work while others wait.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        shards: Sequence[ShardId],
+        *,
+        way: Way,
+        owners: Owners,
+        pace: Pace,
+        stop: threading.Event,
+    ) -> None:
+        self.record = Record(number)
+        self.failure: BaseException | None = None
+        """A bug that ended the thread."""
+        self._shards = list(shards)
+        self._way = way
+        self._owners = owners
+        self._pace = pace
+        self._stop = stop
+        self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
+        self._random.shuffle(self._shards)
+        self._turn = 0
+        self._sessions: OrderedDict[ShardId | NodeName, Session] = OrderedDict()
+        self._statements: dict[ShardId, Statements] = {}
+        self._warm = threading.Event()
+        self._go = threading.Event()
+        self._began = 0.0
+        self._ends = math.inf
+        # A daemon: one that waits for ever must not hold up the end of the process.
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"client-{number}")
+
+    def warm_up(self) -> None:
+        """Open connections and read once in each shard, so that this is in nobody's latency."""
+        self._thread.start()
+
+    def is_warm(self, seconds: float) -> bool:
+        """Wait until the client is ready to begin; tell whether it is."""
+        return self._warm.wait(seconds)
+
+    def begin(self, began: float, ends: float) -> None:
+        """Let it begin at `began`, a time of `perf_counter`, and end after `ends` or when told.
+
+        Once is enough; a second time changes nothing if it says the same.
+        """
+        self._began = began
+        self._ends = ends
+        self._go.set()
+
+    def join(self, seconds: float | None) -> bool:
+        """Wait for the end; tell whether it has come."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cut(self) -> None:
+        """Break off what it waits for; a login ends by itself, after its timeout."""
+        for session in list(self._sessions.values()):
+            session.cut()
+
+    def _run(self) -> None:
+        try:
+            self._open_connections()
+            self._warm.set()
+            self._go.wait()
+            # Not all at one instant, again and again.
+            due = self._began - self._random.random() * self._pace.interval
+            while not self._stop.is_set() and time.perf_counter() < self._ends:
+                if self._pace.interval:
+                    # What a stall has cost is not made up for: the rate is never exceeded.
+                    due = max(due + self._pace.interval, time.perf_counter())
+                    if self._stop.wait(due - time.perf_counter()):
+                        break
+                self._operate()
+        except BaseException as error:  # noqa: BLE001  # whoever waits for the thread raises it
+            self.failure = error
+        finally:
+            for session in self._sessions.values():
+                session.close()
+
+    def _open_connections(self) -> None:
+        """Do what is slow only the first time; an error comes again when it counts."""
+        for shard in self._shards[: self._pace.connections]:
+            to = self._owners.newest.owners[shard] if self._way.by_map else shard
+            try:
+                self._session(to).run(self._statements_of(shard).select, (b"0",))
+            except Lost:
+                self._forget(to)
+            except Refused as error:
+                logger.info("client %d, shard %d: %s", self.record.client, shard, error.message)
+            if self._stop.is_set():
+                break
+
+    def _operate(self) -> None:
+        """Do one operation to its end, and note it."""
+        shard = self._next_shard()
+        kinds = self._pace.kinds
+        drawn = kinds[int(self._random.random() * len(kinds))]
+        kind, operation = operations.draw(drawn, self.record, shard)
+        began = time.perf_counter()
+        try:
+            self._attempt(shard, operation, deadline=began + self._pace.patience)
+        except Refused as error:
+            ended = time.perf_counter()
+            at = ended - self._began
+            outcome = self.record.failed(error.code, error.message, at)
+            self.record.done(shard, kind, outcome, ended - began, at)
+            self._owners.look()
+            self._stop.wait(_AFTER_ERROR_S)
+        else:
+            ended = time.perf_counter()
+            operation.acknowledge()
+            self.record.done(shard, kind, OK, ended - began, ended - self._began)
+
+    def _next_shard(self) -> ShardId:
+        """Choose a shard: all in turn at first, then at random among those with connections.
+
+        With more shards than connections these move on slowly, or most operations would only
+        log in and out.
+        """
+        turn, count = self._turn, len(self._shards)
+        self._turn += 1
+        if turn < count:
+            return self._shards[turn]
+        near = min(count, self._pace.connections) if not self._way.by_map else count
+        first = turn // _STAY if near < count else 0
+        return self._shards[(first + int(self._random.random() * near)) % count]
+
+    def _attempt(self, shard: ShardId, operation: Operation, *, deadline: float) -> None:
+        """Do an operation where the shard is.
+
+        Where clients know the map, the fence's error is a reason to read it and to try again,
+        with the same row: nothing was written. Raises Refused and Lost.
+        """
+        fenced = 0
+        while True:
+            known = self._owners.newest
+            to = known.owners[shard] if self._way.by_map else shard
+            try:
+                operation.run(self._session(to), self._statements_of(shard))
+            except Lost:
+                self._forget(to)
+                raise
+            except Refused as error:
+                late = time.perf_counter() > deadline
+                if not self._way.by_map or error.code not in FENCE or late:
+                    raise
+                fenced = 1
+                self._owners.newer(known.version, seconds=_MAP_S)
+            else:
+                self.record.fenced += fenced
+                return
+
+    def _session(self, to: ShardId | NodeName) -> Session:
+        """Give the connection with a shard or node, made now if it is needed; raises Lost."""
+        session = self._sessions.get(to)
+        if session is None:
+            while len(self._sessions) >= self._pace.connections:
+                self._sessions.popitem(last=False)[1].close()
+            session = Session(self._way.conninfo(self.record.client, to))
+            self._sessions[to] = session
+        else:
+            self._sessions.move_to_end(to)
+        return session
+
+    def _forget(self, to: ShardId | NodeName) -> None:
+        """Close the connection with a shard or node, if one was made."""
+        if to in self._sessions:
+            self._sessions.pop(to).close()
+
+    def _statements_of(self, shard: ShardId) -> Statements:
+        found = self._statements.get(shard)
+        if found is None:
+            found = self._statements[shard] = self._way.statements(shard)
+        return found

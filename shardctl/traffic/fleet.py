@@ -1,0 +1,146 @@
+"""The nodes as the load finds them: the newest map, live shards, and the load's own table."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision.maps import MapUnwritten
+from shardctl.state import cluster, lock
+from shardctl.traffic.owners import Map
+from shardctl.traffic.ways import QUERIES, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+COMMAND = "sandbox traffic"
+"""How the load is called in the audit trail, and to other operators."""
+
+_WIDTH = 16
+
+
+class OwnerUnknown(ShardctlError):
+    """A node that the databases' map names and the topology does not."""
+
+    def __init__(self, node: NodeName) -> None:
+        super().__init__(
+            f"node {node} owns shards, as the databases' map says, and is not in the topology",
+            hint="use the topology that belongs to these databases",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One node, as it was found; all but `refusal` are empty where it could not be looked at."""
+
+    refusal: str | None
+    """Why it does not count: not there, a standby, or another node's clone."""
+    error: ShardctlError | None = None
+    map: Map | None = None
+    lock_slots: int = 0
+    admits: int = 0
+    """Sessions that it admits."""
+    live: frozenset[ShardId] = frozenset()
+    """Shards whose schema stands there under its own name."""
+    tables: Mapping[ShardId, str] = field(default_factory=dict)
+    """Those of them that have a table of the load's name, with the comment on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All nodes, and the newest map that one of them has."""
+
+    nodes: Mapping[NodeName, Seen]
+    map: Map
+
+    def unserved(self) -> frozenset[ShardId]:
+        """List the shards that their owner does not have live, or that cannot be looked at."""
+        return frozenset(
+            shard for shard, node in self.map.owners.items() if shard not in self.nodes[node].live
+        )
+
+    def holding(self, node: NodeName) -> frozenset[ShardId]:
+        """List the shards that the map gives to a node."""
+        return frozenset(shard for shard, owner in self.map.owners.items() if owner == node)
+
+
+def observe(topology: Topology) -> dict[NodeName, Seen]:
+    """Look at all nodes, whatever becomes of it."""
+    outcomes = fanout.run(topology.nodes.values(), lambda node: _look(topology, node), width=_WIDTH)
+    return {outcome.item.name: outcome.result() for outcome in outcomes}
+
+
+def look(topology: Topology) -> Fleet:
+    """Look at all nodes. Raises MapUnwritten, OwnerUnknown, or what an owner's session raised.
+
+    A node that owns nothing may be away: it waits to be cloned onto, or has been retired.
+    """
+    nodes = observe(topology)
+    maps = [seen.map for seen in nodes.values() if seen.map is not None]
+    newest = max(maps, key=lambda one: one.version, default=None)
+    if newest is None or newest.version == 0:
+        problems = [seen.error for seen in nodes.values() if seen.error is not None]
+        raise together(problems) if problems else MapUnwritten()
+    owning = set(newest.owners.values())
+    if strange := owning - set(nodes):
+        raise OwnerUnknown(min(strange))
+    problems = [error for name in nodes if name in owning and (error := nodes[name].error)]
+    if problems:
+        raise together(problems)
+    return Fleet(nodes, newest)
+
+
+@contextmanager
+def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iterator[Connection]:
+    """Log in to a node as the owner of its schemas; raises NodeUnavailable, also for its end."""
+    purpose = lock.purpose(COMMAND)
+    try:
+        with closing(
+            connect(node, topology.database, purpose=purpose, autocommit=autocommit)
+        ) as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+
+
+def _look(topology: Topology, node: Node) -> Seen:
+    try:
+        with session(topology, node) as connection:
+            return _seen(connection, topology, node)
+    except NodeUnavailable as error:
+        return Seen(refusal=error.reason, error=error)
+
+
+def _seen(connection: Connection, topology: Topology, node: Node) -> Seen:
+    row = connection.execute(QUERIES["node"]).fetchone()
+    standby, slots, admits = row or (True, 0, 0)
+    state = cluster.read(connection) if cluster.is_present(connection) else None
+    if standby:
+        return Seen(refusal="a standby")
+    if state is None:
+        return Seen(refusal="it has no schema shardctl")
+    if (state.cluster, state.node) != (topology.cluster, node.name):
+        # A clone that has not claimed yet accepts nothing and has another's shards.
+        return Seen(refusal=f"the server there is node {state.node} of cluster {state.cluster}")
+    shards = {topology.schema(shard): shard for shard in topology.owners()}
+    found = connection.execute(QUERIES["schemas"], {"table": TABLE, "schemas": list(shards)})
+    rows = found.fetchall()
+    return Seen(
+        refusal=None,
+        # In this order: the map is of this version or newer.
+        map=Map(state.map_version, cluster.read_map(connection)),
+        lock_slots=slots,
+        admits=admits,
+        live=frozenset(shards[schema] for schema, _, _ in rows),
+        tables={shards[schema]: comment for schema, table, comment in rows if table},
+    )

@@ -1,0 +1,42 @@
+"""How long the load's own process was held up: that is in its latencies, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+_EVERY_S = 0.005
+
+
+class Heartbeat:
+    """A thread that wants to wake every 5 ms and notes how late it came at the worst.
+
+    Late are all threads alike: for want of a processor, or of the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._late = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeat")
+
+    @property
+    def latest_ms(self) -> float:
+        """The longest delay until now, in ms."""
+        return round(self._late * 1000, 3)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        due = time.perf_counter() + _EVERY_S
+        while not self._stopped.wait(_EVERY_S):
+            now = time.perf_counter()
+            self._late = max(self._late, now - due)
+            due = now + _EVERY_S

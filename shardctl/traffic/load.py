@@ -1,0 +1,258 @@
+"""The load: clients that run beside whatever happens to the fleet, then the proof of every row."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from shardctl.errors import ShardctlError
+from shardctl.traffic import fleet, latency, proof, report, table
+from shardctl.traffic.client import Client, Pace
+from shardctl.traffic.heartbeat import Heartbeat
+from shardctl.traffic.operations import Mix
+from shardctl.traffic.owners import Owners
+from shardctl.traffic.plan import plan, shares
+from shardctl.traffic.proof import FleetUnsettled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.topology.model import NodeName, Topology
+    from shardctl.traffic.compare import Verdict
+    from shardctl.traffic.fleet import Fleet
+    from shardctl.traffic.latency import Spread
+    from shardctl.traffic.record import Record
+    from shardctl.traffic.report import Report
+    from shardctl.traffic.ways import Aliases, Way
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS = 64
+"""What a client has open at the most: 8 clients stay below the sandbox's max_client_conn."""
+
+PATIENCE_S = 30.0
+"""How long clients may take to finish their last operation."""
+
+_WARM_UP_S = 15.0
+_LOOK_AGAIN_S = 0.05
+_LAST_S = 0.5
+
+
+class LoadStuck(ShardctlError):
+    """Clients that got no answer before the load had begun."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        super().__init__(
+            f"{len(clients)} clients got no answer within {_WARM_UP_S:g} s: there is no load yet",
+            hint="see whether a pooler is paused (SHOW DATABASES) or a server hangs",
+        )
+        self.clients = tuple(clients)
+
+
+class Load:
+    """A load that runs from `start` until its seconds are over or `stop`.
+
+    Use it in a `with`, whose end drops the table (unless kept), or call `close`. `check` may be
+    called again and again, before that.
+    """
+
+    def __init__(
+        self, topology: Topology, found: Fleet, way: Way, pace: Pace, *, clients: int
+    ) -> None:
+        """Put the clients together; `start` is the way to a load that runs."""
+        self._topology = topology
+        self._first = found.map
+        self._way = way
+        self._owners = Owners(topology, found.map)
+        self._heartbeat = Heartbeat()
+        self._stop = threading.Event()
+        self._clients = [
+            Client(number, part, way=way, owners=self._owners, pace=pace, stop=self._stop)
+            for number, part in enumerate(shares(sorted(found.map.owners), clients))
+        ]
+        self._cleaning = ExitStack()
+        self._began = time.perf_counter()
+        self._ends = math.inf
+        self.left: list[NodeName] = []
+        """Owners that `close` could not look at: the table may still be there."""
+
+    @classmethod
+    def start(
+        cls,
+        topology: Topology,
+        *,
+        clients: int = 8,
+        aliases: Aliases = "shard",
+        seconds: float | None = None,
+        rate: float | None = None,
+        mix: Mix | None = None,
+        connections: int = CONNECTIONS,
+        patience_s: float = 10.0,
+        keep_table: bool = False,
+    ) -> Load:
+        """Make the table in every shard, and let the clients begin.
+
+        `seconds` None goes on until `stop`. `rate` is each client's, in operations a second;
+        None is as quick as answers come. `connections` bounds what a client has open.
+        `patience_s` is how long an operation that met the fence is tried again (where clients
+        know the map). Memory grows with the load: see Record. Raises what `plan` raises,
+        LoadRunning, TableFailed and LoadStuck.
+        """
+        found, way = plan(topology, aliases)
+        pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
+        load = cls(topology, found, way, pace, clients=clients)
+        load._prepare(found, keep_table=keep_table)
+        try:
+            load._begin(seconds)
+        except BaseException:
+            load.close()
+            raise
+        return load
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Wait until its seconds are over; for ever if it has none."""
+        while not self._join(1.0):
+            pass
+
+    def watch(self) -> Iterator[Spread]:
+        """Sum up every second when it is over, until the last client has ended.
+
+        That is given PATIENCE_S after the load's own end; `stop` then breaks it off.
+        """
+        firsts = [0] * len(self._clients)
+        due = self._began + 1
+        while True:
+            # The last operations belong to the last second, though they end a little later.
+            late = _LAST_S if due >= self._ends else 0.0
+            over = self._join(due + late - time.perf_counter())
+            reached = [len(record.ended) for record in self._records]
+            if not over or reached != firsts:
+                yield latency.spread(
+                    one
+                    for record, first, last in zip(self._records, firsts, reached, strict=True)
+                    for one in latency.done(record, first, last)
+                )
+            if over or due > self._ends + PATIENCE_S:
+                return
+            firsts, due = reached, due + 1
+
+    @property
+    def ended(self) -> int:
+        """How many operations have ended until now."""
+        return sum(len(record.ended) for record in self._records)
+
+    def stop(self, *, patience_s: float = PATIENCE_S) -> None:
+        """Let every client finish the operation that it is at, and end.
+
+        What has no answer `patience_s` after the load's end, or from now on, is broken off, and
+        counted as a lost connection.
+        """
+        self._stop.set()
+        for client in self._clients:
+            client.begin(self._began, self._ends)  # it may still wait for that
+        now = time.perf_counter()
+        over = self._join(min(now, self._ends) + patience_s - now)
+        while not over:
+            for client in self._clients:
+                client.cut()
+            over = self._join(1.0)
+        self._owners.stop()
+        self._heartbeat.stop()
+        for client in self._clients:
+            if client.failure is not None:
+                raise client.failure
+
+    def check(self, *, patience_s: float = 10.0) -> Report:
+        """Compare every row of the fleet with what clients were told; stops the load first.
+
+        Waits as long as `patience_s` for shards that no node serves, as in a cutover. Raises
+        NodeUnavailable where a node that owns shards cannot be looked at, FleetUnsettled.
+        """
+        self.stop()
+        deadline = time.monotonic() + patience_s
+        while True:
+            found = fleet.look(self._topology)
+            late = time.monotonic() > deadline
+            if late or not found.unserved():
+                try:
+                    return self._report(found, proof.judge(self._topology, found, self._records))
+                except FleetUnsettled:
+                    if late:
+                        raise
+            # Nobody tells when it has changed: look again and again.
+            time.sleep(_LOOK_AGAIN_S)
+
+    def close(self) -> None:
+        """Stop, if that was not done, and drop the table; raises TableFailed."""
+        with self._cleaning:
+            self.stop()
+
+    @property
+    def _records(self) -> list[Record]:
+        return [client.record for client in self._clients]
+
+    def _prepare(self, found: Fleet, *, keep_table: bool) -> None:
+        """Make the table, and see to it that `close` drops it."""
+        with ExitStack() as cleaning:
+            owning = [name for name in self._topology.nodes if found.holding(name)]
+            cleaning.enter_context(table.alone(self._topology, owning))
+            if not keep_table:
+                cleaning.callback(self._drop)
+            table.make(self._topology, found)
+            self._cleaning = cleaning.pop_all()
+
+    def _begin(self, seconds: float | None) -> None:
+        """Let the clients begin together, when all have their connections; raises LoadStuck."""
+        if self._way.by_map:
+            self._owners.start()
+        for client in self._clients:
+            client.warm_up()
+        deadline = time.monotonic() + _WARM_UP_S
+        late = [c for c in self._clients if not c.is_warm(max(0.0, deadline - time.monotonic()))]
+        self._heartbeat.start()
+        self._began = time.perf_counter()
+        self._ends = math.inf if seconds is None else self._began + seconds
+        logger.info("%d clients begin, aliases: %s", len(self._clients), self._way.kind)
+        for client in self._clients:
+            client.begin(self._began, self._ends)
+        if late:
+            self.stop(patience_s=0)
+            raise LoadStuck([client.record.client for client in late])
+
+    def _join(self, seconds: float) -> bool:
+        """Wait for all clients to end; tell whether they have."""
+        deadline = time.monotonic() + seconds
+        return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._clients)
+
+    def _drop(self) -> None:
+        self.left = table.drop(self._topology)
+
+    def _report(self, found: Fleet, verdict: Verdict) -> Report:
+        records, before, after = self._records, self._first.owners, found.map.owners
+        moved = tuple(sorted(s for s in after if before.get(s) != after[s]))
+        return report.Report(
+            clients=len(self._clients),
+            aliases=self._way.kind,
+            elapsed_s=max((r.ended[-1] for r in records if r.ended), default=0.0),
+            operations=report.operations(records),
+            acknowledged_inserts=sum(r.inserts for r in records),
+            acknowledged_updates=sum(r.updates for r in records),
+            failures=report.failures(records),
+            fenced=sum(r.fenced for r in records),
+            latencies=latency.measure(records, frozenset(moved)),
+            held_up_ms=self._heartbeat.latest_ms,
+            moved=moved,
+            unserved=tuple(sorted(found.unserved())),
+            unseen={n: seen.refusal for n, seen in found.nodes.items() if seen.refusal},
+            verdict=verdict,
+        )

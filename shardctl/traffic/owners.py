@@ -1,0 +1,112 @@
+"""Which node owns which shard, as an application knows it: read from the nodes when needed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.state import cluster
+from shardctl.traffic import ways
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+_EVERY_S = 0.01
+_AFTER_FAILURE_S = 0.05
+_CONNECT_S = 2
+"""What libpq takes at least for a connect_timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A version of the map, whole."""
+
+    version: int
+    owners: Mapping[ShardId, NodeName]
+
+
+class Owners:
+    """The newest map that any node told.
+
+    A thread for each node looks there every 10 ms while somebody waits for a newer one, so that
+    a node that hangs holds nobody up. It logs in as applications do: where they may not yet,
+    the map is not seen either.
+    """
+
+    def __init__(self, topology: Topology, first: Map) -> None:
+        self._topology = topology
+        self.newest = first
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._changed = threading.Condition()
+        self._wanted_until = 0.0
+        # Daemons: one whose node hangs must not hold up the end of the process.
+        self._watchers = [
+            threading.Thread(target=self._watch, args=(node,), daemon=True, name=f"map-{node.name}")
+            for node in topology.nodes.values()
+        ]
+
+    def start(self) -> None:
+        """Start the threads, which have nothing to do yet."""
+        for watcher in self._watchers:
+            watcher.start()
+
+    def look(self, *, seconds: float = 1.0) -> None:
+        """Have the nodes asked for so long."""
+        self._wanted_until = time.monotonic() + seconds
+        self._wanted.set()
+
+    def newer(self, than: int, *, seconds: float) -> bool:
+        """Wait for a map above version `than`; tell whether there is one."""
+        self.look()
+        with self._changed:
+            return self._changed.wait_for(lambda: self.newest.version > than, timeout=seconds)
+
+    def stop(self) -> None:
+        """End the threads, but for those whose node hangs."""
+        self._stopped.set()
+        self._wanted.set()
+        for watcher in self._watchers:
+            if watcher.ident is not None:
+                watcher.join(_CONNECT_S)
+
+    def _watch(self, node: Node) -> None:
+        """Tell what one node's map says, as long as it is wanted."""
+        options = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _CONNECT_S * 1000}
+        conninfo = ways.direct(self._topology, node, **options)
+        while self._wait_until_wanted():
+            try:
+                with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as session:
+                    while not self._is_idle():
+                        self._ask(session)
+                        if self._stopped.wait(_EVERY_S):
+                            break
+            except psycopg.Error:  # not there, not yet or no more: another node will tell
+                self._stopped.wait(_AFTER_FAILURE_S)
+
+    def _wait_until_wanted(self) -> bool:
+        """Wait until somebody wants a map; False is the end."""
+        if self._is_idle():
+            self._wanted.clear()
+            if self._is_idle():  # nobody came between the two lines above
+                self._wanted.wait()
+        return not self._stopped.is_set()
+
+    def _is_idle(self) -> bool:
+        return time.monotonic() > self._wanted_until and not self._stopped.is_set()
+
+    def _ask(self, session: psycopg.Connection[tuple[object, ...]]) -> None:
+        row = cluster.read(session)  # before the map, which then is of this version or newer
+        if row is None or row.map_version <= self.newest.version:
+            return
+        found = Map(row.map_version, cluster.read_map(session))
+        with self._changed:
+            if found.version > self.newest.version:
+                self.newest = found
+                self._changed.notify_all()

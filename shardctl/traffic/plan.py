@@ -1,0 +1,74 @@
+"""Before a load: whether it can run, and which client gets which shards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.topology import ranges
+from shardctl.traffic import fleet, table
+from shardctl.traffic.ways import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.traffic.fleet import Fleet
+    from shardctl.traffic.ways import Aliases
+
+
+class TooManyAliases(ShardctlError):
+    """More aliases than a node admits sessions; PgBouncer keeps at least one for each in use."""
+
+    def __init__(self, node: NodeName, shards: int, admits: int) -> None:
+        super().__init__(
+            f"node {node} owns {shards} shards and admits {admits} sessions, "
+            "and an alias a shard takes one for each",
+            hint=f"give it `settings: {{max_connections: {shards + 50}}}` and start it again, "
+            "or use --aliases node",
+        )
+
+
+class ShardsUnserved(ShardctlError):
+    """Shards that their owner does not have, so that there is nothing to write to."""
+
+    def __init__(self, shards: Collection[ShardId]) -> None:
+        super().__init__(
+            f"shards {ranges.of(shards)} are not live on the nodes that own them",
+            hint="see `shardctl verify`; an unfinished move has to be ended first",
+        )
+        self.shards = frozenset(shards)
+
+
+def plan(topology: Topology, aliases: Aliases) -> tuple[Fleet, Way]:
+    """See whether a load could run, and change nothing.
+
+    Raises NoSuchAliases, MapUnwritten, OwnerUnknown, NodeUnavailable, ShardsUnserved,
+    TooManyAliases and TableTaken.
+    """
+    way = Way.of(topology, aliases)
+    found = fleet.look(topology)
+    if unserved := found.unserved():
+        raise ShardsUnserved(unserved)
+    for name, seen in found.nodes.items():
+        owned = len(found.holding(name))
+        if aliases == "shard" and owned > seen.admits:
+            raise TooManyAliases(name, owned, seen.admits)
+    table.require_free(topology, found)
+    return found, way
+
+
+def shares(shards: Sequence[ShardId], clients: int) -> list[list[ShardId]]:
+    """Give every client shards of its own, in runs, since moves take runs, too.
+
+    With fewer shards than clients, each has one, and some have the same.
+
+    >>> shares([0, 1, 2, 3, 4], 2), shares([0, 1], 3)
+    ([[0, 1], [2, 3, 4]], [[0], [1], [0]])
+    """
+    count = len(shards)
+    if count < clients:
+        return [[shards[number % count]] for number in range(clients)]
+    bounds = [number * count // clients for number in range(clients + 1)]
+    return [list(shards[first:last]) for first, last in pairwise(bounds)]

@@ -1,0 +1,176 @@
+"""The load's own table in every shard: made, found again after a killed run, dropped."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.ids import generator
+from shardctl.libpq import reason_of
+from shardctl.provision import chunks
+from shardctl.state import events
+from shardctl.topology import ranges
+from shardctl.traffic import fleet, ways
+from shardctl.traffic.ways import QUERIES, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.traffic.fleet import Fleet, Seen
+
+MARK = "Of `shardctl sandbox traffic`, which may drop it."
+"""The comment on the table, by which a later run knows it for its own."""
+
+_LOCK_CLASS = 0x5AAD7AF
+_LOCKS = 28
+"""Entries of the lock table for a shard: 11 to drop what is left, 15 to make it (measured)."""
+_LARGEST = 50
+_LOCK_TIMEOUT = sql.SQL("SET LOCAL lock_timeout TO '5s'")
+_WIDTH = 16
+
+
+class TableTaken(ShardctlError):
+    """A table of the load's name that no load made."""
+
+    def __init__(self, node: NodeName, schema: str) -> None:
+        super().__init__(
+            f"node {node}: table {TABLE} in schema {schema} was not made by `{ways.PURPOSE}`",
+            hint="rename it: the load keeps a table of its own under that name",
+        )
+
+
+class LoadRunning(ShardctlError):
+    """Another load, whose table this one would drop."""
+
+    def __init__(self, node: NodeName, holder: str, since: datetime | None) -> None:
+        when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        super().__init__(
+            f"node {node}: another load runs there: {holder}{when}", hint="wait until it has ended"
+        )
+
+
+class TableFailed(ShardctlError):
+    """A node on which the load's table could not be made or dropped."""
+
+    def __init__(self, node: NodeName, reason: str) -> None:
+        super().__init__(
+            f"node {node}: table {TABLE}: {reason}",
+            hint="mend the cause; the next load uses or drops what this one left",
+        )
+
+
+@contextmanager
+def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
+    """Hold the lock that keeps other loads away from these nodes; raises LoadRunning.
+
+    It is none of the nodes' own locks, which a move takes: a load runs beside those.
+    """
+    with ExitStack() as stack:
+        for name in nodes:
+            node = topology.nodes[name]
+            _take(stack.enter_context(fleet.session(topology, node, autocommit=True)), name)
+        yield
+
+
+def require_free(topology: Topology, found: Fleet) -> None:
+    """Refuse to use the name where somebody else does; raises TableTaken."""
+    for name, seen in found.nodes.items():
+        for shard, comment in seen.tables.items():
+            if comment != MARK:
+                raise TableTaken(name, topology.schema(shard))
+
+
+def make(topology: Topology, found: Fleet) -> None:
+    """Make the table in every shard, on its owner; raises TableTaken and TableFailed.
+
+    What an earlier load left is dropped, wherever it is live.
+    """
+    require_free(topology, found)
+
+    def work(node: Node) -> None:
+        seen, owned = found.nodes[node.name], found.holding(node.name)
+        _run(topology, node, seen, "make", sorted(owned))
+        _run(topology, node, seen, "drop", sorted(set(seen.tables) - owned))
+
+    _everywhere(topology, found.nodes, work)
+
+
+def drop(topology: Topology) -> list[NodeName]:
+    """Drop every live table that a load made; name the owners that could not be looked at.
+
+    Retired copies of shards are left as they are: a move compares them, and prunes them whole.
+    Raises TableFailed.
+    """
+    nodes = fleet.observe(topology)
+
+    def work(node: Node) -> None:
+        seen = nodes[node.name]
+        ours = sorted(shard for shard, comment in seen.tables.items() if comment == MARK)
+        _run(topology, node, seen, "drop", ours)
+
+    _everywhere(topology, nodes, work)
+    owning = {o for seen in nodes.values() if seen.map for o in seen.map.owners.values()}
+    return [name for name, seen in nodes.items() if seen.error is not None and name in owning]
+
+
+def _take(connection: Connection, node: NodeName) -> None:
+    given = {"class": _LOCK_CLASS}
+    row = connection.execute(QUERIES["try_lock"], given).fetchone()
+    if row is None or not row[0]:
+        holder = connection.execute(QUERIES["lock_holder"], given).fetchone()
+        raise LoadRunning(node, *(holder or ("somebody", None)))
+
+
+def _run(
+    topology: Topology, node: Node, seen: Seen, statement: str, shards: Sequence[ShardId]
+) -> None:
+    """Do one thing in shards of a node, in transactions that its lock table bears."""
+    if not shards:
+        return
+    size = chunks.size(seen.lock_slots, 1, _LOCKS, largest=_LARGEST)
+    with fleet.session(topology, node) as connection:
+        try:
+            for first in range(0, len(shards), size):
+                part = shards[first : first + size]
+                script = [_statement(topology, statement, shard) for shard in part]
+                connection.execute(_LOCK_TIMEOUT)
+                connection.execute(sql.SQL("\n").join(script))
+                connection.commit()
+        except psycopg.Error as error:
+            raise TableFailed(node.name, reason_of(error)) from error
+        told = "made" if statement == "make" else "dropped"
+        events.record(connection, fleet.COMMAND, f"{TABLE} {told} in shards {ranges.of(shards)}")
+        connection.commit()
+
+
+def _statement(topology: Topology, name: str, shard: ShardId) -> sql.Composed:
+    schema = topology.schema(shard)
+    return QUERIES[name].format(
+        table=sql.Identifier(schema, TABLE),
+        next_id=sql.Identifier(schema, generator.WRAPPER),
+        mark=sql.Literal(MARK),
+        role=sql.Identifier(ways.role(topology)),
+    )
+
+
+def _everywhere(
+    topology: Topology, nodes: Mapping[NodeName, Seen], work: Callable[[Node], None]
+) -> None:
+    """Work on every node that counts; raises TableFailed, or Problems of several."""
+    problems: list[ShardctlError] = []
+    counting = [topology.nodes[name] for name, seen in nodes.items() if seen.refusal is None]
+    for outcome in fanout.run(counting, work, width=_WIDTH):
+        if isinstance(outcome.error, ShardctlError):
+            problems.append(outcome.error)
+        elif outcome.error is not None:
+            raise outcome.error
+    if problems:
+        raise together(problems)

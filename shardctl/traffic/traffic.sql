@@ -1,0 +1,62 @@
+-- name: make
+-- The load's own table in one shard; what an earlier run left there is gone first
+DROP TABLE IF EXISTS {table};
+CREATE TABLE {table} (
+    id bigint PRIMARY KEY DEFAULT {next_id}(),
+    client integer NOT NULL,
+    number bigint NOT NULL,
+    version integer NOT NULL,
+    payload text NOT NULL,
+    UNIQUE (client, number)
+);
+COMMENT ON TABLE {table} IS {mark};
+GRANT SELECT, INSERT, UPDATE ON {table} TO {role};
+
+-- name: drop
+-- The table in one shard
+DROP TABLE IF EXISTS {table};
+
+-- name: node
+-- Whether this is a standby, its entries of the lock table, and how many sessions it admits
+SELECT pg_is_in_recovery(),
+       current_setting('max_locks_per_transaction')::integer
+         * (current_setting('max_connections')::integer
+            + current_setting('max_prepared_transactions')::integer),
+       current_setting('max_connections')::integer
+         - current_setting('superuser_reserved_connections')::integer
+         - coalesce(current_setting('reserved_connections', true)::integer, 0)
+
+-- name: schemas
+-- Every schema that may be a live shard's, and the comment on the load's table, if it has one
+SELECT n.nspname::text, c.oid IS NOT NULL, coalesce(obj_description(c.oid, 'pg_class'), '')
+FROM pg_namespace AS n
+LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(table)s
+WHERE n.nspname = ANY (%(schemas)s)
+
+-- name: rows
+-- All rows of one shard
+SELECT id, client, number, version FROM {table}
+
+-- name: try_lock
+-- One load at a time
+SELECT pg_try_advisory_lock(%(class)s, 0)
+
+-- name: lock_holder
+-- Who holds that lock, since when
+SELECT a.application_name, a.backend_start
+FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted
+  AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- name: insert
+-- A new row, at version 1
+INSERT INTO {table} (client, number, version, payload) VALUES ($1, $2, 1, $3) RETURNING id
+
+-- name: update
+-- The next version of a row; one whose answer was lost cannot come late and undo this one
+UPDATE {table} SET version = $2, payload = $3 WHERE id = $1 AND version < $2
+
+-- name: select
+-- The version that a row has
+SELECT version FROM {table} WHERE id = $1

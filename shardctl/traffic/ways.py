@@ -1,0 +1,107 @@
+"""How a client reaches a shard: through which server, under which name, with which statements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from shardctl.errors import UsageError
+from shardctl.libpq import LIVELINESS
+from shardctl.pgbouncer import console
+from shardctl.postgres import queries
+from shardctl.topology import aliases
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Node, NodeName, Pooler, ShardId, Topology
+
+QUERIES = queries.load("shardctl.traffic", "traffic.sql")
+TABLE = "shardctl_traffic"
+"""The load's own table, one in every shard."""
+PURPOSE = "shardctl sandbox traffic"
+
+Aliases = Literal["shard", "node", "direct"]
+"""`shard`: an alias a shard, which needs no map. `node`: an alias a node, names with their schema.
+`direct`: the same without a pooler."""
+
+
+class NoSuchAliases(UsageError):
+    """Aliases that no pooler of the topology offers."""
+
+    def __init__(self, kind: Aliases) -> None:
+        super().__init__(
+            f"no pooler of the topology offers an alias a {kind}",
+            hint="give --aliases another kind; `direct` does without poolers",
+        )
+        self.kind = kind
+
+
+class Statements(NamedTuple):
+    """The statements in one shard, as libpq takes them."""
+
+    insert: bytes
+    update: bytes
+    select: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A kind of aliases, and the pooler of each client; none where they go to the nodes."""
+
+    topology: Topology
+    kind: Aliases
+    poolers: tuple[Pooler, ...]
+
+    @classmethod
+    def of(cls, topology: Topology, kind: Aliases) -> Way:
+        """Find the poolers that offer such aliases; raises NoSuchAliases."""
+        if kind == "direct":
+            return cls(topology, kind, ())
+        poolers = tuple(p for p in topology.poolers.values() if kind in p.aliases)
+        if not poolers:
+            raise NoSuchAliases(kind)
+        return cls(topology, kind, poolers)
+
+    @property
+    def by_map(self) -> bool:
+        """Whether clients have to know which node owns a shard."""
+        return self.kind != "shard"
+
+    def conninfo(self, client: int, to: ShardId | NodeName) -> str:
+        """Write the connection string of a client's session with a shard or a node."""
+        if self.kind == "direct":
+            return direct(self.topology, self.topology.nodes[to])  # type: ignore[index]  # a node
+        pooler = self.poolers[client % len(self.poolers)]
+        if self.kind == "shard":
+            alias = self.topology.schema(to)  # type: ignore[arg-type]  # a shard
+        else:
+            alias = aliases.of_node(self.topology.database.name, to)  # type: ignore[arg-type]  # same
+        given = console.conninfo(pooler, self.topology.database, purpose=PURPOSE)
+        return make_conninfo(given, user=role(self.topology), dbname=alias)
+
+    def statements(self, shard: ShardId) -> Statements:
+        """Compose the statements of a shard; an alias of its own finds the table by itself."""
+        named = (TABLE,) if self.kind == "shard" else (self.topology.schema(shard), TABLE)
+        table = sql.Identifier(*named)
+        return Statements(
+            *(
+                QUERIES[name].format(table=table).as_bytes(None)
+                for name in ("insert", "update", "select")
+            )
+        )
+
+
+def direct(topology: Topology, node: Node, **options: str | int) -> str:
+    """Write the connection string with which an application would reach a node itself."""
+    given: dict[str, str | int] = LIVELINESS | dict(topology.database.options)
+    given |= {"host": node.host, "port": node.port, "user": role(topology)}
+    given |= {"dbname": topology.database.name, "application_name": PURPOSE} | options
+    return make_conninfo("", **given)
+
+
+def role(topology: Topology) -> str:
+    """Name the role that the load is: the first of the applications', as theirs would be."""
+    roles = topology.database.app_roles
+    return roles[0] if roles else topology.database.user

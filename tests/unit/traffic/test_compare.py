@@ -1,0 +1,157 @@
+"""What is wrong with rows, found from records and rows made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardctl.ids.layout import Layout
+from shardctl.topology.model import NodeName, ShardId
+from shardctl.traffic.compare import Comparison, Row, Verdict
+from shardctl.traffic.record import SHOWN, Record
+
+LAYOUT = Layout()
+NOW_MS = 1_700_000_000_000
+HERE, OTHER = ShardId(2), ShardId(5)
+B = NodeName("b")
+
+
+def identity(number: int, shard: int = HERE) -> int:
+    return LAYOUT.encode(NOW_MS, shard, number)
+
+
+def records(rows: int = 3, *, client: int = 0) -> Record:
+    """Make a record of rows in one shard, all acknowledged at version 1."""
+    made = Record(client)
+    for number in range(rows):
+        made.attempt_insert(HERE)
+        made.inserted(number, identity(number))
+    return made
+
+
+def row(number: int, *, client: int = 0, version: int = 1, shard: int = HERE) -> Row:
+    return Row(identity(number, shard), client, number, version)
+
+
+def compare(record: Record, *rows: Row, **others: Row) -> dict[str, int]:
+    """Give the flaws when these rows are in the shard, and others on other nodes."""
+    return {flaw: n for flaw, n in verdict(record, *rows, **others).counts.items() if n}
+
+
+def verdict(record: Record, *rows: Row, **others: Row) -> Verdict:
+    comparison = Comparison([record], LAYOUT)
+    for one in rows:
+        comparison.owned(HERE, one)
+    for node, one in others.items():
+        comparison.elsewhere(HERE, NodeName(node), one)
+    return comparison.verdict(())
+
+
+def test_rows_that_are_all_there_once_are_well() -> None:
+    found = verdict(records(), row(0), row(1), row(2))
+    assert found.ok
+    assert found.examples == ()
+
+
+def test_an_acknowledged_row_that_is_not_there_is_lost() -> None:
+    found = verdict(records(), row(0), row(2))
+    assert found.counts["lost"] == 1
+    assert not found.ok
+    [told] = found.examples
+    assert told == f"lost: shard 2, id {identity(1)} (client 0, row 1): it is not there"
+
+
+def test_a_row_without_an_acknowledgement_may_be_there_or_not() -> None:
+    record = records(1)
+    record.attempt_insert(HERE)
+    assert compare(record, row(0)) == {}
+    assert compare(record, row(0), row(1)) == {}
+
+
+def test_an_older_version_than_was_acknowledged_is_lost() -> None:
+    record = records(1)
+    record.updated(0, record.attempt_update(0))
+    assert compare(record, row(0, version=1)) == {"lost": 1}
+    assert compare(record, row(0, version=2)) == {}
+
+
+def test_an_update_without_an_acknowledgement_may_be_there_or_not() -> None:
+    record = records(1)
+    record.attempt_update(0)
+    assert compare(record, row(0, version=1)) == {}
+    assert compare(record, row(0, version=2)) == {}
+    assert compare(record, row(0, version=3)) == {"unknown": 1}
+
+
+def test_a_row_that_nobody_tried_to_write_is_unknown() -> None:
+    assert compare(records(1), row(0), row(1)) == {"unknown": 1}
+    assert compare(records(1), row(0), row(0, client=9)) == {"unknown": 1}
+    assert compare(records(1), row(0), Row(identity(7), 0, -1, 1)) == {"unknown": 1}
+
+
+def test_a_row_that_is_there_twice_is_a_duplicate() -> None:
+    assert compare(records(1), row(0), row(0)) == {"duplicate": 1}
+
+
+def test_a_row_that_has_come_again_under_another_id_is_a_duplicate() -> None:
+    again = Row(identity(99), 0, 0, 1)
+    assert compare(records(1), row(0), again) == {"duplicate": 1}
+    assert compare(records(1), again) == {"duplicate": 1, "lost": 1}
+
+
+def test_a_row_on_two_nodes_is_a_duplicate() -> None:
+    found = verdict(records(2), row(0), row(1), b=row(1))
+    assert found.counts["duplicate"] == 1
+    assert found.examples[0].endswith("it is on node b, too")
+
+
+def test_a_row_that_only_the_wrong_node_has_is_astray_and_if_acknowledged_lost() -> None:
+    assert compare(records(2), row(0), b=row(1)) == {"astray": 1, "lost": 1}
+    unacknowledged = records(1)
+    unacknowledged.attempt_insert(HERE)
+    assert compare(unacknowledged, row(0), b=row(1)) == {"astray": 1}
+
+
+def test_an_id_of_another_shard_is_misplaced() -> None:
+    record = records(1)
+    assert compare(record, row(0), row(1, shard=OTHER)) == {"misplaced": 1}
+
+
+def test_an_id_that_no_layout_has_is_misplaced() -> None:
+    assert compare(records(1), row(0), Row(-5, 0, 0, 1)) == {"misplaced": 1}
+
+
+def test_an_id_that_was_acknowledged_twice_is_a_duplicate() -> None:
+    record = records(1)
+    record.attempt_insert(HERE)
+    record.inserted(1, identity(0))
+    assert compare(record, row(0)) == {"duplicate": 1, "lost": 1}
+
+
+def test_rows_of_shards_that_nobody_serves_are_not_called_lost() -> None:
+    assert Comparison([records()], LAYOUT).verdict({HERE}).ok
+
+
+def test_what_was_read_stale_is_told() -> None:
+    record = records(1)
+    record.found_stale(0, 1, None)
+    assert compare(record, row(0)) == {"stale": 1}
+
+
+@pytest.mark.parametrize("count", [SHOWN, SHOWN + 3])
+def test_all_flaws_are_counted_and_a_few_are_told(count: int) -> None:
+    record = records(count)
+    for number in range(count):
+        record.found_stale(number, 1, 0)
+    found = verdict(record)
+    assert (found.counts["lost"], found.counts["stale"]) == (count, count)
+    assert len(found.examples) == 2 * SHOWN
+
+
+def test_two_clients_have_rows_of_the_same_number() -> None:
+    first, second = records(1), Record(1)
+    second.attempt_insert(HERE)
+    second.inserted(0, identity(50))
+    comparison = Comparison([first, second], LAYOUT)
+    comparison.owned(HERE, row(0))
+    comparison.owned(HERE, Row(identity(50), 1, 0, 1))
+    assert comparison.verdict(()).ok

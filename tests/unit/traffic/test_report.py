@@ -1,0 +1,91 @@
+"""What a report says of a load, and when all is well."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from shardctl.cli import traffic
+from shardctl.topology.model import NodeName, ShardId
+from shardctl.traffic import latency, report
+from shardctl.traffic.compare import Verdict
+from shardctl.traffic.record import OK, Kind, Record
+from shardctl.traffic.report import Failure, Report
+
+
+def made() -> Report:
+    """Make the report of a load whose shard 2 moved, after a wait of 90 ms."""
+    record = Record(0)
+    record.done(ShardId(2), Kind.insert, OK, 0.09, 0.4)
+    record.done(ShardId(5), Kind.update, OK, 0.002, 1.3)
+    return Report(
+        clients=1,
+        aliases="node",
+        elapsed_s=1.3,
+        operations=report.operations([record]),
+        acknowledged_inserts=1,
+        acknowledged_updates=1,
+        failures=(),
+        fenced=1,
+        latencies=latency.measure([record], {ShardId(2)}),
+        held_up_ms=1.5,
+        moved=(ShardId(2),),
+        unserved=(),
+        unseen={NodeName("c"): "a standby"},
+        verdict=Verdict({"stale": 0}, ()),
+    )
+
+
+def test_all_is_well_without_errors_and_flaws_and_the_fence_is_neither() -> None:
+    assert made().ok
+    assert made().intact
+
+
+def test_an_error_is_not_well_though_all_rows_are_there() -> None:
+    found = replace(made(), failures=(Failure("08006", 2, "gone", 0.5),))
+    assert (found.errors, found.intact, found.ok) == (2, True, False)
+
+
+@pytest.mark.parametrize("flaw", ["lost", "duplicate", "misplaced", "unknown", "astray", "stale"])
+def test_any_flaw_is_not_well(flaw: str) -> None:
+    found = replace(made(), verdict=Verdict({flaw: 1}, ("one",)))  # type: ignore[dict-item]  # one of the literals
+    assert (found.intact, found.ok) == (False, False)
+    numbers = (found.lost, found.duplicates, found.misplaced, found.unknown, found.astray)
+    assert sum(numbers) + found.stale == 1
+
+
+def test_a_shard_that_nobody_serves_is_not_well() -> None:
+    assert not replace(made(), unserved=(ShardId(3),)).intact
+
+
+def test_json_has_every_number_and_is_json() -> None:
+    found = json.loads(json.dumps(made().as_json()))
+    assert found["operations"] == {"insert": 1, "update": 1, "select": 0, "both": 0}
+    assert (found["longest_moved_ms"], found["longest_stayed_ms"]) == (90.0, 2.0)
+    assert found["shards"][0] == {
+        "shard": 2, "moved": True, "operations": 1, "errors": 0, "longest_ms": 90.0
+    }  # fmt: skip
+    assert [second["operations"] for second in found["seconds"]] == [1, 1]
+    assert (found["moved"], found["fenced"], found["unseen"]) == ([2], 1, {"c": "a standby"})
+
+
+def test_the_table_tells_moved_shards_errors_and_what_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    traffic.show(made())
+    shown = capsys.readouterr().out
+    assert "longest on these    90.0 ms" in shown
+    assert "node c              not looked at: a standby" in shown
+    assert "all is well: 1 acknowledged row found, each once" in shown
+    wrong = replace(
+        made(),
+        failures=(Failure("08006", 2, "gone", 0.5),),
+        unserved=(ShardId(3),),
+        verdict=Verdict({"lost": 1, "stale": 0}, ("lost: shard 2, id 7",)),
+    )
+    traffic.show(wrong)
+    shown = capsys.readouterr().out
+    assert "lost: shard 2, id 7" in shown
+    assert "2 errors, 1 lost, shards 3 are served by no node" in shown
