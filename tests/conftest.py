@@ -1,5 +1,11 @@
 """Fixtures for all tests."""
 
+from hypothesis import settings
+
+# How quick an example is depends on what else the machine does: no test asserts a time.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
+
 pytest_plugins = [
     "tests.fixtures.servers",
     "tests.fixtures.poolers",
@@ -8,4 +14,5 @@ pytest_plugins = [
     "tests.fixtures.pooled",
     "tests.fixtures.verifying",
     "tests.fixtures.generators",
+    "tests.fixtures.lab",
 ]

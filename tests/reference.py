@@ -1,7 +1,8 @@
-"""Write docs/reference/commands.md from the commands themselves: `python -m tests.reference`."""
+"""Write docs/reference from commands, steps and states: `python -m tests.reference`."""
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -12,12 +13,18 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperOption
 
+from shardctl import moves
 from shardctl.cli.app import app
+from shardctl.moves.methods import METHODS
+from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FILE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+FILE = REFERENCE / "commands.md"
+MOVES = REFERENCE / "moves.md"
+_CODE = Path(moves.__path__[0])
 
 _HEAD = """\
 # Commands
@@ -29,6 +36,71 @@ Every command and subcommand has `-h` and `--help`.
 [exit-codes.md](exit-codes.md) says what commands exit with.
 [json.md](json.md) says what `-o json` prints.
 """
+
+_MOVES_HEAD = """\
+# Moves: steps and states
+
+<!-- Written by `make docs` from the list of steps and the journal's states: do not edit. -->
+
+[moves.md](../moves.md) tells what a move does and why in this order.
+These are the names that `shardctl moves show` and `-o json` use.
+"""
+
+SUB_STEPS = {
+    "open consoles": "logs in to every pooler's console, several times",
+    "stage files": "puts the new file of aliases beside the old one, on every pooler's host",
+    "rehearse guards": "asks the target from every pooler's host, as a guard would",
+    "arm guards": "starts the guards on the poolers' hosts, and the one in the source",
+    "pause": "pauses the aliases on all poolers, until their transactions have ended",
+    "fence": "renames the moved schemas on the source, and commits `fenced`",
+    "drain": "waits for those who write to the moved tables all the same",
+    "mark": "commits `drained`, and notes how far the source's WAL is on its disk",
+    "replay": "waits until the target has replayed that much",
+    "snapshot": "keeps what the target has now for the comparison",
+    "decide": "commits `promoting` on the source: the point of no return",
+    "promote": "makes the target a primary",
+    "claim": "makes the target the owner: new id blocks, names, map, `claimed`",
+    "open": "lets applications in on the target, as the source lets them in",
+    "route": "puts the new file into place on every pooler, RELOAD, RESUME",
+    "slot": "drops the replication slot on the source",
+    "map": "tells the new owners to all other nodes",
+    "file": "writes the new owners into the topology file",
+    "disarm": "ends the guards on the poolers' hosts",
+    "confirm": "compares the tables on both sides",
+    "undo: lift the fence": "gives the schemas their names back on the source",
+    "undo: resume": "lets the poolers serve their clients from the source again",
+    "undo: end the source's guard": "ends the guard in the source",
+}
+"""What each part of a move is that the timeline measures, in the order of a run."""
+
+STATES = {
+    MoveState.reserved: "it has begun; the clone is being made or follows",
+    MoveState.undone: "a cutover was called off; it may be tried again",
+    MoveState.fenced: "the moved schemas have no names any more on the source",
+    MoveState.drained: "nobody can write to them there any more",
+    MoveState.promoting: "the target becomes a primary: the source never owns these shards again",
+    MoveState.claimed: "the target owns them",
+    MoveState.routed: "poolers, maps and the topology say so",
+    MoveState.unconfirmed: "over, and not proved equal row for row",
+    MoveState.done: "over: compared, or accepted as it is",
+    MoveState.aborted: "called off; the source owns its shards as before",
+}
+
+TRANSITIONS = (
+    (MoveState.reserved, MoveState.fenced, "fence"),
+    (MoveState.undone, MoveState.fenced, "fence"),
+    (MoveState.fenced, MoveState.drained, "mark"),
+    (MoveState.fenced, MoveState.undone, "undo, by whoever comes first"),
+    (MoveState.drained, MoveState.undone, "undo, by whoever comes first"),
+    (MoveState.drained, MoveState.promoting, "decide"),
+    (MoveState.promoting, MoveState.claimed, "claim"),
+    (MoveState.claimed, MoveState.routed, "route, map, slot"),
+    (MoveState.routed, MoveState.done, "retire, compared"),
+    (MoveState.routed, MoveState.unconfirmed, "retire, not compared or not equal"),
+    (MoveState.unconfirmed, MoveState.done, "prune of all, accepted"),
+    (MoveState.reserved, MoveState.aborted, "moves abort"),
+    (MoveState.undone, MoveState.aborted, "moves abort"),
+)
 
 _COMPLETION = {"--install-completion", "--show-completion"}
 """What typer adds by itself; it concerns the program, so it is told once, of the program."""
@@ -96,6 +168,63 @@ def _section(entry: Entry) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def render_moves() -> str:
+    """Compose the page of steps, sub-steps and states; fails where one has no sentence."""
+    parts = [_MOVES_HEAD]
+    for method, steps in METHODS.items():
+        lines = [
+            f"| {n} | `{step.name}` | {step.sentence} | {'yes' if step.undo else ''} |"
+            for n, step in enumerate(steps, 1)
+        ]
+        head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
+        parts.append("\n".join([f"## Steps of method {method}\n", head, *lines, ""]))
+    lines = [f"| `{name}` | {SUB_STEPS[name]} |" for name in _sub_steps()]
+    parts.append("\n".join(["## Sub-steps\n", "| sub-step | it |", "|---|---|", *lines, ""]))
+    lines = [
+        f"| `{state}` | {STATES[state]} | {'abort, resume' if state.undoable else ''}"
+        f"{'resume' if not state.undoable and state.value in _ONWARD else ''} |"
+        for state in MoveState
+    ]
+    head = "| state | means | an operator can |\n|---|---|---|"
+    parts.append("\n".join(["## States in the journal\n", head, *lines, ""]))
+    drawn = [f"    {a} --> {b}: {how}" for a, b, how in TRANSITIONS]
+    first = next(iter(MoveState))
+    ends = [f"    {s} --> [*]" for s in MoveState if s not in {a for a, _, _ in TRANSITIONS}]
+    diagram = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}: reserve", *drawn, *ends]
+    parts.append("\n".join([*diagram, "```", ""]))
+    return "\n".join(parts)
+
+
+_ONWARD = {a.value for a, _, _ in TRANSITIONS if not a.undoable}
+
+
+def _sub_steps() -> list[str]:
+    """List the sub-steps in the order of a run; those in the code, neither more nor less."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(_CODE.rglob("*.py"))]
+    found = {name for tree in trees for name in _spans(tree)}
+    if found != set(SUB_STEPS):
+        raise AssertionError(f"sub-steps without a sentence, or gone: {found ^ set(SUB_STEPS)}")
+    return list(SUB_STEPS)
+
+
+def _spans(tree: ast.AST) -> Iterator[str]:
+    """Find the names given to `span`: plain texts, or the first of what a loop goes over."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple):
+            if any(isinstance(given, ast.Name) for given in _given_to_span(node)):
+                firsts = [e.elts[0] for e in node.iter.elts if isinstance(e, ast.Tuple)]
+                yield from (str(e.value) for e in firsts if isinstance(e, ast.Constant))
+        elif isinstance(node, ast.Call):
+            yield from (str(e.value) for e in _given_to_span(node) if isinstance(e, ast.Constant))
+
+
+def _given_to_span(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and getattr(called, "attr", None) == "span":
+            yield node.args[0]
+
+
 def usage(entry: Entry) -> str:
     """Write how a command is called."""
     pieces = [entry.name, *(["[OPTIONS]"] if entry.options else [])]
@@ -156,5 +285,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    FILE.parent.mkdir(parents=True, exist_ok=True)
+    REFERENCE.mkdir(parents=True, exist_ok=True)
     FILE.write_text(render(), encoding="utf-8")
+    MOVES.write_text(render_moves(), encoding="utf-8")

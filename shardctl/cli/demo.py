@@ -28,7 +28,8 @@ def demo(
 
     Starts PostgreSQL and PgBouncer in a temporary directory, makes them a fleet from the example's
     topology.yaml, writes rows into every shard through PgBouncer, decodes an id, routes it back
-    to its row, and has everything verified. Without PgBouncer it says so and goes on.
+    to its row; then, with clients at work, moves shards 2 and 3 to a new node and 6 and 7 to
+    another, compares every row, verifies and prunes. Without PgBouncer it says so and goes on.
     """
     from shardctl.checks.status import observe
     from shardctl.cli import log, status

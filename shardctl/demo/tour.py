@@ -15,7 +15,8 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.checks import status_poolers
 from shardctl.checks import verify as checks
-from shardctl.demo import example
+from shardctl.demo import example, moving
+from shardctl.demo.failed import DemoFailed
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.ids.layout import Layout
@@ -24,7 +25,7 @@ from shardctl.sandbox import poolers, servers
 from shardctl.topology import keys, loader, ranges, routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardctl.checks.verify import Report
     from shardctl.fanout import Progress
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 
 ROWS = 3000
 """Rows that go into every shard."""
-
-
-class DemoFailed(ShardctlError):
-    """The tour met something that is not as it must be."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the demo failed: {what}", hint="this is a bug; please report it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +129,35 @@ class Tour:
             f"{times.render(decoded.time_ms)}, shard {decoded.shard}, sequence {decoded.sequence}",
         )
         yield step(f"shardctl route --id {row.id}", _route_back(topology, row))
+
+        yield from self._move(step)
+
+    def _move(self, step: Callable[[str, str], Step]) -> Iterator[Step]:
+        """Move shards under load, have all verified, and give the space back."""
+        steps: list[Step] = []
+
+        def told(one: moving.Moved) -> None:
+            pause = "unknown" if one.pause_ms is None else f"{one.pause_ms:.0f} ms"
+            did = f"shardctl move-shards {one.shards} --to {one.target}"
+            steps.append(step(did, f"cloned {one.source}; clients held for {pause}"))
+
+        story = moving.tell(self.topology, self._progress, told)
+        self.topology = loader.load(self.topology.path)
+        yield from steps
+        report = story.report
+        done = sum(report.operations.values())
+        yield step("the load beside it", f"{done:,} operations of {report.clients} clients")
+        longest, stayed = report.longest_moved_ms or 0, report.longest_stayed_ms or 0
+        yield step("longest wait", f"{longest:.0f} ms on moved shards, {stayed:.0f} ms on others")
+        written = report.acknowledged_inserts
+        yield step(
+            "compared with the fleet",
+            f"{written:,} rows: {report.errors} errors, {report.lost} lost, "
+            f"{report.duplicates} duplicates",
+        )
+        verify(self.topology, self._progress)
+        given = moving.give_back(self.topology, self._progress)
+        yield step("shardctl verify, prune", f"all is well, {given / 2**20:.1f} MB given back")
 
 
 def verify(topology: Topology, progress: Progress) -> Report:

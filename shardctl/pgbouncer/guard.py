@@ -28,6 +28,7 @@ PATIENCE = 20.0
 """Seconds that `disarm` waits for a guard that fires; longer than a question takes."""
 
 _ARM_S = 60.0
+_REHEARSAL_S = 10.0
 _LINES = 5
 _END_OF_SCRIPT = "."
 # The script and the aliases come by standard input: arguments are shown to everybody by `ps`,
@@ -53,6 +54,11 @@ _HINTS = {
     _STAGED: "the guard's user moves the staged file into place: let it write in that directory",
     _BUSY: "it goes on trying for ten minutes: see what the pooler does, then disarm it again",
 }
+_HINT_QUESTION = (
+    "after a cutover whose shardctl died, it asks the target whether that has the shards: let "
+    "database.user log in from the pooler's host (the clone has the source's pg_hba.conf), with a "
+    "password in ~/.pgpass or the passfile there"
+)
 _HINT = "see what that host says, and whether the guard's user may write in that directory"
 
 
@@ -163,6 +169,29 @@ def arm(
     if said.strip() != "armed":  # a shell that had read only a part, and took it for all
         raise GuardRefused(name, guard.directory, "the shell on that host did not arm it")
     return guard
+
+
+def rehearse(
+    host: Host, *, name: str, directory: Path, question: Question, user: str | None = None
+) -> bool:
+    """Ask the question as a guard below `directory` would, and give the answer.
+
+    Raises GuardRefused where there is none: a guard would take that for false.
+    """
+    guard = Guard(host, name, directory, user)
+    argv = ["psql", "-X", "-w", "-q", "-A", "-t", "-d", question.dsn, "-c", question.query]
+    kept = {"PGCONNECT_TIMEOUT": "2", "PGPASSWORD": "", "PGOPTIONS": "", "LC_ALL": "C"}
+    try:
+        said = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
+    except CommandFailed as error:
+        lines = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
+        reason = f"it could not ask the target: {lines[0]}"
+        raise GuardRefused(name, guard.directory, reason, hint=_HINT_QUESTION) from error
+    except CommandTimedOut as error:
+        raise _no_answer(guard, error) from error
+    if said not in ("t", "f"):
+        raise GuardRefused(name, guard.directory, f"the target answered it {said!r}")
+    return said == "t"
 
 
 def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:

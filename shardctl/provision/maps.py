@@ -87,7 +87,7 @@ def version(topology: Topology, *, purpose: str) -> int:
 
 def _read(topology: Topology, node: Node, purpose: str) -> tuple[int, Mapping[ShardId, NodeName]]:
     with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-        if not cluster.is_present(session):
+        if cluster.is_clone_of_a_move(session, node) or not cluster.is_present(session):
             return 0, {}
         row = cluster.read(session)
         if row is None:

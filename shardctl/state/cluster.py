@@ -15,7 +15,7 @@ from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
 
@@ -80,6 +80,15 @@ def is_present(connection: Connection) -> bool:
     if taken and not ours:
         raise SchemaTaken(connection.info.dbname)
     return bool(ours)
+
+
+def is_clone_of_a_move(connection: Connection, node: Node) -> bool:
+    """Tell whether a node's server is the standby of another: what it says, it says for that one.
+
+    A move leaves one behind where a node without shards will be, until it is ended.
+    """
+    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    return not node.shards and bool(row and row[0])
 
 
 def read(connection: Connection) -> ClusterRow | None:

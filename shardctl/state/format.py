@@ -6,7 +6,7 @@ from importlib import resources
 
 from shardctl.errors import ShardctlError
 
-FORMAT = 1
+FORMAT = 2
 """What this shardctl reads and writes."""
 
 

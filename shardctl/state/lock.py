@@ -54,7 +54,13 @@ def take(connection: Connection, node: str) -> None:
     row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
     if row is not None and row[0]:
         return
-    holder = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
+    holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
     # It may have let go in between; then it is told as it was found, and the hint still holds.
-    name, since = (holder[0], holder[1]) if holder else ("somebody", None)
+    name, since = (holding[0], holding[1]) if holding else ("somebody", None)
     raise NodeLocked(node, name, since)
+
+
+def holder(connection: Connection) -> str | None:
+    """Say who holds the node's lock; None: nobody."""
+    row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
+    return None if row is None else str(row[0])

@@ -88,7 +88,7 @@ def pause(scale: Scale) -> list[Row]:
 def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale) -> list[Row]:
     """Time each way by turns to pause these users' aliases."""
     aliases = pooled.aliases[: len(users)]
-    rounds = scale.of(3 if len(aliases) > 100 else 7, 1)  # each costs as many new connections
+    rounds = scale.of(3 if len(aliases) > 100 else 5, 1)  # each costs as many new connections
     numbers = CONSOLES if len(aliases) > 1 else CONSOLES[-1:]
     statement = _LOADS[load]
     busy = _spread(aliases) if statement else []

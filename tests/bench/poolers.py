@@ -95,7 +95,7 @@ def _reloads(
             kind: _reload(pooled, console, users, seen, moved=kind == "all moved")
             for kind, seen in kinds.items()
         }
-        times = alternate(sides, scale.of(5, 1))
+        times = alternate(sides, scale.of(4, 1))
         waits = client.end()
     count = len(pooled.aliases)
     what = f"{count:,} aliases{' in use' if users else ''}"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from shardctl.errors import Interrupted
-from tests.bench import cli, fleet, ids, init, insert, pauses, poolers, verify
+from tests.bench import cli, cloning, fleet, ids, init, insert, moves, pauses, poolers, verify
 from tests.bench.measure import Row, Scale, say
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "verify": verify.many_shards,
     "reload": poolers.reload,
     "pause": pauses.pause,
+    "move": moves.move,
+    "move-many": moves.many,
+    "clone": cloning.clone,
+    "back-and-forth": cloning.back_and_forth,
     "decode-one": cli.one_id,
     "decode-many": cli.many_ids,
 }

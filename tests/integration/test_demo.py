@@ -51,6 +51,14 @@ def assert_nothing_left(place: Path) -> None:
     assert _naming(place) == []
 
 
+def told_of_the_moves(said: str) -> None:
+    """See that shards went to the two waiting nodes, and that nothing was lost by it."""
+    for move in ("shardctl move-shards 2-3 --to c", "shardctl move-shards 6-7 --to d"):
+        assert re.search(rf"{move} +cloned [ab]; clients held for [0-9]+ ms", said)
+    assert re.search(r"[0-9,]+ rows: 0 errors, 0 lost, 0 duplicates", said)
+    assert re.search(r"shardctl verify, prune +all is well, [0-9.]+ MB given back", said)
+
+
 def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
     place: Path, pgbouncer_program: str
 ) -> None:
@@ -65,7 +73,8 @@ def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
     assert re.search(rf"poolers started +1 x PgBouncer {version[0]} ", done.stdout)
     assert f"{8 * ROWS:,} through PgBouncer, an alias a shard" in done.stdout
     assert f"{8 * ROWS:,} distinct, 0 in a wrong shard" in done.stdout
-    assert "all is well: 11 checks of 8 shards on 2 nodes and 1 pooler in " in done.stdout
+    assert "all is well: 11 checks of 8 shards on 4 nodes and 1 pooler in " in done.stdout
+    told_of_the_moves(done.stdout)
     assert re.search(rf"(?m)^ p1 +up +{version[0]} ", done.stdout)
 
     exported = re.search(r"export SHARDCTL_TOPOLOGY=(\S+)", done.stderr)
@@ -107,7 +116,8 @@ def test_without_pgbouncer_the_demo_goes_on_and_says_why(
     assert done.stderr.splitlines()[0].endswith("; going on without it")
     assert "PgBouncer" not in done.stdout
     assert f"{8 * ROWS:,} straight to the nodes" in done.stdout
-    assert "all is well: 11 checks of 8 shards on 2 nodes in " in done.stdout
+    assert "all is well: 11 checks of 8 shards on 4 nodes in " in done.stdout
+    told_of_the_moves(done.stdout)
     assert "pooler" not in done.stdout
     assert_nothing_left(place)
 

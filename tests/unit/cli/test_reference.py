@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardctl.state.journal import MoveState
 from tests import reference
 
 ROOT = Path(__file__).parents[3]
@@ -39,6 +40,24 @@ def test_the_reference_is_what_the_commands_say() -> None:
     assert reference.FILE.read_text(encoding="utf-8") == reference.render(), (
         "docs/reference/commands.md is out of date: run `make docs`"
     )
+
+
+def test_the_reference_of_moves_is_what_steps_and_states_say() -> None:
+    assert reference.MOVES.read_text(encoding="utf-8") == reference.render_moves(), (
+        "docs/reference/moves.md is out of date: run `make docs`"
+    )
+
+
+def test_every_state_of_a_move_is_told_and_drawn() -> None:
+    drawn = {state for a, b, _ in reference.TRANSITIONS for state in (a, b)}
+    assert drawn == set(MoveState) == set(reference.STATES)
+
+
+def test_a_move_past_its_point_of_no_return_is_not_drawn_as_going_back() -> None:
+    back = [(a, b) for a, b, _ in reference.TRANSITIONS if b.undoable and not a.undoable]
+    assert not back
+    onward = [(a, b) for a, b, _ in reference.TRANSITIONS if a.undoable and not b.undoable]
+    assert [b for _, b in onward if b is not MoveState.aborted] == [MoveState.promoting]
 
 
 def test_the_reference_is_the_same_in_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Who may use a shard's schema: the fence of a move."""

@@ -1,0 +1,149 @@
+"""The fence: a moved shard's schema loses its name on the source, for everyone, at one instant.
+
+A rename binds superusers, owners, cached plans and prepared statements alike, and costs less
+than 0.1 ms a schema. What still runs on the old name is waited for afterwards, by its locks.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.access", "fence.sql")
+
+_LOCK_TIMEOUT_MS = 50
+_LIFT_TRIES = 1000
+_POLL = 0.001
+_WRONG_STATE = "SH002"
+_TRANSIENT = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.InternalError_,
+    psycopg.errors.DeadlockDetected,
+)
+"""Open DDL in a schema; a GRANT at the same moment (XX000)."""
+
+
+class FenceRefused(ShardctlError):
+    """A fence that could not be put up in time; it is not there."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(
+            f"node {node}: the moved schemas could not be renamed in time: {reason}",
+            hint="end the DDL or GRANT that holds them, then `shardctl moves resume`",
+        )
+
+
+class NotAtCutover(ShardctlError):
+    """A move whose journal says that it is not before its fence: somebody else went on with it."""
+
+    def __init__(self, node: str, move: str) -> None:
+        super().__init__(
+            f"node {node}: move {move} is not before its fence any more",
+            hint="`shardctl moves show` tells how far it is",
+        )
+
+
+class WritersLeft(ShardctlError):
+    """Transactions that write to moved shards and did not end in time."""
+
+    def __init__(self, node: str, pids: Sequence[int | None]) -> None:
+        named = ", ".join("a prepared transaction" if p is None else str(p) for p in pids)
+        super().__init__(
+            f"node {node}: transactions on the moved shards did not end in time (pids {named})",
+            hint="`shardctl moves resume` tries again; with --terminate it ends them",
+        )
+        self.pids = tuple(pids)
+
+
+def put_up(session: Connection, node: str, move: str, *, revision: int, deadline: float) -> None:
+    """Rename the moved schemas to their retired names, and commit journal state `fenced`.
+
+    `revision` is the journal's at the begin of this attempt: once somebody has called that off,
+    nothing is renamed. `deadline` is on the monotonic clock; DDL that is in the way is tried again
+    until then.
+    When this returns, the commit has returned. Raises FenceRefused, NotAtCutover, and
+    psycopg.OperationalError where the answer was lost: `is_up` then tells.
+    """
+    statement = QUERIES["fence"].format(
+        move=sql.Literal(move),
+        revision=sql.Literal(revision),
+        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+    )
+    while True:
+        try:
+            session.execute(statement)
+        except _TRANSIENT as error:
+            if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
+                raise FenceRefused(node, str(error).splitlines()[0]) from error
+            time.sleep(_POLL)
+        except psycopg.Error as error:
+            if error.sqlstate == _WRONG_STATE:
+                raise NotAtCutover(node, move) from error
+            raise
+        else:
+            return
+
+
+def lift(session: Connection, move: str, *, revision: int | None = None) -> None:
+    """Give the schemas their names back, unless the move is past its point of no return.
+
+    Of the attempt that began at `revision`, or of whichever there is. It cannot be put up any
+    more afterwards, even if it was not yet.
+    """
+    session.execute(lifting(move, after_s=0, revision=revision))
+
+
+def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
+    """Compose the statement that lifts the fence after a sleep, all within the server.
+
+    It is the source's guard: a backend finishes its statement even when its client is gone.
+    """
+    return QUERIES["lift"].format(
+        move=sql.Literal(move),
+        revision=sql.Literal(revision),
+        seconds=sql.Literal(after_s),
+        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        tries=sql.Literal(_LIFT_TRIES),
+    )
+
+
+def is_up(session: Connection, schemas: Sequence[str], retired: Sequence[str]) -> bool | None:
+    """Read from the catalog whether the fence stands; None where neither names are all there."""
+    names = [*schemas, *retired]
+    found = {name for (name,) in session.execute(QUERIES["names"], {"schemas": names})}
+    if found == set(retired):
+        return True
+    return False if found == set(schemas) else None
+
+
+def relations(session: Connection, retired: Sequence[str]) -> list[int]:
+    """List the OIDs of all relations behind the fence."""
+    row = session.execute(QUERIES["relations"], {"schemas": list(retired)}).fetchone()
+    return list(row[0] or ()) if row else []
+
+
+def writers(session: Connection, oids: Sequence[int]) -> list[int | None]:
+    """List who holds or awaits a lock that a write takes; None is a prepared transaction."""
+    return [pid for (pid,) in session.execute(QUERIES["writers"], {"relations": list(oids)})]
+
+
+def drain(session: Connection, node: str, oids: Sequence[int], *, deadline: float) -> None:
+    """Wait until nobody writes behind the fence; begin only after its commit has returned.
+
+    Before that, new statements still resolve the old names. Raises WritersLeft.
+    """
+    while left := writers(session, oids):
+        if time.monotonic() > deadline:
+            raise WritersLeft(node, left)
+        time.sleep(_POLL)

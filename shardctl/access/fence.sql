@@ -1,0 +1,98 @@
+-- name: fence
+-- Take the moved schemas' names away and say so in the journal, in one transaction
+DO $fence$
+DECLARE
+    one record;
+BEGIN
+    -- A rename takes no table's lock, but waits for DDL in the schema that is not committed.
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    -- A standby that does not answer must not hold up the commit: the rename would stand already.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    UPDATE shardctl.move
+    SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
+    WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
+    IF NOT FOUND THEN
+        -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
+        RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
+    END IF;
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+        WHERE m.id = {move}
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+    END LOOP;
+END
+$fence$
+
+-- name: lift
+-- Undo the fence unless the move is past its point of no return; after a sleep, as the guard does.
+-- One that is not up yet is undone, too: the raised revision keeps it from coming afterwards.
+DO $lift$
+DECLARE
+    one    record;
+    before text;
+    tries  integer := 0;
+BEGIN
+    PERFORM pg_catalog.pg_sleep({seconds});
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    LOOP
+        BEGIN
+            -- Whoever comes first, this or `promoting`, has the row; the other finds it changed.
+            -- A fence whose answer was lost may be at work yet: then this waits for it.
+            SELECT m.state INTO before FROM shardctl.move AS m
+            WHERE m.id = {move} AND m.state IN ('reserved', 'undone', 'fenced', 'drained')
+              -- NULL: whichever attempt it is; else the one that began at this revision.
+              AND coalesce(m.revision - CASE m.state WHEN 'fenced' THEN 1 WHEN 'drained' THEN 2
+                                        ELSE 0 END = {revision}, true)
+            FOR UPDATE;
+            IF FOUND THEN
+                UPDATE shardctl.move
+                SET state = 'undone', revision = revision + 1,
+                    changed = pg_catalog.clock_timestamp()
+                WHERE id = {move};
+            END IF;
+            IF before IN ('fenced', 'drained') THEN
+                FOR one IN
+                    SELECT u.schema, u.retired
+                    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+                    WHERE m.id = {move}
+                LOOP
+                    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
+                END LOOP;
+            END IF;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
+            -- DDL in a schema, or a GRANT at the same moment: clients wait for this, so again.
+            tries := tries + 1;
+            IF tries >= {tries} THEN
+                RAISE;
+            END IF;
+            PERFORM pg_catalog.pg_sleep(0.02);
+        END;
+    END LOOP;
+END
+$lift$
+
+-- name: names
+-- Which of these schemas stand there
+SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%(schemas)s)
+
+-- name: relations
+-- All relations in these schemas
+SELECT array_agg(c.oid) FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s)
+
+-- name: writers
+-- Who holds or awaits a lock that a write takes on one of these relations; NULL: a prepared transaction
+SELECT DISTINCT l.pid
+FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation'
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND l.relation = ANY (%(relations)s::oid[])
+  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+  AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()

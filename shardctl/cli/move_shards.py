@@ -1,0 +1,222 @@
+"""`shardctl move-shards`: clone, cut over in a tenth of a second, confirm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli import picture
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from shardctl.moves.plan import MovePlan, Options
+    from shardctl.moves.preflight import Facts
+    from shardctl.moves.preflight_poolers import PoolerFact
+    from shardctl.topology.model import Topology
+
+app = command_app()
+
+_SHOWN = 4
+"""Aliases that the plan names of each pooler."""
+
+
+@app.command()
+def move_shards(
+    ctx: typer.Context,
+    shards: Annotated[
+        str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; all of one node.")
+    ] = None,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that gets them.")],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NODE", help="Instead of SHARDS: with --half or --all."),
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Half of the node's shards, by their sizes.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    max_pause: Annotated[
+        str | None,
+        typer.Option("--max-pause", metavar="TIME", help="The longest that clients may wait."),
+    ] = None,
+    retain: Annotated[
+        str | None,
+        typer.Option("--retain", metavar="TIME", help="How long retired schemas are kept."),
+    ] = None,
+    max_rate: Annotated[
+        str | None, typer.Option("--max-rate", metavar="RATE", help="As pg_basebackup takes it.")
+    ] = None,
+    terminate: Annotated[
+        bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
+    ] = False,
+    duplicate_shared: Annotated[
+        bool,
+        typer.Option("--duplicate-shared", help="Let tables outside shards be cloned, too."),
+    ] = False,
+    ignore_standby: Annotated[
+        bool,
+        typer.Option("--ignore-standby", help="Standbys of the source are not promoted meanwhile."),
+    ] = False,
+) -> None:
+    """Move shards to another node: clone their server, cut over, confirm row for row.
+
+    Clients of the poolers wait about a tenth of a second; none gets an error. What each side
+    does not own any more is kept under retired names until `shardctl prune`. Interrupted or
+    killed at any moment, `shardctl moves resume` goes on or `shardctl moves abort` takes it back.
+    """
+    from shardctl.cli.moves import finish, tell
+    from shardctl.cli.progress import bars
+    from shardctl.moves import preflight, service
+    from shardctl.state import lock
+
+    with always_json(output):
+        topology = load_topology(ctx)
+        options = _options(
+            topology,
+            max_pause,
+            retain,
+            max_rate=max_rate,
+            terminate=terminate,
+            duplicate_shared=duplicate_shared,
+            ignore_standby=ignore_standby,
+        )
+        purpose = lock.purpose(service.COMMAND)
+        chosen = _shards(topology, shards, source, half=half, everything=everything)
+        decided = service.plan(topology, chosen, to, options)
+        facts = preflight.check(topology, decided, purpose=purpose)
+        _show(decided, facts, output)
+    if dry_run:
+        return
+    moved = plural(len(decided.shards), "shard")
+    confirm(f"Move {moved} from {decided.source} to {decided.target}?", yes=yes)
+    with bars() as progress:
+        world = service.start(topology, decided, progress, tell(decided.id), notice=say)
+    finish(topology, world, output)
+
+
+def _options(
+    topology: Topology, max_pause: str | None, retain: str | None, **given: bool | str | None
+) -> Options:
+    from shardctl.errors import UsageError
+    from shardctl.moves.plan import Options
+    from shardctl.topology import fields
+
+    try:
+        pause = fields.positive_duration(max_pause) if max_pause else topology.move.max_pause
+        keep = fields.duration(retain) if retain else topology.move.retain
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return Options(pause.total_seconds(), keep.total_seconds(), **given)  # type: ignore[arg-type]
+
+
+def _shards(
+    topology: Topology, text: str | None, source: str | None, *, half: bool, everything: bool
+) -> list[int]:
+    """Take the shards as they were named: a list, half of a node's, or all of them."""
+    from shardctl.errors import UsageError
+    from shardctl.moves import plan, preflight
+    from shardctl.state import lock
+    from shardctl.topology.model import NodeName
+
+    listed = text is not None and source is None and not half and not everything
+    of_node = text is None and source is not None and half != everything
+    if not listed and not of_node:
+        raise UsageError(
+            "which shards is not clear", hint="give SHARDS, or --from NODE with --half or --all"
+        )
+    if text is not None:
+        return _listed(topology, text)
+    node = topology.nodes.get(NodeName(source or ""))
+    if node is None:
+        raise UsageError(f"{source!r} is no node", hint=f"nodes: {', '.join(topology.nodes)}")
+    if everything:
+        return list(node.shards)
+    if len(node.shards) == 1:
+        raise UsageError(
+            f"node {node.name} has shard {node.shards[0]} alone, of which there is no half",
+            hint="--all moves it",
+        )
+    return list(
+        plan.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
+    )
+
+
+def _listed(topology: Topology, text: str) -> list[int]:
+    """Expand a list of shards, of those that there are; raises UsageError."""
+    from shardctl.errors import UsageError
+    from shardctl.topology import ranges
+    from shardctl.topology.routes import ShardNotFound
+
+    try:
+        found = ranges.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error), hint="write shards such as 2-3,17") from error
+    last = max((one.last for one in found), default=0)
+    if last >= topology.shard_count:
+        raise ShardNotFound(last, topology.shard_count)
+    return [shard for one in found for shard in range(one.first, one.last + 1)]
+
+
+def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
+    from shardctl.topology import ranges
+
+    if output is Report.json:
+        print_json(
+            {
+                "format": 1,
+                "move": decided.id,
+                "source": decided.source,
+                "target": decided.target,
+                "shards": list(decided.shards),
+                "size_bytes": sum(facts.sizes.values()),
+                "copy_bytes": facts.source_bytes,
+                "disk_free_bytes": facts.disk_free_bytes,
+                "predicted_copy_s": facts.predicted_copy_s,
+                "predicted_pause_ms": facts.predicted_pause_ms,
+                "reclaimed_bytes": facts.reclaimed_bytes,
+                "poolers": [
+                    {
+                        "name": one.name,
+                        "paused": list(one.paused),
+                        "aliases": one.aliases,
+                        "clients": one.clients,
+                    }
+                    for one in facts.poolers
+                ],
+                "notes": list(facts.notes),
+            }
+        )
+        return
+    copy = picture.duration(max(1, facts.predicted_copy_s))
+    print_table(
+        ("what", "plan"),
+        [
+            ("move", f"{decided.id}: shards {ranges.of(decided.shards)}"),
+            ("from, to", f"{decided.source} -> {decided.target}"),
+            ("size of these shards", picture.size(sum(facts.sizes.values()))),
+            ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
+            ("free on the target", picture.size(facts.disk_free_bytes)),
+            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
+            ("prune gives back", picture.size(facts.reclaimed_bytes)),
+            *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
+        ],
+    )
+    for note in facts.notes:
+        say(f"note: {note}")
+
+
+def _pooler(fact: PoolerFact) -> str:
+    """Say what the cutover is for a pooler."""
+    named = ", ".join(fact.paused[:_SHOWN])
+    more = len(fact.paused) - _SHOWN
+    return (
+        f"pauses {named}{f' and {more:,} more' if more > 0 else ''} of its "
+        f"{fact.aliases:,} aliases; {plural(fact.clients, 'client')} now"
+    )

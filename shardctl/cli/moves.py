@@ -1,0 +1,221 @@
+"""`shardctl moves`: the journal of moves, how to go on with one, how to call it off."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardctl.cli import picture
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.step import Step
+    from shardctl.moves.world import World
+    from shardctl.topology.model import Topology
+
+app = command_app(help="Show moves, go on with one, or call it off.", no_args_is_help=True)
+
+MoveArgument = Annotated[
+    str | None, typer.Argument(metavar="[MOVE]", help="Its id; the unfinished one by default.")
+]
+ShownArgument = Annotated[
+    str | None, typer.Argument(metavar="[MOVE]", help="Its id; the newest one by default.")
+]
+
+_HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
+_BAR = 30
+
+
+@app.command("list")
+def list_moves(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+    """List all moves, the newest first."""
+    from shardctl.moves import service
+
+    with always_json(output):
+        ledger = service.read(load_topology(ctx))
+    _tell_unread(ledger)
+    if output is Report.json:
+        print_json({"format": 1, "moves": [entry.as_json() for entry in ledger.entries]})
+    elif not ledger.entries:
+        print("there was no move yet")
+    else:
+        print_table(_HEADER, [_row(entry) for entry in ledger.entries])
+
+
+@app.command()
+def show(
+    ctx: typer.Context, move: ShownArgument = None, *, output: ReportOption = Report.table
+) -> None:
+    """Show one move: its steps, and the cutover's sub-steps in milliseconds."""
+    from shardctl.moves import service
+
+    with always_json(output):
+        ledger = service.read(load_topology(ctx))
+        _tell_unread(ledger)
+        entry = ledger.newest() if move is None else ledger.entry(move)
+    if output is Report.json:
+        print_json({"format": 1, **entry.as_json(), **entry.details()})
+        return
+    print_table(_HEADER, [_row(entry)])
+    print_table(
+        ("step", "state", "took", "error"),
+        [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps],
+    )
+    _show_report(entry.move.report or {})
+
+
+@app.command()
+def resume(
+    ctx: typer.Context,
+    move: MoveArgument = None,
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; resume never asks
+) -> None:
+    """Go on with a move, wherever it stopped and whoever began it.
+
+    A move that was called off before its point of no return tries its cutover again; one that is
+    past it is finished.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.moves import service
+
+    topology = load_topology(ctx)
+    entry = _entry(topology, move)
+    service.require_resumable(topology, entry)
+    if dry_run:
+        print_table(_HEADER, [_row(entry)])
+        return
+    with bars() as progress:
+        world = service.resume(topology, entry, progress, tell(entry.move.id), notice=say)
+    finish(topology, world, Report.table)
+
+
+@app.command()
+def abort(
+    ctx: typer.Context,
+    move: MoveArgument = None,
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Call a move off before its point of no return: the source keeps its shards.
+
+    Lifts the fence, serves the clients, deletes the clone that this move made, drops its slot.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.moves import service
+
+    topology = load_topology(ctx)
+    entry = _entry(topology, move)
+    service.require_abortable(topology, entry)
+    if dry_run:
+        print_table(_HEADER, [_row(entry)])
+        return
+    confirm(f"Call off move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
+    with bars() as progress:
+        service.abort(topology, entry, progress, tell(entry.move.id, undoing=True), notice=say)
+    say(f"move {entry.move.id} is aborted; node {entry.move.source} owns its shards as before")
+
+
+def tell(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
+    """Give what says each step as it begins."""
+
+    def one(step: Step) -> None:
+        say(f"move {move}: {'undo ' if undoing else ''}{step.name}: {step.sentence}")
+
+    return one
+
+
+def finish(topology: Topology, world: World, output: Report) -> None:
+    """Say how a move ended, and print its timeline where the output is for people."""
+    from shardctl.moves import service
+
+    entry = service.read(topology).entry(world.plan.id)
+    report = dict(entry.move.report or {})
+    # The journal's ends with the cutover; this process knows what came after.
+    spans = [[name, round(ms, 1)] for name, ms in world.timeline.spans]
+    if output is Report.table:
+        _show_report(report | ({"timeline": spans} if spans else {}))
+    if entry.state == "unconfirmed":
+        say(f"move {entry.move.id} is unconfirmed: {_DOUBTS[entry.move.proof or '']}")
+    else:
+        say(
+            f"move {entry.move.id} is {entry.state}; `shardctl prune` gives the space back when "
+            "its time has come"
+        )
+
+
+_DOUBTS = {
+    "": "nothing was compared",
+    "forked": "rows could not be compared, for the target's snapshot was lost; the target had all "
+    "that the source had committed. `shardctl prune` wants --accept-unconfirmed",
+    "differs": "the copies differ, and `shardctl prune` leaves them; `shardctl moves show` names "
+    "the tables",
+}
+
+
+def _entry(topology: Topology, move: str | None) -> Entry:
+    """Find the move that is meant; a node that cannot be asked is told, for it may know more."""
+    from shardctl.moves import service
+
+    ledger = service.read(topology)
+    _tell_unread(ledger)
+    return ledger.entry(move)
+
+
+def _show_report(report: dict[str, Any]) -> None:
+    """Print the cutover's sub-steps, with bars that show which took how long."""
+    if spans := report.get("timeline"):
+        longest = max(float(ms) for _, ms in spans)
+        palette = picture.palette(sys.stdout.encoding)
+        print_table(
+            ("sub-step", "ms", ""),
+            [
+                (
+                    str(name),
+                    f"{ms:.1f}",
+                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR, palette=palette),
+                )
+                for name, ms in spans
+            ],
+        )
+    if (pause := report.get("pause_ms")) is not None:
+        print(f"clients waited at most {pause:.0f} ms")
+    if report.get("proof") == "compared":
+        print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
+    for table in report.get("differing", ()):
+        print(f"differs: {table}")
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    from shardctl.topology import ranges
+
+    shown = entry.as_json()
+    return (
+        entry.move.id,
+        entry.state,
+        entry.move.source,
+        entry.move.target,
+        ranges.of(entry.move.shards),
+        shown["step"] or "-",
+        entry.move.who,
+        shown["started"],
+        ", ".join(entry.can()) or "-",
+    )
+
+
+def _ms(took: float | None) -> str:
+    return "-" if took is None else f"{took:,.1f} ms"
+
+
+def _tell_unread(ledger: Ledger) -> None:
+    for node, reason in ledger.unread:
+        say(f"shardctl: node {node}: its journal could not be read: {reason}")

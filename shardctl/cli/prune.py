@@ -1,0 +1,96 @@
+"""`shardctl prune`: drop retired schemas that are proved to live elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli import picture
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.moves.ledger import Ledger
+    from shardctl.moves.prune import Retired
+
+app = command_app()
+
+
+@app.command()
+def prune(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait until `retain` has passed.")
+    ] = False,
+    accept_unconfirmed: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unconfirmed", help="Also of moves that could not be compared row for row."
+        ),
+    ] = False,
+) -> None:
+    """Drop the retired schemas of closed moves, after proof that each shard lives elsewhere.
+
+    A schema stays when its move is not closed or was not compared, `retain` has not passed, the
+    nodes' maps do not agree, the owner does not have the shard, or something uses it or depends
+    on it; each is named with its reason.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.moves import prune as pruning
+    from shardctl.moves import service
+    from shardctl.state import lock
+
+    with always_json(output):
+        topology = load_topology(ctx)
+        ledger = service.read(topology)
+        found = pruning.plan(
+            topology,
+            ledger,
+            accept_unconfirmed=accept_unconfirmed,
+            now=now,
+            purpose=lock.purpose(pruning.COMMAND),
+        )
+    _show(found, ledger, output)
+    chosen = [one for one in found if one.why_not is None]
+    if dry_run or not chosen:
+        return
+    confirm(f"Drop {_told(chosen)}?", yes=yes)
+    try:
+        with bars() as progress:
+            pruning.carry_out(topology, chosen, progress)
+    except pruning.PruneUnfinished as error:
+        say(f"{_told(error.dropped)} dropped")
+        raise
+    say(f"done: {_told(chosen)} dropped; the space is free for others")
+
+
+def _told(schemas: Sequence[Retired]) -> str:
+    space = picture.size(sum(one.size_bytes for one in schemas))
+    return f"{plural(len(schemas), 'retired schema')} ({space})"
+
+
+def _show(found: list[Retired], ledger: Ledger, output: Report) -> None:
+    for node, reason in ledger.unread:
+        say(f"shardctl: node {node}: its journal could not be read: {reason}")
+    if output is Report.json:
+        free = sum(one.size_bytes for one in found if one.why_not is None)
+        retired = [one.as_json() for one in found]
+        print_json({"format": 1, "retired": retired, "reclaimed_bytes": free})
+    elif not found:
+        print("nothing to prune: no node has retired schemas")
+    else:
+        print_table(
+            ("node", "schema", "size", "verdict"),
+            [
+                (o.node, o.schema, picture.size(o.size_bytes), o.why_not or "may be dropped")
+                for o in found
+            ],
+        )

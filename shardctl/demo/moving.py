@@ -1,0 +1,107 @@
+"""The talk's story: shards go to new nodes while clients write, and nobody notices."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.demo.failed import DemoFailed
+from shardctl.moves import preflight, prune, service
+from shardctl.moves.plan import Options
+from shardctl.state import lock
+from shardctl.topology import loader, ranges
+from shardctl.traffic.load import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.fanout import Progress
+    from shardctl.topology.model import Topology
+    from shardctl.traffic.report import Report
+    from shardctl.traffic.ways import Aliases
+
+MOVES = (("2-3", "c"), ("6-7", "d"))
+CLIENTS = 8
+RATE = 100.0
+"""Operations a second of each client: load enough to notice, on any laptop."""
+
+_OPERATIONS = 800
+"""How many operations the load does before the first move, and after the last."""
+_SECONDS = 60.0
+_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One move of the story; times in milliseconds, None where it was not measured."""
+
+    shards: str
+    source: str
+    target: str
+    pause_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the moves and the load beside them came to."""
+
+    moves: tuple[Moved, ...]
+    report: Report
+
+
+def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) -> Story:
+    """Move shards under load, and compare every row; raises DemoFailed and what a move raises."""
+    aliases: Aliases = "shard" if topology.poolers else "direct"
+    with Load.start(topology, clients=CLIENTS, aliases=aliases, rate=RATE) as load:
+        _wait(load, _OPERATIONS)
+        moves = []
+        for shards, target in MOVES:
+            moves.append(_move(loader.load(topology.path), shards, target, progress))
+            told(moves[-1])
+        _wait(load, load.ended + _OPERATIONS)
+        report = load.check()
+    wrong = {
+        "errors": report.errors,
+        "lost rows": report.lost,
+        "duplicate rows": report.duplicates,
+        "misplaced rows": report.misplaced,
+        "unserved shards": len(report.unserved),
+    }
+    if any(wrong.values()) or not report.ok:
+        found = ", ".join(f"{count} {what}" for what, count in wrong.items() if count)
+        first = "; ".join(f"{f.code}: {f.first}" for f in report.failures)
+        raise DemoFailed(f"the load found {found or 'something'} ({first})")
+    return Story(tuple(moves), report)
+
+
+def give_back(topology: Topology, progress: Progress) -> int:
+    """Prune what the moves retired, and give the bytes; raises DemoFailed."""
+    purpose = lock.purpose(prune.COMMAND)
+    found = prune.plan(
+        topology, service.read(topology), accept_unconfirmed=False, now=True, purpose=purpose
+    )
+    kept = [one for one in found if one.why_not is not None]
+    if kept or not found:
+        why = f"{kept[0].schema}: {kept[0].why_not}" if kept else "there was nothing to prune"
+        raise DemoFailed(f"prune did not drop everything: {why}")
+    prune.carry_out(topology, found, progress)
+    return sum(one.size_bytes for one in found)
+
+
+def _move(topology: Topology, text: str, target: str, progress: Progress) -> Moved:
+    shards = [s for r in ranges.parse(text) for s in range(r.first, r.last + 1)]
+    options = Options(topology.move.max_pause.total_seconds(), 0)
+    decided = service.plan(topology, shards, target, options)
+    preflight.check(topology, decided, purpose=lock.purpose(service.COMMAND))
+    world = service.start(topology, decided, progress, lambda _: None)
+    return Moved(text, decided.source, decided.target, world.timeline.pause_ms)
+
+
+def _wait(load: Load, operations: int) -> None:
+    """Wait until the load has done so many operations; raises DemoFailed."""
+    deadline = time.monotonic() + _SECONDS
+    while load.ended < operations:
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"the load did {load.ended} operations in {_SECONDS:g} s")
+        time.sleep(_POLL)

@@ -1,0 +1,1 @@
+"""Moving shards: plan, steps, cutover, prune."""

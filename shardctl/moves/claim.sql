@@ -1,0 +1,66 @@
+-- name: open_blocks
+-- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
+SELECT count(shardctl.open_block_at(
+    pg_catalog.format('%%I.%%I', u.schema, %(register)s::text)::regclass,
+    coalesce(pg_sequence_last_value(
+        pg_catalog.format('%%I.%%I', u.schema, %(counter)s::text)::regclass), 0) >> %(sequence_bits)s,
+    greatest((ceil(extract(epoch FROM %(not_before)s::timestamptz) * 1000)::bigint - %(epoch_ms)s)
+        / %(tick_ms)s, 0)))
+FROM unnest(%(schemas)s::name[]) AS u (schema)
+
+-- name: wait_for_clock
+-- Wait until this server's clock shows more than the source's did, a whole tick more
+SELECT pg_sleep(greatest(0, extract(epoch FROM %(not_before)s::timestamptz - clock_timestamp())
+                            + (%(tick_ms)s + 1) / 1000.0)::double precision)
+
+-- name: prepared
+-- Prepared transactions that the clone brought along
+SELECT gid FROM pg_prepared_xacts WHERE database = current_database()
+
+-- name: leaving
+-- Live schemas of shards that stay on the source
+SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname = m.schema
+WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
+
+-- name: claim
+-- Moved schemas get their names back, the others lose theirs; own identity, own map: one transaction
+DO $claim$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    -- The source is `promoting`, or this server would still be in recovery. It may have been
+    -- promoted before it had that change: then the source's record is one change ahead.
+    UPDATE shardctl.move
+    SET state = 'claimed', changed = pg_catalog.clock_timestamp(),
+        drained_to = coalesce(drained_to, {lsn}::pg_catalog.pg_lsn),
+        revision = revision + CASE state WHEN 'promoting' THEN 1 ELSE 2 END
+    WHERE id = {move} AND state IN ('drained', 'promoting');
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
+    END IF;
+    FOR one IN SELECT * FROM unnest({leaving}::name[], {left_as}::name[]) AS u (schema, retired)
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+    END LOOP;
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+        WHERE m.id = {move}
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
+    END LOOP;
+    UPDATE shardctl.cluster
+    SET node = {target}, identity = pg_catalog.gen_random_uuid(), map_version = {map_version};
+    UPDATE shardctl.map AS m SET node = {target}
+    FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);
+END
+$claim$
+
+-- name: map_version
+-- The node's row, locked, unless its map is of a later move
+SELECT map_version FROM shardctl.cluster WHERE map_version <= %(version)s FOR UPDATE
+
+-- name: map
+-- What everybody else has to know of the move
+UPDATE shardctl.map SET node = %(target)s WHERE shard = ANY (%(shards)s)

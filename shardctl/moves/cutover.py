@@ -1,0 +1,360 @@
+"""The cutover: the short part of a move in which ownership changes.
+
+The order is the promise. Up to the commit of `promoting` everything can be undone, by this
+process, by the guard in the source, or by another operator: whichever commits first wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from shardctl.access import fence
+from shardctl.errors import ShardctlError, Unfinished
+from shardctl.moves import handover, interrupts
+from shardctl.moves.gates import Gates, PauseFailed
+from shardctl.pgbouncer.guard import Question
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.moves.interrupts import Deferred
+    from shardctl.moves.world import World
+    from shardctl.postgres.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+GUARD_LAG_S = 1.0
+"""How much later than the source's guard those of the poolers fire."""
+_REST_S = 0.3
+"""What has to be left of the budget for what comes after a check."""
+_STRAGGLERS_S = 1.0
+"""What is kept of the budget for ending transactions that go on."""
+_RESTART_S = 20.0
+_RESTART_POLL = 0.1
+PROMOTION_S = 60.0
+"""How long a promotion may take; it cannot be undone, so it is waited for."""
+
+
+class BudgetSpent(ShardctlError):
+    """A cutover that took too long; it was undone, or its guards do that."""
+
+    def __init__(self, before: str, left_s: float) -> None:
+        super().__init__(
+            f"the cutover's budget was nearly spent before `{before}` ({left_s:.2f} s left), "
+            "so it was called off",
+            hint="see what was slow (`shardctl moves show`), then `shardctl moves resume`; "
+            "--max-pause gives it more time",
+        )
+
+
+class NotPromoting(Unfinished):
+    """Somebody or something else decided about the move at the same moment."""
+
+    def __init__(self, move: str, state: str) -> None:
+        super().__init__(
+            f"move {move} is {state}: it was called off before the point of no return",
+            hint="`shardctl moves resume` tries again",
+        )
+
+
+class Budget:
+    """What is left of `--max-pause`, on a clock that nobody sets; it begins when it is made.
+
+    `revision` is the journal's then: what changes it ends this attempt.
+    """
+
+    def __init__(self, seconds: float, revision: int, interrupt: Deferred) -> None:
+        self.began = time.monotonic()
+        self.deadline = self.began + seconds
+        self.revision = revision
+        self._interrupt = interrupt
+
+    def left(self) -> float:
+        """Give the seconds that are left, below 0 when it is spent."""
+        return self.deadline - time.monotonic()
+
+    def require(self, before: str) -> None:
+        """Refuse to go on too late: a process that was stopped and wakes up does nothing more.
+
+        Nor does one that somebody wants to stop. Raises BudgetSpent, Interrupted.
+        """
+        if self.left() < _REST_S:
+            raise BudgetSpent(before, self.left())
+        self._interrupt.require_none(f"interrupted before `{before}`: the cutover was called off")
+
+
+def run(world: World) -> None:
+    """Change the ownership of the move's shards; clients of the poolers wait meanwhile.
+
+    The target streams from the source, both nodes' locks are held, and the journal says
+    `reserved` or `undone`. Raises ShardctlError: before the point of no return with everything
+    undone, after it with exit code 3, and then `handover.complete` finishes it. Ctrl-C is
+    heeded where it can be; raises Interrupted.
+    """
+    plan, timeline = world.plan, world.timeline
+    with (
+        interrupts.deferred(world.notice) as interrupt,
+        Gates(world.topology, world.after, plan, purpose=world.purpose) as gates,
+    ):
+        with timeline.span("open consoles"):
+            gates.open()
+            with world.on(plan.target):  # a login takes longer than all that is asked there
+                world.session(plan.target, "snapshot")
+        with timeline.span("stage files"):
+            gates.stage()
+        question = _question(world)
+        with timeline.span("rehearse guards"):
+            gates.rehearse(question)
+        budget = Budget(plan.options.max_pause_s, _revision(world), interrupt)
+        try:
+            with timeline.span("arm guards"):
+                gates.arm(after_s=plan.options.max_pause_s + GUARD_LAG_S, question=question)
+                _arm_source(world, budget)
+            paused_at = time.monotonic()
+            lsn = _until_drained(world, gates, budget)
+            _point_of_no_return(world, gates, budget, lsn)
+        except BaseException:
+            _undo(world, gates, budget)
+            raise
+        handover.promote(world, lsn, seconds=PROMOTION_S)
+        handover.claim(world, lsn)
+        handover.open_up(world)
+
+        def route() -> None:
+            if budget.left() > 0:
+                gates.route()
+            else:  # the guards have been at work, and may be yet
+                gates.settle()
+            timeline.pause_ms = (time.monotonic() - paused_at) * 1000
+
+        handover.conclude(world, gates, route)
+        interrupt.require_none(
+            f"move {plan.id}: interrupted after its cutover: node {plan.target} serves the shards"
+        )
+
+
+def call_off(world: World) -> None:
+    """Undo a cutover that another process began and did not end; repeatable.
+
+    Where the source turns out to be past the point of no return, all stays as it is; the
+    journal then says `promoting`. Raises what cannot be undone, and for whom.
+    """
+    with (
+        interrupts.deferred(world.notice),
+        Gates(world.topology, world.after, world.plan, purpose=world.purpose) as gates,
+    ):
+        with world.on(world.plan.source):
+            fence.lift(world.session(world.plan.source), world.plan.id)
+        if MoveState(_state(world)).undoable:
+            gates.let_go()
+
+
+def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
+    """Pause, fence, drain, mark, and wait until the target has it all; give the WAL position."""
+    plan, timeline, source = world.plan, world.timeline, world.plan.source
+    budget.require("pause")
+    with timeline.span("pause"):
+        _pause(world, gates, budget)
+    session = world.session(source)
+    budget.require("fence")
+    with timeline.span("fence"), world.on(source):
+        fence.put_up(
+            session, source, plan.id, revision=budget.revision, deadline=budget.deadline - _REST_S
+        )
+    with timeline.span("drain"), world.on(source):
+        oids = fence.relations(session, plan.retired)
+        _drain(world, session, oids, budget)
+    with timeline.span("mark"), world.on(source):
+        session.execute("SET synchronous_commit TO local")
+        if not journal.mark_drained(session, plan.id, revision=budget.revision + 1):
+            raise NotPromoting(plan.id, _state(world))
+        lsn = journal.flushed_to(session)
+    with timeline.span("replay"):
+        handover.wait_for_replay(world, lsn, deadline=budget.deadline - _REST_S)
+    with timeline.span("snapshot"):
+        handover.hold_snapshot(world)
+    return lsn
+
+
+def _pause(world: World, gates: Gates, budget: Budget) -> None:
+    """Hold all aliases; with `--terminate`, transactions that go on are ended."""
+    try:
+        gates.hold(seconds=max(0.1, budget.left() - _REST_S - _STRAGGLERS_S))
+    except PauseFailed as error:
+        if not world.plan.options.terminate:
+            raise
+        with world.on(world.plan.source):
+            for pid in gates.busy(error.waiting):
+                world.session(world.plan.source).execute("SELECT pg_terminate_backend(%s)", [pid])
+        gates.open()
+        gates.hold(seconds=max(0.1, budget.left() - _REST_S))
+
+
+def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budget) -> None:
+    """Wait for those who write straight to the source; with `--terminate`, end them."""
+    source = world.plan.source
+    try:
+        fence.drain(session, source, oids, deadline=budget.deadline - _REST_S - _STRAGGLERS_S)
+    except fence.WritersLeft as error:
+        if not world.plan.options.terminate or None in error.pids:
+            raise
+        for pid in error.pids:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        fence.drain(session, source, oids, deadline=budget.deadline - _REST_S)
+
+
+def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
+    """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
+    source, plan = world.plan.source, world.plan
+    world.require_lock(source)
+    world.require_lock(plan.target)
+    gates.require_held()
+    budget.require("promoting")
+    # Of this attempt, and not of another operator's after it.
+    revision = budget.revision + 2
+    with world.timeline.span("decide"), world.on(source):
+        try:
+            decided = journal.advance(
+                world.session(source),
+                plan.id,
+                [MoveState.drained],
+                MoveState.promoting,
+                revision=revision,
+                drained_to=lsn,
+            )
+        except psycopg.OperationalError:
+            # The answer was lost, and perhaps not the commit, which may even be to come: so it
+            # is called off, and whichever of the two the source has taken first counts.
+            fence.lift(world.session(source), plan.id, revision=budget.revision)
+            decided = _state(world) == MoveState.promoting
+    if not decided:
+        raise NotPromoting(plan.id, _state(world))
+
+
+def _arm_source(world: World, budget: Budget) -> None:
+    """Let the source itself lift the fence when the budget ends, whatever becomes of this process.
+
+    A backend finishes its statement even when its client is gone.
+    """
+    source = world.plan.source
+    with world.on(source):
+        session = world.session(source, "guard")
+        session.execute("SET client_connection_check_interval TO 0")
+        if session.info.server_version >= 170_000:
+            session.execute("SET transaction_timeout TO 0")
+        pid = session.info.backend_pid
+        statement = fence.lifting(world.plan.id, after_s=budget.left(), revision=budget.revision)
+        session.pgconn.send_query(statement.as_string(session).encode())
+        while not _sleeps(world.session(source), pid):
+            budget.require("pause")
+
+
+def _sleeps(session: Connection, pid: int) -> bool:
+    row = session.execute(
+        "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s", [pid]
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def disarm_source(world: World) -> None:
+    """End the source's guard, which has nothing to do any more."""
+    session = world.sessions.pop(f"{world.plan.source}/guard", None)
+    if session is None:
+        return
+    with world.on(world.plan.source):
+        world.session(world.plan.source).execute(
+            "SELECT pg_terminate_backend(%s)", [session.info.backend_pid]
+        )
+    session.close()
+
+
+def _question(world: World) -> Question:
+    """Ask the target whether it has claimed the shards: what a pooler's guard goes by."""
+    target, database = world.target, world.topology.database
+    given = {k: v for k, v in database.options.items() if k != "options"}
+    # Until it is opened up, the clone lets nobody in through a socket of its machine.
+    host = target.host if target.pooler_host.startswith("/") else target.pooler_host
+    dsn = make_conninfo(
+        "",
+        **given,
+        host=host,
+        port=target.port,
+        dbname=database.name,
+        user=database.user,
+    )
+    query = sql.SQL(
+        "SELECT EXISTS (SELECT FROM shardctl.move WHERE id = {} AND state = ANY ({}))"
+    ).format(
+        sql.Literal(world.plan.id),
+        sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
+    )
+    return Question(dsn, query.as_string())
+
+
+def _undo(world: World, gates: Gates, budget: Budget) -> None:
+    """Lift the fence unless the move is past its point of no return, and serve the clients.
+
+    Whatever fails here is left to the guards; it is logged, for the error that led here is
+    the one to tell.
+    """
+    source = world.plan.source
+    try:
+        with world.timeline.span("undo: lift the fence"), world.on(source):
+            _require_own(world, budget)
+            fence.lift(world.session(source), world.plan.id, revision=budget.revision)
+            if not MoveState(_state(world)).undoable:
+                return
+        with world.timeline.span("undo: resume"):
+            gates.let_go()
+        with world.timeline.span("undo: end the source's guard"):
+            disarm_source(world)
+    except ShardctlError as error:
+        logger.warning("move %s: left to the guards: %s", world.plan.id, error.message)
+
+
+def _require_own(world: World, budget: Budget) -> None:
+    """See that the move is ours: without the lock, somebody else may be at work with it.
+
+    A source that has crashed has lost its guard, too. So it is waited for, and its lock taken
+    again. Raises NodeLocked, NodeUnavailable.
+    """
+    source = world.plan.source
+    try:
+        world.require_lock(source)
+    except NodeLost:
+        world.forget(source)
+        world.notice(f"node {source} was lost: waiting for it, to lift its fence")
+        until = max(budget.deadline, time.monotonic() + _RESTART_S)
+        while True:
+            try:
+                world.lock(source)
+            except NodeUnavailable:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_RESTART_POLL)
+            else:
+                return
+
+
+def _revision(world: World) -> int:
+    with world.on(world.plan.source):
+        found = journal.find(world.session(world.plan.source), world.plan.id)
+    if found is None or not found.state.undoable:
+        raise NotPromoting(world.plan.id, found.state if found else "unknown")
+    return found.revision
+
+
+def _state(world: World) -> str:
+    """Read the move's state on the source, over a session that is fresh if the old one broke."""
+    with world.on(world.plan.source):
+        found = journal.find(world.session(world.plan.source), world.plan.id)
+    return found.state.value if found else "unknown"

@@ -1,0 +1,323 @@
+"""The poolers during a cutover: new files staged, guards armed, aliases held and let go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.hosts import files
+from shardctl.hosts.reach import host_of
+from shardctl.pgbouncer import apply, batch, guard, render
+from shardctl.pgbouncer.console import Console, conninfo
+from shardctl.pgbouncer.guard import Guard, Question, Staged
+from shardctl.topology import aliases as names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from shardctl.hosts.host import Host
+    from shardctl.moves.plan import MovePlan
+    from shardctl.pgbouncer.guard import Disarmed
+    from shardctl.topology.model import Pooler, Topology
+
+CONSOLES = 4
+"""Sessions over which each pooler's pauses go."""
+_WIDTH = 16
+_RESUME_S = 30.0
+
+Value = TypeVar("Value")
+
+
+class PauseFailed(ShardctlError):
+    """Aliases whose transactions did not end in time; all aliases are let go again."""
+
+    def __init__(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
+        told = "; ".join(
+            f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
+            for pooler, aliases in waiting.items()
+        )
+        super().__init__(
+            f"transactions did not end in time, so the pause does not hold: {told}",
+            hint="`shardctl moves resume` tries again; with --terminate it ends them, "
+            "and --max-pause gives them more time",
+        )
+        self.waiting = waiting
+
+
+class PauseLost(ShardctlError):
+    """Aliases that were paused and are not any more: a guard or somebody else resumed them."""
+
+    def __init__(self, pooler: str, resumed: tuple[str, ...]) -> None:
+        super().__init__(
+            f"pooler {pooler}: {len(resumed)} aliases are not paused any more ({resumed[0]}, ...)",
+            hint="`shardctl moves resume` tries again",
+        )
+
+
+class RouteFailed(Unfinished):
+    """A pooler that does not offer the moved shards where they are now."""
+
+    def __init__(self, pooler: str, wrong: Sequence[str]) -> None:
+        super().__init__(
+            f"pooler {pooler}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
+            hint="see its log and `shardctl pgbouncer diff`, then `shardctl moves resume`",
+        )
+
+
+class ResumeFailed(Unfinished):
+    """Aliases that a pooler did not resume."""
+
+    def __init__(self, pooler: str, left: Sequence[str]) -> None:
+        super().__init__(
+            f"pooler {pooler}: {len(left)} aliases are still paused ({left[0]}, ...)",
+            hint=f'on its console: RESUME "{left[0]}" and so on; its guard tries, too',
+        )
+
+
+@dataclass(slots=True)
+class Gate:
+    """One pooler during a cutover."""
+
+    pooler: Pooler
+    host: Host
+    aliases: tuple[str, ...]
+    text: str
+    """The file as it is to be after the move."""
+    consoles: list[Console] = field(default_factory=list)
+    watcher: Console | None = None
+    """A session that no PAUSE ever occupies."""
+    guard: Guard | None = None
+
+    @property
+    def staged(self) -> Path:
+        """The new file, beside the old one."""
+        return self.pooler.databases_file.with_name(f"{self.pooler.databases_file.name}.staged")
+
+
+class Gates:
+    """All poolers of a topology during the cutover of one move.
+
+    Use it in a `with`: at its end every session is closed. That a paused alias is resumed is
+    the business of `let_go` and `route`, and of the guards.
+    """
+
+    def __init__(self, before: Topology, after: Topology, plan: MovePlan, *, purpose: str) -> None:
+        self._before = before
+        self._after = after
+        self._plan = plan
+        self._purpose = purpose
+        self.all = [self._gate(pooler) for pooler in before.poolers.values()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for gate in self.all:
+            for console in (*gate.consoles, gate.watcher):
+                if console is not None:
+                    console.close()
+
+    def open(self) -> None:
+        """Log in to every console, several times; raises PoolerUnavailable."""
+
+        def one(gate: Gate) -> None:
+            gate.consoles[:] = [console for console in gate.consoles if not console.closed]
+            wanted = 1 + min(CONSOLES, max(1, len(gate.aliases)))
+            while len(gate.consoles) + 1 < wanted:
+                gate.consoles.append(self._console(gate.pooler))
+            gate.watcher = gate.watcher or self._console(gate.pooler)
+
+        self._each(one)
+
+    def stage(self) -> None:
+        """Put the new file beside the old one on every pooler's host; raises FileRefused."""
+
+        def one(gate: Gate) -> None:
+            user, place = gate.pooler.os_user, gate.pooler.databases_file
+            # One of an earlier attempt would be kept as a copy.
+            files.remove(gate.host, gate.staged, user=user)
+            files.write(gate.host, gate.staged, gate.text, user=user, like=place)
+
+        self._each(one)
+
+    def rehearse(self, question: Question) -> None:
+        """Ask on every pooler's host what its guard would ask; raises GuardRefused."""
+        self._each(
+            lambda gate: guard.rehearse(
+                gate.host,
+                name=self._plan.id,
+                directory=gate.pooler.databases_file.parent,
+                question=question,
+                user=gate.pooler.os_user,
+            )
+        )
+
+    def arm(self, *, after_s: float, question: Question) -> None:
+        """Arm a guard on every pooler's host; raises GuardRefused with none left armed."""
+
+        def one(gate: Gate) -> None:
+            gate.guard = guard.arm(
+                gate.host,
+                name=self._plan.id,
+                directory=gate.pooler.databases_file.parent,
+                console=conninfo(gate.pooler, self._before.database, purpose=self._purpose),
+                aliases=gate.aliases,
+                after_s=after_s,
+                question=question,
+                staged=Staged(gate.staged, gate.pooler.databases_file),
+                user=gate.pooler.os_user,
+            )
+
+        try:
+            self._each(one)
+        except ShardctlError:
+            self.disarm()
+            raise
+
+    def hold(self, *, seconds: float) -> dict[str, float]:
+        """Pause all aliases on all poolers; give when each pooler's last pause held, in ms.
+
+        Raises PauseFailed. The answer to PAUSE is the proof, together with `require_held`
+        after it: when somebody resumes an alias, waiting sessions are answered all the same.
+        """
+        answers = batch.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
+        waiting: dict[str, tuple[str, ...]] = {}
+        for gate, answer in zip(self.all, answers, strict=True):
+            left = (*answer.waiting, *answer.refused)
+            if left:
+                waiting[gate.pooler.name] = left
+        if waiting:
+            raise PauseFailed(waiting)
+        self.require_held()
+        return {
+            g.pooler.name: max(a.seconds.values(), default=0.0) * 1000
+            for g, a in zip(self.all, answers, strict=True)
+        }
+
+    def busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
+        """Give the processes of the source that serve aliases which do not come to rest."""
+        for gate in self.all:
+            wanted = set(waiting.get(gate.pooler.name, ()))
+            if not wanted:
+                continue
+            with self._console(gate.pooler) as console:
+                for server in console.servers():
+                    if server["database"] in wanted and server["state"] == "active":
+                        yield int(server["remote_pid"] or 0)
+
+    def require_held(self) -> None:
+        """See that every alias is still paused; raises PauseLost, PoolerLost."""
+
+        def one(gate: Gate) -> None:
+            offered = self._watcher(gate).databases()
+            gone = tuple(a for a in gate.aliases if a not in offered or not offered[a].paused)
+            if gone:
+                raise PauseLost(gate.pooler.name, gone)
+
+        self._each(one)
+
+    def route(self) -> None:
+        """Let every pooler offer the shards where they are now, and serve its clients again.
+
+        Raises what one pooler does not do, when all others are served.
+        """
+
+        def one(gate: Gate) -> None:
+            console = self._watcher(gate)
+            user = gate.pooler.os_user
+            try:
+                files.replace(gate.host, gate.staged, gate.pooler.databases_file, user=user)
+            except files.FileRefused:
+                # Its guard has fired, and was quicker.
+                if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
+                    raise
+            self._reload_and_resume(gate, console)
+
+        self._each(one)
+
+    def settle(self) -> None:
+        """Do what `route` does, whatever somebody else has done of it; repeatable."""
+
+        def one(gate: Gate) -> None:
+            user = gate.pooler.os_user
+            if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
+                files.write(gate.host, gate.pooler.databases_file, gate.text, user=user)
+            self._reload_and_resume(gate, self._watcher(gate))
+            files.remove(gate.host, gate.staged, user=user)
+
+        self._each(one)
+
+    def let_go(self) -> None:
+        """Resume every alias as it was, and remove what was staged and armed; repeatable.
+
+        A pooler that does not do so keeps its guard, which goes on trying.
+        """
+
+        def one(gate: Gate) -> None:
+            # A PAUSE that still waits is answered by this; its session is of no more use.
+            self._resume(gate, self._watcher(gate))
+            files.remove(gate.host, gate.staged, user=gate.pooler.os_user)
+            self._disarm(gate)
+
+        self._each(one)
+
+    def disarm(self) -> list[Disarmed]:
+        """End all guards, those of an earlier process of this move too; tell what they had done."""
+        return self._each(self._disarm)
+
+    def _disarm(self, gate: Gate) -> Disarmed:
+        parent = gate.pooler.databases_file.parent
+        named = Guard(gate.host, self._plan.id, parent, gate.pooler.os_user)
+        found = guard.disarm(gate.guard or named)
+        gate.guard = None
+        return found
+
+    def _reload_and_resume(self, gate: Gate, console: Console) -> None:
+        console.reload()
+        wrong = apply.differences(render.entries(self._after, gate.pooler), console.databases())
+        self._resume(gate, console)
+        if wrong:
+            raise RouteFailed(gate.pooler.name, wrong)
+
+    def _resume(self, gate: Gate, console: Console) -> None:
+        """Resume over all sessions that are free, and see that nothing stays paused."""
+        free = [one for one in gate.consoles if not one.closed] or [console]
+        (answers,) = batch.resume([(free, gate.aliases)], seconds=_RESUME_S)
+        offered = console.databases()
+        left = [a for a in gate.aliases if a in offered and offered[a].paused]
+        if left or answers.waiting:
+            raise ResumeFailed(gate.pooler.name, left or answers.waiting)
+
+    def _gate(self, pooler: Pooler) -> Gate:
+        """Name the aliases that lead to what moves: those of its shards, and of its node."""
+        held: list[str] = []
+        if "node" in pooler.aliases:
+            held.append(names.of_node(self._before.database.name, self._plan.source))
+        if "shard" in pooler.aliases:
+            held += self._plan.schemas
+        text = render.databases(self._after, pooler, self._plan.map_version + 1)
+        return Gate(pooler, host_of(pooler), tuple(held), text)
+
+    def _watcher(self, gate: Gate) -> Console:
+        if gate.watcher is None or gate.watcher.closed:
+            gate.watcher = self._console(gate.pooler)
+        return gate.watcher
+
+    def _console(self, pooler: Pooler) -> Console:
+        return Console(pooler, self._before.database, purpose=self._purpose)
+
+    def _each(self, work: Callable[[Gate], Value]) -> list[Value]:
+        """Do something on all poolers in parallel; raises what failed when all are done."""
+        outcomes = fanout.run(self.all, work, width=_WIDTH)
+        errors: list[ShardctlError] = []
+        for outcome in outcomes:
+            if isinstance(outcome.error, ShardctlError):
+                errors.append(outcome.error)
+            elif outcome.error is not None:
+                raise outcome.error
+        if errors:
+            raise together(errors)
+        return [outcome.result() for outcome in outcomes]

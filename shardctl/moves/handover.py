@@ -1,0 +1,260 @@
+"""What follows the point of no return: promote, claim, route, tell everybody; all repeatable."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.ids import generator
+from shardctl.ids.layout import Layout
+from shardctl.moves import file, interrupts
+from shardctl.moves.gates import Gates
+from shardctl.postgres import opening, queries, slots, standby
+from shardctl.state import cluster, events, journal
+from shardctl.state.journal import MoveState
+from shardctl.topology import names, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.world import World
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.journal import Move
+    from shardctl.topology.model import Node
+
+QUERIES = queries.load("shardctl.moves", "claim.sql")
+
+_OPEN_S = 10.0
+_PROMOTION_S = 60.0
+
+
+class NotTheClone(Unfinished):
+    """A server in the target's place that knows nothing of the move."""
+
+    def __init__(self, node: str, move: str) -> None:
+        super().__init__(
+            f"node {node}: the server there is no clone of move {move}",
+            hint="check the target's host and port, then `shardctl moves resume`",
+        )
+
+
+class NotDecided(Unfinished):
+    """A move of which nobody that can be asked says that it is past the point of no return."""
+
+    def __init__(self, move: str) -> None:
+        super().__init__(
+            f"move {move}: only its source knows whether it may go on",
+            hint="start the source again, then `shardctl moves resume`",
+        )
+
+
+def wait_for_replay(world: World, lsn: str, *, deadline: float) -> None:
+    """Wait until the target has replayed `lsn`; the deadline is on the monotonic clock."""
+    with world.on(world.plan.target):
+        standby.replayed(world.session(world.plan.target, "lock"), lsn, deadline)
+
+
+def hold_snapshot(world: World) -> None:
+    """Keep what the target has now visible to one session, for the comparison afterwards.
+
+    It survives the promotion and does not see what is written later.
+    """
+    with world.on(world.plan.target):
+        session = world.session(world.plan.target, "snapshot")
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = session.execute("SELECT pg_export_snapshot()").fetchone()
+        world.snapshot = row[0] if row else None
+
+
+def promote(world: World, lsn: str, *, seconds: float) -> None:
+    """Make the target a primary that has all up to `lsn`; raises NotReplayed, NotPromoted."""
+    session = world.session(world.plan.target, "lock")
+    deadline = time.monotonic() + seconds
+    with world.timeline.span("promote"), world.on(world.plan.target):
+        if in_recovery(world):
+            standby.replayed(session, lsn, deadline)
+        standby.promote(session, deadline)
+
+
+def claim(world: World, lsn: str) -> None:
+    """Make the target the owner of the moved shards, in one transaction; repeatable.
+
+    `lsn` is what it has replayed: it may have been promoted before it was told that.
+    """
+    plan, target = world.plan, world.plan.target
+    session = world.session(target, "lock")
+    with world.timeline.span("claim"), world.on(target):
+        move = journal.find(session, plan.id)
+        if move is None:
+            raise NotTheClone(target, plan.id)
+        if move.state not in (MoveState.drained, MoveState.promoting):
+            return
+        for (gid,) in session.execute(QUERIES["prepared"]).fetchall():
+            session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        _open_blocks(world, session, move)
+        # The databases say who owns a shard; the topology may be another operator's.
+        stay = {"source": plan.source, "moved": list(plan.shards)}
+        leaving = [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
+        session.execute(
+            QUERIES["claim"].format(
+                move=sql.Literal(plan.id),
+                lsn=sql.Literal(lsn),
+                leaving=sql.Literal(leaving),
+                left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
+                target=sql.Literal(target),
+                map_version=sql.Literal(plan.map_version + 1),
+            )
+        )
+
+
+def _open_blocks(world: World, session: Connection, move: Move) -> None:
+    """Let all ids from now on lie above those that the source has made."""
+    layout = Layout.of(world.topology.id)
+    if world.topology.id.generator == "classic":
+        # Nothing but the clock keeps those ids apart, so a clock that is behind is waited for.
+        tick = {"not_before": move.drained_at, "tick_ms": layout.tick_ms}
+        session.execute(QUERIES["wait_for_clock"], tick)
+    session.execute(
+        QUERIES["open_blocks"],
+        {
+            "schemas": list(world.plan.retired),
+            "register": generator.REGISTER,
+            "counter": generator.COUNTER,
+            "sequence_bits": layout.sequence_bits,
+            "epoch_ms": layout.epoch_ms,
+            "tick_ms": layout.tick_ms,
+            "not_before": move.drained_at,
+        },
+    )
+
+
+def open_up(world: World) -> None:
+    """Let everybody in whom the source lets in; repeatable."""
+    with world.timeline.span("open"), world.on(world.plan.target):
+        session = world.session(world.plan.target, "lock")
+        opening.open_up(world.clone, session, time.monotonic() + _OPEN_S)
+
+
+def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
+    """Serve the clients, tell the other nodes, the journal and the file, end the guards.
+
+    Repeatable. Raises what could not be done, when the rest is; a pooler that was not routed
+    keeps its guard.
+    """
+    plan = world.plan
+    world.require_lock(plan.target)
+    failed: dict[str, ShardctlError] = {}
+    for name, do in (
+        ("route", route),
+        ("slot", lambda: _drop_slot(world)),
+        ("map", lambda: spread_map(world)),
+        ("file", lambda: _write_file(world)),
+        ("disarm", gates.disarm),
+    ):
+        if name == "disarm" and "route" in failed:
+            continue
+        with world.timeline.span(name):
+            try:
+                do()
+            except ShardctlError as error:
+                failed[name] = error
+    errors = list(failed.values())
+    if errors:
+        raise together(errors)
+    report = {
+        "pause_ms": world.timeline.pause_ms,
+        "timeline": [[name, round(ms, 1)] for name, ms in world.timeline.spans],
+    }
+    for node in (plan.target, plan.source):
+        with world.on(node):
+            journal.advance(
+                world.session(node), plan.id, [MoveState.claimed], MoveState.routed, report=report
+            )
+
+
+def complete(world: World) -> None:
+    """Go on from the point of no return, however far another process came; repeatable.
+
+    Clients of the poolers are served even if the source is not there. Raises NotDecided, and
+    Interrupted when it is done.
+    """
+    plan = world.plan
+    with interrupts.deferred(world.notice) as interrupt:
+        standby.start(world.clone)
+        world.lock(plan.target)
+        world.session(plan.target)
+        move = world.journal()
+        if move is None or move.state.undoable:
+            raise NotDecided(plan.id)
+        if move.state is MoveState.promoting:
+            lsn = move.drained_to or "0/0"
+            promote(world, lsn, seconds=_PROMOTION_S)
+            claim(world, lsn)
+        open_up(world)
+        with Gates(world.topology, world.after, plan, purpose=world.purpose) as gates:
+            conclude(world, gates, gates.settle)
+        interrupt.require_none(f"move {plan.id}: interrupted after its cutover was completed")
+
+
+def spread_map(world: World) -> None:
+    """Write the new owners to every other node that has a map, and the journal to the source.
+
+    A node without shards may not be there. Raises what could not be told, when all others were.
+    """
+    plan = world.plan
+    errors: list[ShardctlError] = []
+    for node in world.topology.nodes.values():
+        if node.name == plan.target:
+            continue
+        try:
+            with world.on(node.name):
+                _tell(world, node)
+        except ShardctlError as error:
+            if node.shards or node.name == plan.source:
+                errors.append(error)
+    if errors:
+        raise together(errors)
+    told = world.journal()
+    if told is not None:
+        with world.on(plan.source):
+            journal.copy(world.session(plan.source), told)
+
+
+def _tell(world: World, node: Node) -> None:
+    """Write the new owners into a node's map, unless that is newer or the node none of ours."""
+    plan, version = world.plan, world.plan.map_version + 1
+    session = world.session(node.name)
+    if not cluster.is_present(session):
+        return
+    row = cluster.read(session)
+    if row is None or (row.cluster, row.node) != (world.topology.cluster, node.name):
+        return
+    with session.transaction():
+        # A process that was stopped for days must not bring back what was true then.
+        if session.execute(QUERIES["map_version"], {"version": version}).fetchone() is None:
+            return
+        session.execute(QUERIES["map"], {"target": plan.target, "shards": list(plan.shards)})
+        cluster.set_map_version(session, version)
+        if row.map_version < version and node.name != plan.source:
+            told = f"move {plan.id}: shards {ranges.of(plan.shards)} are on {plan.target}"
+            events.record(session, "move-shards", told)
+
+
+def _drop_slot(world: World) -> None:
+    """Drop the replication slot at once: a forgotten one fills the source's disk."""
+    with world.on(world.plan.source):
+        slots.drop(world.session(world.plan.source), world.plan.slot)
+
+
+def _write_file(world: World) -> None:
+    if not file.is_written(world.topology, world.plan):
+        file.write(world.topology, world.plan, world.after)
+
+
+def in_recovery(world: World) -> bool:
+    """Tell whether the target is a standby yet."""
+    row = world.session(world.plan.target, "lock").execute("SELECT pg_is_in_recovery()").fetchone()
+    return bool(row and row[0])

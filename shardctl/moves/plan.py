@@ -1,0 +1,252 @@
+"""What a move is to do, decided before it begins; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import ShardctlError, UsageError
+from shardctl.topology import names, ranges
+from shardctl.topology.model import NodeName, ShardId
+from shardctl.topology.routes import ShardNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.state.journal import Move
+    from shardctl.topology.model import Topology
+
+METHOD = "clone"
+
+_INDIFFERENT = ("shards", "migrations", "keys")
+"""What a move does not depend on, or changes itself."""
+
+
+class MoveRefused(ShardctlError):
+    """A move that cannot be, by the topology alone."""
+
+
+class TopologyChanged(ShardctlError):
+    """A topology that is not the one with which the move began."""
+
+    def __init__(self, move: str, what: str, was: str, now: str) -> None:
+        super().__init__(
+            f"move {move} began with {what} {was}, and the topology now says {now}",
+            hint="put that back as it was, then run the command again",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a move is carried out; times in seconds, the rate as pg_basebackup takes it."""
+
+    max_pause_s: float
+    retain_s: float
+    max_rate: str | None = None
+    terminate: bool = False
+    read_only: bool = False
+    duplicate_shared: bool = False
+    ignore_standby: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """Which shards go from where to where, under which names, and what the topology said."""
+
+    id: str
+    source: NodeName
+    target: NodeName
+    shards: tuple[ShardId, ...]
+    schemas: tuple[str, ...]
+    retired: tuple[str, ...]
+    map_version: int
+    """The version of the map before; the claim writes the next one."""
+    digest: str
+    """Of what the topology says of everything that the move depends on."""
+    said: dict[str, str]
+    """That, by its place in the file; told when it differs later."""
+    options: Options
+
+    @property
+    def slot(self) -> str:
+        """The replication slot of this move."""
+        return f"shardctl_{self.id}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what the journal keeps in `plan`, beside its own columns."""
+        return {
+            "map_version": self.map_version,
+            "digest": self.digest,
+            "said": self.said,
+            "options": asdict(self.options),
+        }
+
+    @classmethod
+    def of_journal(cls, move: Move) -> MovePlan:
+        """Read a plan back from the journal."""
+        return cls(
+            id=move.id,
+            source=NodeName(move.source),
+            target=NodeName(move.target),
+            shards=tuple(ShardId(s) for s in move.shards),
+            schemas=move.schemas,
+            retired=move.retired,
+            map_version=move.plan["map_version"],
+            digest=move.plan["digest"],
+            said=dict(move.plan["said"]),
+            options=Options(**move.plan["options"]),
+        )
+
+
+def make(
+    topology: Topology,
+    shards: Sequence[int],
+    target: str,
+    map_version: int,
+    options: Options,
+) -> MovePlan:
+    """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
+    if target not in topology.nodes:
+        raise UsageError(
+            f"{target!r} is no node of the topology", hint=f"its nodes: {', '.join(topology.nodes)}"
+        )
+    chosen = tuple(sorted({ShardId(shard) for shard in shards}))
+    if not chosen:
+        raise UsageError("no shards were named", hint="name some, such as 2-3,17")
+    owners = topology.owners()
+    for shard in chosen:
+        if shard not in owners:
+            raise ShardNotFound(shard, topology.shard_count)
+    sources = {owners[shard] for shard in chosen}
+    to = NodeName(target)
+    if to in sources:
+        there = ranges.of(s for s in chosen if owners[s] == to)
+        raise MoveRefused(f"shards {there} are on node {to} already", hint="name other shards")
+    if len(sources) > 1:
+        parts = "; ".join(
+            f"{node}: {ranges.of(s for s in chosen if owners[s] == node)}"
+            for node in sorted(sources)
+        )
+        raise MoveRefused(
+            f"the shards are on several nodes ({parts})",
+            hint="move those of one node at a time: a move clones one source",
+        )
+    if topology.nodes[to].shards:
+        raise MoveRefused(
+            f"node {to} owns shards {ranges.of(topology.nodes[to].shards)} already",
+            hint="a clone needs a node without shards: add one to the topology",
+        )
+    (source,) = sources
+    move = secrets.token_hex(4)
+    schemas = tuple(topology.schema(shard) for shard in chosen)
+    said = depends_on(topology, source, to)
+    return MovePlan(
+        id=move,
+        source=source,
+        target=to,
+        shards=chosen,
+        schemas=schemas,
+        retired=tuple(names.retired(schema, move) for schema in schemas),
+        map_version=map_version,
+        digest=digest(said),
+        said=said,
+        options=options,
+    )
+
+
+def after(topology: Topology, plan: MovePlan) -> Topology:
+    """Give the topology as it is when the move is done."""
+    source, target = topology.nodes[plan.source], topology.nodes[plan.target]
+    moved = set(plan.shards)
+    nodes = {
+        **topology.nodes,
+        source.name: replace(source, shards=tuple(s for s in source.shards if s not in moved)),
+        target.name: replace(target, shards=tuple(sorted({*target.shards, *moved}))),
+    }
+    return replace(topology, nodes=nodes)
+
+
+def before(topology: Topology, plan: MovePlan) -> Topology:
+    """Give the topology as it was before the move, whether the file says so yet or not."""
+    source, target = topology.nodes[plan.source], topology.nodes[plan.target]
+    moved = set(plan.shards)
+    nodes = {
+        **topology.nodes,
+        source.name: replace(source, shards=tuple(sorted({*source.shards, *moved}))),
+        target.name: replace(target, shards=tuple(s for s in target.shards if s not in moved)),
+    }
+    return replace(topology, nodes=nodes)
+
+
+def leaving(topology: Topology, plan: MovePlan) -> tuple[str, ...]:
+    """Name the live schemas that the clone has and does not own: those of shards that stay.
+
+    `topology` is that of before the move.
+    """
+    moved = set(plan.shards)
+    return tuple(topology.schema(s) for s in topology.nodes[plan.source].shards if s not in moved)
+
+
+def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[str, str]:
+    """Tell what a move depends on, by its place in the file: nodes, database, poolers, ids.
+
+    Which shards they own is left out: the move itself changes that.
+    """
+    parts: dict[str, Any] = {
+        f"nodes.{name}": topology.nodes[name] for name in (source, target) if name in topology.nodes
+    }
+    parts |= {f"poolers.{name}": pooler for name, pooler in topology.poolers.items()}
+    parts |= {"database": topology.database, "id": topology.id}
+    said = {
+        f"{place}.{name}": str(sorted(value.items()) if isinstance(value, dict) else value)
+        for place, part in parts.items()
+        for name, value in asdict(part).items()
+        if name not in _INDIFFERENT
+    }
+    said |= {"cluster": topology.cluster, "shards.count": str(topology.shard_count)}
+    return said | {"shards.schema": str(topology.schema_pattern)}
+
+
+def digest(said: Mapping[str, str]) -> str:
+    """Sum up what `depends_on` tells.
+
+    >>> digest({"a": "1", "b": "2"}) == digest({"b": "2", "a": "1"})
+    True
+    """
+    return hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()
+
+
+def require_same(topology: Topology, plan: MovePlan) -> None:
+    """Refuse to go on with another topology than the move began with; raises TopologyChanged."""
+    now = depends_on(topology, plan.source, plan.target)
+    if digest(now) == plan.digest:
+        return
+    for node in (plan.source, plan.target):
+        if node not in topology.nodes:
+            raise TopologyChanged(plan.id, "node", node, "that there is none")
+    for place in sorted({*plan.said, *now}):
+        was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
+        if was != is_now:
+            raise TopologyChanged(plan.id, place, was, is_now)
+
+
+def half(sizes: Mapping[ShardId, int]) -> list[ShardId]:
+    """Choose about half of the shards, such that both halves weigh about the same.
+
+    The largest first, each to the side that is lighter so far; of one shard alone there is no
+    half.
+
+    >>> half({ShardId(0): 5, ShardId(1): 4, ShardId(2): 3, ShardId(3): 2})
+    [1, 2]
+    """
+    stay = go = (0, 0)  # bytes, then shards, for those that are empty
+    chosen: list[ShardId] = []
+    for shard, size in sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0])):
+        if go < stay:
+            go = (go[0] + size, go[1] + 1)
+            chosen.append(shard)
+        else:
+            stay = (stay[0] + size, stay[1] + 1)
+    return sorted(chosen)

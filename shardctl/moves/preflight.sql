@@ -1,0 +1,241 @@
+-- name: read_only
+-- This session changes nothing, and waits for nobody's lock for long
+SELECT set_config('default_transaction_read_only', 'on', false),
+       set_config('lock_timeout', %(lock_timeout)s, false)
+
+-- name: server
+-- What kind of server this is; its size is null to those who may not know
+SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
+       pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
+       CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE')
+            THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END,
+       array(SELECT spcname::text FROM pg_tablespace
+             WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY 1)
+
+-- name: settings
+-- Parameters in force, by name
+SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
+
+-- name: used
+-- WAL senders but those that try the login at this moment, and replication slots
+SELECT (SELECT count(*) FROM pg_stat_get_wal_senders() AS w
+        LEFT JOIN pg_stat_activity AS a ON a.pid = w.pid
+        WHERE a.application_name IS DISTINCT FROM %(purpose)s),
+       (SELECT count(*) FROM pg_replication_slots)
+
+-- name: rights
+-- What the login role may not do and a move needs, each as people would say it
+WITH own AS (
+    SELECT rolsuper AS super, rolreplication AS replication FROM pg_roles
+    WHERE rolname = current_user
+), schema AS MATERIALIZED (
+    SELECT n.oid, n.nspname, n.nspowner FROM pg_namespace AS n
+    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+), needed (what, there) AS (
+    SELECT 'REPLICATION', super OR replication FROM own
+    UNION ALL SELECT 'pg_monitor', pg_has_role('pg_monitor', 'USAGE')
+    UNION ALL SELECT 'pg_signal_backend', pg_has_role('pg_signal_backend', 'USAGE')
+              WHERE %(terminate)s
+    UNION ALL SELECT 'CREATE on the database',
+                     has_database_privilege(current_database(), 'CREATE')
+    UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
+              FROM unnest(%(functions)s::text[]) AS f (name)
+    UNION ALL SELECT 'SELECT, INSERT and UPDATE on ' || t.name,
+                     has_table_privilege(to_regclass(t.name), 'SELECT')
+                     AND has_table_privilege(to_regclass(t.name), 'INSERT')
+                     AND has_table_privilege(to_regclass(t.name), 'UPDATE')
+              FROM unnest(%(tables)s::text[]) AS t (name) WHERE to_regclass(t.name) IS NOT NULL
+    UNION ALL SELECT 'ownership of schema ' || min(nspname::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM schema WHERE NOT pg_has_role(nspowner, 'USAGE')
+    UNION ALL SELECT 'SELECT on table ' || min(c.oid::regclass::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
+)
+SELECT what FROM needed WHERE NOT there
+
+-- name: live
+-- Which of these schemas stand there
+SELECT n.nspname::text FROM pg_namespace AS n
+JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+
+-- name: schemas
+-- All schemas but the system's
+SELECT nspname::text FROM pg_namespace
+WHERE nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema')
+  AND nspname !~ '^pg_(toast_)?temp_'
+
+-- name: databases
+-- The databases but this one that can be looked into
+SELECT datname::text FROM pg_database
+WHERE datallowconn AND datname <> current_database() ORDER BY 1
+
+-- name: tables
+-- Tables and sequences but the system's, an extension's, shardctl's and those in known schemas
+SELECT n.nspname || '.' || c.relname, count(*) OVER ()
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'S')
+  AND n.nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema', 'shardctl')
+  AND n.nspname !~ '^pg_(toast_)?temp_' AND n.nspname !~ '__retired_[0-9a-f]{8}$'
+  AND NOT EXISTS (SELECT FROM unnest(%(known)s::name[]) AS u (name) WHERE u.name = n.nspname)
+  -- An extension's, or a column's own sequence, which goes with its table.
+  AND NOT EXISTS (SELECT FROM pg_depend AS d
+                  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+                    AND (d.deptype = 'e' OR (c.relkind = 'S' AND d.deptype IN ('a', 'i')
+                                             AND d.refclassid = 'pg_class'::regclass)))
+ORDER BY 1 LIMIT %(shown)s
+
+-- name: prepared
+-- Prepared transactions of the whole server
+SELECT gid, database::text FROM pg_prepared_xacts ORDER BY prepared
+
+-- name: unlogged
+-- Unlogged tables and sequences in these schemas
+SELECT n.nspname || '.' || c.relname, count(*) OVER ()
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'S')
+ORDER BY 1 LIMIT %(shown)s
+
+-- name: large_objects
+-- How many large objects the database has; they belong to no schema
+SELECT count(*) FROM pg_largeobject_metadata
+
+-- name: subscriptions
+-- Subscriptions that run, or that write into these schemas
+SELECT s.subname::text, d.datname::text
+FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid
+WHERE s.subenabled
+   OR EXISTS (SELECT FROM pg_subscription_rel AS r
+              JOIN pg_class AS c ON c.oid = r.srrelid
+              JOIN pg_namespace AS n ON n.oid = c.relnamespace
+              JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+              WHERE r.srsubid = s.oid)
+ORDER BY 1
+
+-- name: publications
+-- Publications that hold tables of these schemas
+SELECT DISTINCT p.pubname::text FROM pg_publication_tables AS p
+JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = p.schemaname ORDER BY 1
+
+-- name: standbys
+-- Physical standbys that stream from here, but for the move's own
+SELECT r.application_name, coalesce(host(r.client_addr), 'a socket')
+FROM pg_stat_replication AS r
+LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
+WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streaming')
+  AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal', %(slot)s, %(purpose)s)
+ORDER BY 1
+
+-- name: slots
+-- Slots whose standbys are away, and logical ones, which no clone gets
+SELECT slot_name::text, slot_type FROM pg_replication_slots
+WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active) ORDER BY 1
+
+-- name: transactions
+-- Transactions of this database that are older, and whether they hold or await locks here
+SELECT a.pid, coalesce(nullif(a.application_name, ''), a.usename::text, ''),
+       extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
+       coalesce(l.writes, false), l.pid IS NOT NULL
+FROM pg_stat_activity AS a
+LEFT JOIN (SELECT pid, bool_or(mode NOT IN ('AccessShareLock', 'RowShareLock')) AS writes
+           FROM pg_locks
+           WHERE locktype = 'relation'
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+             AND relation IN (SELECT c.oid FROM pg_class AS c
+                              JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                              JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname)
+           GROUP BY pid) AS l ON l.pid = a.pid
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+  AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
+  AND a.backend_type NOT IN ('autovacuum worker', 'walsender')
+ORDER BY a.xact_start
+
+-- name: database_collations
+-- Databases whose collation has a version: recorded, and what the system has now (from 15 on)
+SELECT datname::text, datcollversion, pg_database_collation_actual_version(oid)
+FROM pg_database WHERE datcollversion IS NOT NULL AND datallowconn ORDER BY 1
+
+-- name: collations
+-- Other collations that columns and indexes use, and their versions
+SELECT n.nspname || '.' || c.collname, c.collversion, pg_collation_actual_version(c.oid)
+FROM pg_collation AS c JOIN pg_namespace AS n ON n.oid = c.collnamespace
+WHERE c.collversion IS NOT NULL
+  AND c.oid IN (SELECT a.attcollation FROM pg_attribute AS a WHERE a.attrelid >= 16384)
+ORDER BY 1
+
+-- name: crossings
+-- What binds objects of moved, of staying and of other schemas to each other, by OID
+WITH schema AS MATERIALIZED (
+    SELECT n.oid, u.side FROM pg_namespace AS n
+    JOIN (SELECT name, 1 FROM unnest(%(moved)s::name[]) AS m (name)
+          UNION ALL SELECT name, 2 FROM unnest(%(staying)s::name[]) AS s (name)) AS u (name, side)
+      ON u.name = n.nspname
+), placed AS (
+    SELECT 'pg_class'::regclass AS classid, oid AS objid, relnamespace AS namespace FROM pg_class
+    UNION ALL SELECT 'pg_type'::regclass, oid, typnamespace FROM pg_type
+    UNION ALL SELECT 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
+    UNION ALL SELECT 'pg_constraint'::regclass, oid, connamespace FROM pg_constraint
+    UNION ALL SELECT 'pg_operator'::regclass, oid, oprnamespace FROM pg_operator
+    UNION ALL SELECT 'pg_opclass'::regclass, oid, opcnamespace FROM pg_opclass
+    UNION ALL SELECT 'pg_opfamily'::regclass, oid, opfnamespace FROM pg_opfamily
+    UNION ALL SELECT 'pg_collation'::regclass, oid, collnamespace FROM pg_collation
+    UNION ALL SELECT 'pg_conversion'::regclass, oid, connamespace FROM pg_conversion
+    UNION ALL SELECT 'pg_statistic_ext'::regclass, oid, stxnamespace FROM pg_statistic_ext
+    UNION ALL SELECT 'pg_ts_config'::regclass, oid, cfgnamespace FROM pg_ts_config
+    UNION ALL SELECT 'pg_ts_dict'::regclass, oid, dictnamespace FROM pg_ts_dict
+    UNION ALL SELECT 'pg_ts_parser'::regclass, oid, prsnamespace FROM pg_ts_parser
+    UNION ALL SELECT 'pg_ts_template'::regclass, oid, tmplnamespace FROM pg_ts_template
+    UNION ALL SELECT 'pg_amop'::regclass, a.oid, f.opfnamespace
+              FROM pg_amop AS a JOIN pg_opfamily AS f ON f.oid = a.amopfamily
+    UNION ALL SELECT 'pg_amproc'::regclass, a.oid, f.opfnamespace
+              FROM pg_amproc AS a JOIN pg_opfamily AS f ON f.oid = a.amprocfamily
+    UNION ALL SELECT part.classid, part.oid, c.relnamespace
+              FROM (SELECT 'pg_attrdef'::regclass, oid, adrelid FROM pg_attrdef
+                    UNION ALL SELECT 'pg_rewrite'::regclass, oid, ev_class FROM pg_rewrite
+                    UNION ALL SELECT 'pg_trigger'::regclass, oid, tgrelid FROM pg_trigger
+                    UNION ALL SELECT 'pg_policy'::regclass, oid, polrelid FROM pg_policy
+                   ) AS part (classid, oid, relation)
+              JOIN pg_class AS c ON c.oid = part.relation
+), inside AS MATERIALIZED (
+    SELECT p.classid, p.objid, s.side FROM placed AS p JOIN schema AS s ON s.oid = p.namespace
+), crossing AS (
+    SELECT DISTINCT ON (d.classid, d.objid) d.*
+    FROM pg_depend AS d
+    LEFT JOIN inside AS a ON a.classid = d.classid AND a.objid = d.objid
+    LEFT JOIN inside AS b ON b.classid = d.refclassid AND b.objid = d.refobjid
+    WHERE a.side IS DISTINCT FROM b.side
+      AND CASE
+          WHEN b.side IS NOT NULL THEN
+              -- From outside, anything: it writes behind the fence, or keeps prune from dropping.
+              -- But publications follow names, a foreign key's triggers are told by the key
+              -- itself, and a TOAST table is in a schema of its own.
+              d.classid NOT IN ('pg_publication_rel'::regclass)
+              AND NOT (d.classid = 'pg_trigger'::regclass AND d.deptype IN ('i', 'P', 'S'))
+              AND NOT (d.classid = 'pg_class'::regclass
+                       AND d.objid IN (SELECT oid FROM pg_class WHERE relkind = 't'))
+          ELSE
+              -- From inside: children and partitions, sequences that a column elsewhere owns,
+              -- and rows that another table's change changes or deletes.
+              (d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass)
+              OR (d.classid = 'pg_constraint'::regclass AND d.refclassid = 'pg_class'::regclass
+                  AND d.objid IN (SELECT oid FROM pg_constraint
+                                  WHERE contype = 'f' AND (confdeltype IN ('c', 'n', 'd')
+                                                           OR confupdtype IN ('c', 'n', 'd'))))
+          END
+    ORDER BY d.classid, d.objid, d.refobjsubid DESC  -- a column says more than an index
+), told AS (
+    SELECT *, count(*) OVER () AS total FROM crossing LIMIT %(shown)s
+)
+SELECT pg_describe_object(classid, objid, 0), pg_describe_object(refclassid, refobjid, 0), total
+FROM told
+
+-- name: unproven
+-- Retired schemas that moves from this node have left and no comparison has confirmed
+SELECT n.nspname::text
+FROM shardctl.move AS m JOIN pg_catalog.pg_namespace AS n
+     ON right(n.nspname, 18) = '__retired_' || m.id
+WHERE m.source = %(node)s AND m.state <> 'done' ORDER BY 1

@@ -1,0 +1,61 @@
+"""Preflight of the login with which a clone is copied and follows its source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+from shardctl.hosts.host import CommandFailed
+from shardctl.libpq import LIVELINESS
+from shardctl.moves.preflight_refusals import TargetUnfit
+
+if TYPE_CHECKING:
+    from shardctl.hosts.host import Host
+    from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.binaries import Binaries
+    from shardctl.topology.model import Topology
+
+_SECONDS = 30.0
+_ABSENT = 127  # what a command ends with that could not be begun
+
+
+def try_replication(
+    topology: Topology,
+    plan: MovePlan,
+    host: Host,
+    *,
+    programs: Binaries | None,
+    account: str | None,
+    purpose: str,
+) -> str | None:
+    """Log in to the source for replication, from the target's host as its server's user.
+
+    The password comes from that user's passfile there. Gives why it could not be tried, None
+    when it was. Raises TargetUnfit when it failed.
+    """
+    source, database = topology.nodes[plan.source], topology.database
+    given: dict[str, str | int] = LIVELINESS | dict(database.options)
+    given |= {"host": source.host, "port": source.port, "user": database.replication_user}
+    given |= {"replication": "true", "application_name": purpose}
+    conninfo = make_conninfo("", **given)
+    for program in (programs.program("psql") if programs else "psql", "psql"):
+        argv = [program, "-X", "-w", "-q", "-t", "-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
+        try:
+            host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS)
+        except CommandFailed as error:
+            if error.completed.code == _ABSENT:
+                continue
+            said = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
+            raise TargetUnfit(
+                plan.target,
+                "replication_login",
+                f"{database.replication_user} cannot log in from its host to node {plan.source} "
+                f"for replication: {said[0]}",
+                hint="a clone is made so: let the role have REPLICATION, add a line `host "
+                f"replication {database.replication_user} ...` to pg_hba.conf of the source, and "
+                f"its password to ~/.pgpass of {account or 'the server user'} there",
+            ) from error
+        else:
+            return None
+    return "there is no psql"

@@ -1,0 +1,182 @@
+"""Preflight of whoever listens at the target's address already."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.hosts import ports
+from shardctl.moves.preflight_fleet import QUERIES, refused
+from shardctl.moves.preflight_refusals import TargetUnfit, listed
+from shardctl.moves.preflight_schemas import Some, tables
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision.observe import connect_for_maintenance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
+
+_CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A server that runs where the target is to be."""
+
+    in_recovery: bool
+    data_directory: Path | None
+    """None to those who may not know."""
+    shards: tuple[str, ...]
+    """Schemas of shards that live there."""
+    retired: int
+    """How many retired schemas there are."""
+    data: Mapping[str, Some]
+    """Tables beside shards, by database, of those that have any."""
+    closed: Mapping[str, str]
+    """Databases that could not be looked into, and why."""
+    unproven: tuple[str, ...] = ()
+    """Retired schemas of moves from here that no comparison has confirmed."""
+
+
+def look(topology: Topology, node: Node, *, purpose: str) -> Occupant | None:
+    """Look at who is there; None: nobody listens. Raises TargetUnfit, NodeUnavailable."""
+    if not _listens(node):
+        return None
+    try:
+        with connect_for_maintenance(topology, node, purpose) as session:
+            return _ask(topology, node, session, purpose)
+    except NodeUnavailable as error:
+        who = ports.listener(node.port) if ports.is_here(node.host) else None
+        raise TargetUnfit(
+            node.name,
+            "port_taken",
+            f"{who or 'something'} listens at {node.host}:{node.port} and cannot be looked into: "
+            f"{error.reason}",
+            hint=f"let {topology.database.user} log in there, or stop it, or give the node another "
+            "port",
+        ) from error
+    except psycopg.Error as error:
+        raise refused(node, topology.database.user, error) from error
+
+
+def judge(node: Node, there: Occupant, *, same_place: bool | None) -> Iterator[TargetUnfit]:
+    """Find what would be lost; `same_place` False when its data directory is another one."""
+    if same_place is False:
+        yield TargetUnfit(
+            node.name,
+            "other_directory",
+            f"the server at {node.host}:{node.port} runs in {there.data_directory}, and the "
+            f"topology says {node.data_directory}",
+            hint="correct port or data_directory of the node in the topology, or stop that server",
+        )
+    if there.in_recovery:
+        yield TargetUnfit(
+            node.name,
+            "target_standby",
+            "a standby runs there, and a move makes a clone of its own",
+            hint="stop it and remove its data directory, or give the node another address",
+        )
+    if there.shards:
+        yield TargetUnfit(
+            node.name,
+            "target_has_shards",
+            f"shards live there: {listed(there.shards)}",
+            hint="a clone needs a node without shards: add one to the topology",
+        )
+    if there.unproven:
+        yield TargetUnfit(
+            node.name,
+            "target_has_unproven_copies",
+            f"retired schemas of an unconfirmed move are there: {listed(there.unproven)}",
+            hint="a clone would replace them: see that nothing in them is missed, then "
+            "`shardctl prune --accept-unconfirmed`",
+        )
+    for database, some in there.data.items():
+        yield TargetUnfit(
+            node.name,
+            "target_has_data",
+            f"its database {database} has tables, which a clone would replace: {some}",
+            hint="move them away, or drop them; or add another node to the topology",
+        )
+    for database, reason in there.closed.items():
+        yield TargetUnfit(
+            node.name,
+            "database_closed",
+            f"its database {database} cannot be looked into: {reason}",
+            hint="let shardctl log in to it, or drop it: a clone would replace it",
+        )
+
+
+def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> Occupant:
+    data: dict[str, Some] = {}
+    closed: dict[str, str] = {}
+    shards: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
+    retired = 0
+    row = session.execute("SELECT pg_is_in_recovery()").fetchone()
+    settings = session.execute(QUERIES["settings"], {"names": ["data_directory"]}).fetchone()
+    others = [name for (name,) in session.execute(QUERIES["databases"])]
+    for name in (session.info.dbname, *others):
+        try:
+            with connect(
+                node, topology.database, purpose=purpose, dbname=name, autocommit=True
+            ) as inside:
+                if name == topology.database.name:
+                    found = [schema for (schema,) in inside.execute(QUERIES["schemas"])]
+                    shards = tuple(s for s in sorted(found) if _is_shards(topology, s))
+                    retired = sum("__retired_" in schema for schema in found)
+                    if retired and _has_journal(inside):
+                        named = {"node": node.name}
+                        unproven = tuple(s for (s,) in inside.execute(QUERIES["unproven"], named))
+                some = tables(inside, shards if name == topology.database.name else ())
+        except NodeUnavailable as error:
+            closed[name] = error.reason
+        else:
+            if some.total:
+                data[name] = some
+    return Occupant(
+        in_recovery=bool(row and row[0]),
+        data_directory=Path(settings[1]) if settings else None,
+        shards=shards,
+        retired=retired,
+        data=data,
+        closed=closed,
+        unproven=unproven,
+    )
+
+
+def _has_journal(inside: Connection) -> bool:
+    row = inside.execute("SELECT to_regclass('shardctl.move') IS NOT NULL").fetchone()
+    return bool(row and row[0])
+
+
+def _listens(node: Node) -> bool:
+    """Tell whether anybody takes connections there; raises TargetUnfit when nobody can tell."""
+    try:
+        if node.host.startswith("/"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_CONNECT_S)
+                probe.connect(f"{node.host}/.s.PGSQL.{node.port}")
+        else:
+            socket.create_connection((node.host, node.port), timeout=_CONNECT_S).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError as error:
+        raise TargetUnfit(
+            node.name,
+            "unreachable",
+            f"{node.host}:{node.port} cannot be reached: {error.strerror or error}",
+            hint="check the node's host and port in the topology, and the network between",
+        ) from error
+    return True
+
+
+def _is_shards(topology: Topology, schema: str) -> bool:
+    shard = topology.schema_pattern.shard(schema)
+    return shard is not None and shard < topology.shard_count

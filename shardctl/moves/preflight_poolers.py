@@ -1,0 +1,267 @@
+"""Preflight of the poolers: whether each would hold its clients through the cutover."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.reach import host_of
+from shardctl.moves.preflight_refusals import PoolerUnfit, collected, listed
+from shardctl.pgbouncer import apply, faults
+from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
+from shardctl.topology import aliases as names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.hosts.host import Host
+    from shardctl.moves.plan import MovePlan
+    from shardctl.pgbouncer.console import Alias
+    from shardctl.topology.model import Pooler, PoolerName, Topology
+
+MARGIN_S = 5.0
+"""How much longer than the budget clients must be let wait: a guard fires after it, and asks."""
+RETRY_S = 2.0
+"""More `server_login_retry` than this is worth a note."""
+GUARD_NEEDS = ("psql", "setsid", "timeout", "awk")
+"""What a guard needs on the pooler's host and not every host has."""
+
+_SECONDS = 10.0
+_NOT_FOUND = 2  # what getent ends with for a name that nobody knows
+_LACKING = 'for one; do command -v "$one" >/dev/null || echo "$one"; done'
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerFact:
+    """A pooler and what the cutover will be for it."""
+
+    name: PoolerName
+    version: str
+    paused: tuple[str, ...]
+    """The aliases that will be paused."""
+    aliases: int
+    """How many its file has: what RELOAD costs goes by that."""
+    clients: int
+    """Clients that are connected now."""
+
+
+@dataclass(slots=True)
+class Looked:
+    """A pooler as it is; where its console cannot be used, `problems` alone say why."""
+
+    pooler: Pooler
+    problems: list[ShardctlError] = field(default_factory=list)
+    fact: PoolerFact | None = None
+    held: bool = False
+    """Whether the whole pooler is paused."""
+    offered: Mapping[str, Alias] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+    busy: frozenset[int] = frozenset()
+    """Processes of the source that serve a transaction through an alias to be paused."""
+    unresolved: bool = False
+    """Whether its host does not know the target's name."""
+    lacking: tuple[str, ...] = ()
+    """Programs that a guard would miss."""
+    notes: list[str] = field(default_factory=list)
+
+
+def paused(topology: Topology, plan: MovePlan, pooler: Pooler) -> tuple[str, ...]:
+    """Name the aliases that lead to what moves: those of its shards, and of its node."""
+    found: list[str] = []
+    if "node" in pooler.aliases:
+        found.append(names.of_node(topology.database.name, plan.source))
+    if "shard" in pooler.aliases:
+        found += plan.schemas
+    return tuple(found)
+
+
+def size(topology: Topology, pooler: Pooler) -> int:
+    """Count the aliases that a pooler offers."""
+    nodes = len(topology.nodes) if "node" in pooler.aliases else 0
+    return nodes + (topology.shard_count if "shard" in pooler.aliases else 0)
+
+
+def look(topology: Topology, plan: MovePlan, pooler: Pooler, *, purpose: str) -> Looked:
+    """Ask one pooler's console, its host and its file; what goes wrong is in the result."""
+    looked = Looked(pooler)
+    with collected(looked.problems), _named(pooler):
+        host = host_of(pooler)
+        _look_at_host(topology, plan, host, looked)
+        try:
+            seen = apply.observe(topology, pooler, host, purpose=purpose)
+        except PoolerUnavailable as error:
+            looked.problems.append(error)
+            return looked
+        wanted = apply.plan(topology, seen, plan.map_version, force=False)
+        if wanted.action != "none":
+            looked.problems.append(_outdated(pooler, plan, wanted.action))
+    with collected(looked.problems):
+        try:
+            _look_at_console(topology, plan, looked, purpose=purpose)
+        except PoolerLost as error:  # nothing was begun
+            raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
+    return looked
+
+
+def judge(topology: Topology, plan: MovePlan, looked: Looked) -> Iterator[ShardctlError]:
+    """Find what would let clients down during the cutover."""
+    pooler = looked.pooler
+    yield from looked.problems
+    if looked.unresolved:
+        yield PoolerUnfit(
+            pooler.name,
+            "target_unresolved",
+            f"its host does not know the name {topology.nodes[plan.target].pooler_host}, under "
+            f"which it is to reach node {plan.target}",
+            hint="correct pooler_host of the node in the topology, or make the name known there",
+        )
+    if looked.lacking:
+        yield PoolerUnfit(
+            pooler.name,
+            "guard_programs",
+            f"its host lacks {', '.join(looked.lacking)}, which the guard needs",
+            hint="install it there: setsid is in util-linux, psql in postgresql-client, timeout in "
+            "coreutils; awk is mawk or gawk",
+        )
+    if looked.fact is not None:
+        yield from _held(looked, looked.fact.paused)
+        yield from _configured(plan, looked)
+
+
+def notes(plan: MovePlan, looked: Looked) -> Iterator[str]:
+    """Say what the operator should know of the pooler beside refusals."""
+    yield from looked.notes
+    retry = _seconds(looked.config, "server_login_retry")
+    if retry > RETRY_S:
+        yield (
+            f"pooler {looked.pooler.name}: after one login to node {plan.target} that fails, its "
+            f"clients wait {retry:g} s (server_login_retry)"
+        )
+
+
+def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked) -> None:
+    name = topology.nodes[plan.target].pooler_host
+    user = looked.pooler.os_user
+    argv = ["sh", "-c", _LACKING, "sh", *GUARD_NEEDS]
+    looked.lacking = tuple(host.run(argv, user=user, timeout=_SECONDS).stdout.split())
+    if name.startswith("/") or _is_address(name):
+        return
+    try:
+        host.run(["getent", "ahosts", name], user=user, timeout=_SECONDS)
+    except CommandFailed as error:
+        looked.unresolved = error.completed.code == _NOT_FOUND
+        if not looked.unresolved:
+            looked.notes.append(f"pooler {looked.pooler.name}: it was not tried to resolve {name}")
+
+
+def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purpose: str) -> None:
+    pooler = looked.pooler
+    aliases = paused(topology, plan, pooler)
+    wanted = set(aliases)
+    with Console(pooler, topology.database, purpose=purpose) as console:
+        looked.held = console.held()
+        looked.offered = console.databases()
+        looked.config = console.config()
+        looked.busy = frozenset(
+            int(server["remote_pid"] or 0)
+            for server in console.servers()
+            if server["database"] in wanted and server["state"] == "active"
+        )
+        looked.fact = PoolerFact(
+            name=pooler.name,
+            version=console.version(),
+            paused=aliases,
+            aliases=size(topology, pooler),
+            clients=len(console.clients()),
+        )
+
+
+def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
+    """Find aliases that somebody holds already: the cutover would resume them."""
+    name = looked.pooler.name
+    if looked.held:
+        yield PoolerUnfit(
+            name,
+            "paused",
+            "the whole pooler is paused: its clients wait",
+            hint="on its console, if nobody is at work there: RESUME",
+        )
+    there = [looked.offered[alias] for alias in aliases if alias in looked.offered]
+    for code, found, verb in (
+        ("paused", [one.name for one in there if one.paused], "RESUME"),
+        ("disabled", [one.name for one in there if one.disabled], "ENABLE"),
+    ):
+        if found:
+            yield PoolerUnfit(
+                name,
+                code,
+                f"aliases are {code} already: {listed(found)}",
+                hint=f'on its console, if nobody is at work there: {verb} "{found[0]}"',
+            )
+
+
+def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
+    """Find parameters with which a pause is none, or clients do not outlast it."""
+    name, config = looked.pooler.name, looked.config
+    if config.get("so_reuseport", "0") not in ("0", ""):
+        yield PoolerUnfit(
+            name,
+            "so_reuseport",
+            "so_reuseport is on: other processes may share its port, and those would not pause",
+            hint="run one process with so_reuseport = 0, or name each as a pooler with a port of "
+            "its own",
+        )
+    told = any(isinstance(one, faults.PoolingUnfit) for one in looked.problems)
+    if config.get("pool_mode") == "session" and not told:
+        yield PoolerUnfit(
+            name,
+            "session_pooling",
+            "pool_mode is session: a pause would wait until clients disconnect",
+            hint="set pool_mode = transaction",
+        )
+    needed = plan.options.max_pause_s + MARGIN_S
+    for key in ("query_wait_timeout", "client_login_timeout"):
+        seconds = _seconds(config, key)
+        if 0 < seconds < needed:  # 0 is never
+            yield PoolerUnfit(
+                name,
+                key,
+                f"{key} is {seconds:g} s: clients would get errors before a cutover of "
+                f"{plan.options.max_pause_s:g} s and its guard are over",
+                hint=f"set it to {needed:g} or more (0 is never), or give a shorter --max-pause",
+            )
+
+
+def _outdated(pooler: Pooler, plan: MovePlan, action: str) -> PoolerUnfit:
+    what = "is not" if action == "write" else "was not read again since it became"
+    return PoolerUnfit(
+        pooler.name,
+        "file_outdated",
+        f"{pooler.databases_file} {what} what map version {plan.map_version} says",
+        hint="see `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
+    )
+
+
+@contextmanager
+def _named(pooler: Pooler) -> Iterator[None]:
+    """Give errors the pooler's name, where they do not say it."""
+    try:
+        yield
+    except ShardctlError as error:
+        raise faults.named(pooler.name, error) from error
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(config: Mapping[str, str], key: str) -> float:
+    return float(config.get(key) or 0)

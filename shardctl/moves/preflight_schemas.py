@@ -1,0 +1,238 @@
+"""Preflight of what the source holds: things that a fence does not bind, or a clone duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.moves import plan as planning
+from shardctl.moves.preflight_fleet import QUERIES
+from shardctl.moves.preflight_refusals import SHOWN, SourceUnfit, listed
+from shardctl.postgres import catalog
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision.refusals import TableShadowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.errors import ShardctlError
+    from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
+
+_WITH_DATABASE_COLLATIONS = 150_000
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """The first of many names, and how many there are in all."""
+
+    names: tuple[str, ...] = ()
+    total: int = 0
+
+    def __str__(self) -> str:
+        return listed(self.names, self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A collation whose version is recorded; `actual` is what the system has now."""
+
+    name: str
+    recorded: str
+    actual: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the source holds, of the moved schemas and of everything beside shards."""
+
+    prepared: tuple[tuple[str, str], ...]
+    """Names of prepared transactions and their databases."""
+    unlogged: Some
+    large_objects: int
+    subscriptions: tuple[tuple[str, str], ...]
+    """Names and databases."""
+    publications: tuple[str, ...]
+    shadows: tuple[tuple[str, str], ...]
+    crossings: tuple[tuple[str, str], ...]
+    """The first of those that bind across a border: what, and to what."""
+    crossings_total: int
+    tables: Some
+    """Tables and sequences beside the shards."""
+    databases: Mapping[str, Some]
+    """The same of other databases, of those that have any."""
+    closed: Mapping[str, str]
+    """Databases that could not be looked into, and why."""
+    collations: tuple[Version, ...]
+
+
+def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: str) -> Contents:
+    """Ask the source; a fixed number of questions for each of its databases."""
+    node = topology.nodes[plan.source]
+    moved = {"schemas": list(plan.schemas), "shown": SHOWN}
+    crossings = session.execute(
+        QUERIES["crossings"],
+        {
+            "moved": list(plan.schemas),
+            "staying": list(planning.leaving(topology, plan)),
+            "shown": SHOWN,
+        },
+    ).fetchall()
+    databases, closed = other_databases(topology, node, session, purpose=purpose)
+    large_objects = session.execute(QUERIES["large_objects"]).fetchone()
+    return Contents(
+        prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
+        unlogged=_some(session.execute(QUERIES["unlogged"], moved).fetchall()),
+        large_objects=large_objects[0] if large_objects else 0,
+        subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
+        publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
+        shadows=catalog.read_shadows(session, topology, plan.schemas),
+        crossings=tuple((what, to) for what, to, _ in crossings),
+        crossings_total=crossings[0][2] if crossings else 0,
+        tables=tables(session, [topology.schema(shard) for shard in node.shards]),
+        databases=databases,
+        closed=closed,
+        collations=_collations(session),
+    )
+
+
+def tables(session: Connection, known: Sequence[str]) -> Some:
+    """List tables and sequences of a database but those in `known` schemas and retired ones."""
+    return _some(
+        session.execute(QUERIES["tables"], {"known": list(known), "shown": SHOWN}).fetchall()
+    )
+
+
+def other_databases(
+    topology: Topology, node: Node, session: Connection, *, purpose: str
+) -> tuple[dict[str, Some], dict[str, str]]:
+    """Look into a server's databases but the session's own: those with data, those closed to us."""
+    found: dict[str, Some] = {}
+    closed: dict[str, str] = {}
+    for (name,) in session.execute(QUERIES["databases"]).fetchall():
+        try:
+            with connect(
+                node, topology.database, purpose=purpose, dbname=name, autocommit=True
+            ) as other:
+                there = tables(other, [])
+        except NodeUnavailable as error:
+            closed[name] = error.reason
+        else:
+            if there.total:
+                found[name] = there
+    return found, closed
+
+
+def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
+    """Find what would write behind the fence, be lost, or be there twice afterwards."""
+    node = plan.source
+    yield from _unfenced(plan, there)
+    if there.crossings:
+        shown = "; ".join(f"{what} (on {to})" for what, to in there.crossings)
+        more = there.crossings_total - len(there.crossings)
+        yield SourceUnfit(
+            node,
+            "crossing",
+            f"{there.crossings_total} objects are bound across the border of the shards' schemas, "
+            f"by more than names: {shown}" + (f"; and {more} more" if more else ""),
+            hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
+            "binds names, and these would write behind it",
+        )
+    for schema, table in there.shadows:
+        yield TableShadowed(node, schema, table)
+    for one in there.collations:
+        if one.recorded != one.actual:
+            yield SourceUnfit(
+                node,
+                "collation",
+                f"{one.name} was made with version {one.recorded} of its collation, and the system "
+                f"has {one.actual or 'none'}: indexes may be out of order, on the clone too",
+                hint="REINDEX what uses it, then ALTER DATABASE (or COLLATION) ... REFRESH "
+                "COLLATION VERSION",
+            )
+    if not plan.options.duplicate_shared:
+        yield from _shared(node, there)
+    for name, reason in there.closed.items():
+        yield SourceUnfit(
+            node,
+            "database_closed",
+            f"database {name} cannot be looked into: {reason}",
+            hint=f"let {topology.database.user} log in to it, or drop it: a clone would have it",
+        )
+
+
+def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
+    """Say what the operator should know of the contents beside refusals."""
+    if there.publications:
+        yield (
+            f"publications hold tables of moved shards: {listed(there.publications)}; their "
+            f"subscribers have to follow to node {plan.target}"
+        )
+    if plan.options.duplicate_shared:
+        both = "on both nodes afterwards, each with a life of its own (--duplicate-shared): "
+        if there.tables.total:
+            yield f"tables of database {topology.database.name} are {both}{there.tables}"
+        for name, some in there.databases.items():
+            yield f"tables of database {name} are {both}{some}"
+
+
+def _unfenced(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:
+    if there.prepared:
+        shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
+        yield SourceUnfit(
+            plan.source,
+            "prepared_transactions",
+            f"it has prepared transactions: {listed(shown)}",
+            hint="COMMIT PREPARED or ROLLBACK PREPARED them: they could be ended on both nodes",
+        )
+    if there.unlogged.total:
+        yield SourceUnfit(
+            plan.source,
+            "unlogged",
+            f"unlogged tables would arrive empty: {there.unlogged}",
+            hint="ALTER TABLE ... SET LOGGED, or drop them",
+        )
+    if there.large_objects:
+        yield SourceUnfit(
+            plan.source,
+            "large_objects",
+            f"it has {there.large_objects} large objects, which belong to no schema and which no "
+            "fence binds",
+            hint="keep them as bytea in the shards' tables, and lo_unlink them (see vacuumlo)",
+        )
+    if there.subscriptions:
+        shown = [f"{name} in database {database}" for name, database in there.subscriptions]
+        yield SourceUnfit(
+            plan.source,
+            "subscriptions",
+            f"it has subscriptions: {listed(shown)}; those write behind a fence, and a clone would "
+            "take their changes away from it",
+            hint="drop them, or disable those that do not write into moved shards",
+        )
+
+
+def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
+    """Tell of data that would be on both nodes afterwards and go separate ways."""
+    hint = "move it to where it belongs, or drop it; or give --duplicate-shared to have it twice"
+    if there.tables.total:
+        yield SourceUnfit(
+            node, "shared_tables", f"it has tables beside the shards: {there.tables}", hint=hint
+        )
+    if there.databases:
+        shown = [f"{name} ({some})" for name, some in there.databases.items()]
+        yield SourceUnfit(
+            node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
+        )
+
+
+def _collations(session: Connection) -> tuple[Version, ...]:
+    found = session.execute(QUERIES["collations"]).fetchall()
+    if session.info.server_version >= _WITH_DATABASE_COLLATIONS:
+        rows = session.execute(QUERIES["database_collations"]).fetchall()
+        found += [(f"database {name}", recorded, actual) for name, recorded, actual in rows]
+    return tuple(Version(*row) for row in found)
+
+
+def _some(rows: Sequence[tuple[str, int]]) -> Some:
+    return Some(tuple(name for name, _ in rows), rows[0][1] if rows else 0)

@@ -1,0 +1,222 @@
+"""Prune: drop retired schemas, each after it is proved that its shard lives elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.moves import prune_drop, prune_look
+from shardctl.provision.apply import take_lock
+from shardctl.state import journal, lock
+from shardctl.state.journal import MoveState
+from shardctl.topology import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.prune_look import Fleet
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+COMMAND = "prune"
+_WIDTH = 8
+_SHOWN = 3
+
+
+class PruneUnfinished(Unfinished):
+    """Schemas that were to be dropped and are there yet; `dropped` are those that are not."""
+
+    def __init__(self, left: Mapping[Retired, str], dropped: Sequence[Retired]) -> None:
+        told = "; ".join(
+            f"node {one.node}: {one.schema}: {why}" for one, why in list(left.items())[:_SHOWN]
+        )
+        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        super().__init__(
+            f"{len(left)} of {len(left) + len(dropped)} retired schemas are left: {told}{more}",
+            hint="end what is in the way and run `shardctl prune` again: it does only the rest",
+        )
+        self.left = dict(left)
+        self.dropped = tuple(dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """One retired schema on a node; `why_not` is None when it may be dropped."""
+
+    node: NodeName
+    schema: str
+    shard: ShardId | None
+    move: str
+    objects: int
+    """How many locks it takes to drop it."""
+    size_bytes: int
+    """0 where a lock forbade to measure it; then it is in use."""
+    why_not: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "node": self.node,
+            "schema": self.schema,
+            "shard": self.shard,
+            "move": self.move,
+            "size_bytes": self.size_bytes,
+            "refused": self.why_not,
+        }
+
+
+def plan(
+    topology: Topology, ledger: Ledger, *, accept_unconfirmed: bool, now: bool, purpose: str
+) -> list[Retired]:
+    """Look at every retired schema and say whether it may be dropped; changes nothing.
+
+    `now` does not wait for `retain`. Every node that owns shards has to be there: a shard is
+    proved to be elsewhere by its own node only. Raises NodeUnavailable and what
+    `check_identity` raises, or Problems of several.
+    """
+    fleet = prune_look.look(topology, purpose)
+    entries = {entry.move.id: entry for entry in ledger.entries}
+    shards = _shards(topology, entries, fleet)
+    found = []
+    for node, view in fleet.views.items():
+        for schema in view.retired:
+            entry, shard = entries.get(_move(schema)), shards.get(schema)
+            why = _why_not_by_move(
+                entry, accept_unconfirmed=accept_unconfirmed, now=None if now else view.clock
+            ) or _why_not_by_place(fleet, node, schema, shard)
+            objects, _ = view.contents.get(schema, (1, None))
+            size = view.sizes.get(schema, 0)
+            found.append(Retired(node, schema, shard, _move(schema), objects, size, why))
+    return found
+
+
+def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress) -> None:
+    """Drop retired schemas in small transactions, node by node, under the nodes' locks.
+
+    The fleet is looked at again when nobody else can change these nodes any more, and what
+    uses or depends on a schema in the transaction that drops it. Raises NodeLocked and what
+    `plan` raises with nothing done; PruneUnfinished and NodeLost when all else is done.
+    """
+    concerned = {one.node for one in chosen}
+    with ExitStack() as stack:
+        locks: dict[NodeName, Connection] = {}
+        for node in topology.nodes.values():
+            if node.name in concerned:
+                session = take_lock(topology, node, command=COMMAND)
+                locks[node.name] = stack.enter_context(closing(session))
+        fleet = prune_look.look(topology, lock.purpose(COMMAND))
+        left = {
+            one: why
+            for one in chosen
+            if (why := _why_not_by_place(fleet, one.node, one.schema, one.shard)) is not None
+        }
+        outcomes = fanout.run(
+            locks,
+            lambda name: prune_drop.run(
+                locks[name],
+                name,
+                [one for one in chosen if one.node == name and one not in left],
+                progress,
+            ),
+            width=_WIDTH,
+        )
+        errors: list[ShardctlError] = []
+        for outcome in outcomes:
+            if isinstance(outcome.error, ShardctlError):
+                errors.append(outcome.error)
+            else:
+                left |= outcome.result()
+        lost = {outcome.item for outcome in outcomes if outcome.error is not None}
+        dropped = [one for one in chosen if one not in left and one.node not in lost]
+        if not errors:
+            _close(locks, fleet, dropped)
+    if left:
+        errors.append(PruneUnfinished(left, dropped))
+    if errors:
+        raise together(errors)
+
+
+def _move(schema: str) -> str:
+    """Give the move that retired a schema, by its name."""
+    return schema[-8:]
+
+
+def _shards(topology: Topology, entries: Mapping[str, Entry], fleet: Fleet) -> dict[str, ShardId]:
+    """Tell of which shards the retired schemas are, by the names that known moves give."""
+    moves = {_move(schema) for view in fleet.views.values() for schema in view.retired}
+    return {
+        names.retired(topology.schema(shard), move): shard
+        for move in moves & entries.keys()
+        for shard in topology.owners()
+    }
+
+
+def _why_not_by_move(
+    entry: Entry | None, *, accept_unconfirmed: bool, now: datetime | None
+) -> str | None:
+    """Say why the journal forbids to drop what a move retired, or None."""
+    if entry is None:
+        return "no move of this cluster's journal retired it"
+    move = entry.move
+    if entry.state not in ("done", "unconfirmed"):
+        return f"move {move.id} is {entry.state}"
+    if move.proof == "differs":
+        return f"move {move.id} found that it differs from what was moved: compare it by hand"
+    if move.proof != "compared" and not accept_unconfirmed:
+        return f"move {move.id} is unconfirmed: --accept-unconfirmed drops it all the same"
+    until = (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
+    if now is not None and now < until:
+        until = until.astimezone(UTC)
+        return f"it is kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
+    return None
+
+
+def _why_not_by_place(
+    fleet: Fleet, node: NodeName, schema: str, shard: ShardId | None
+) -> str | None:
+    """Say why the fleet forbids to drop a retired schema, or None: its shard lives elsewhere."""
+    view = fleet.views[node]
+    outside = view.contents.get(schema, (0, None))[1]
+    return (
+        _why_not_proved(fleet, node, shard)
+        or (f"{view.users[schema]} uses it" if schema in view.users else None)
+        or (f"{outside} depends on it" if outside is not None else None)
+    )
+
+
+def _why_not_proved(fleet: Fleet, node: NodeName, shard: ShardId | None) -> str | None:
+    """Say what is missing of the proof that a shard lives on another node, or None."""
+    if shard is None:
+        return "it is no shard's of this topology"
+    unasked = sorted(fleet.owning - fleet.views.keys())
+    if unasked:
+        return f"node {unasked[0]} owns shards, as the map says, and is not there"
+    owners = {fleet.views[name].map.get(shard) for name in fleet.owning}
+    owner = owners.pop() if len(owners) == 1 else None
+    if owner is None:
+        return f"the nodes' maps do not agree on who owns shard {shard}"
+    if owner == node:
+        return f"the map says that this node owns shard {shard}"
+    if fleet.topology.schema(shard) not in fleet.views[owner].live:
+        return f"shard {shard} is not live on node {owner}, which owns it"
+    return None
+
+
+def _close(locks: Mapping[NodeName, Connection], fleet: Fleet, dropped: Sequence[Retired]) -> None:
+    """Close unconfirmed moves of which nothing is left: an operator has accepted them."""
+    gone = {(one.node, one.schema) for one in dropped}
+    kept = {
+        _move(schema)
+        for node, view in fleet.views.items()
+        for schema in view.retired
+        if (node, schema) not in gone
+    }
+    for move in {one.move for one in dropped} - kept:
+        for session in locks.values():
+            journal.advance(session, move, [MoveState.unconfirmed], MoveState.done)

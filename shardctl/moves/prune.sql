@@ -1,0 +1,112 @@
+-- name: retired
+-- Retired schemas of this database, and the server's clock
+SELECT array_agg(nspname::text ORDER BY nspname), clock_timestamp()
+FROM pg_catalog.pg_namespace WHERE nspname ~ '__retired_[0-9a-f]{8}$'
+
+-- name: live
+-- Which of these schemas stand here under their own names
+SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%(schemas)s)
+
+-- name: users
+-- Who uses something in these schemas; autovacuum only where it is in the way
+SELECT n.nspname::text, min(CASE
+    WHEN l.pid IS NULL THEN 'a prepared transaction'
+    WHEN a.backend_type = 'autovacuum worker' THEN 'autovacuum'
+    ELSE pg_catalog.format('session %%s (%%s)', l.pid, coalesce(nullif(a.application_name, ''), a.usename))
+    END)
+FROM pg_catalog.pg_locks AS l
+JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation'
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND n.nspname = ANY (%(schemas)s)
+  AND (%(autovacuum)s OR a.backend_type IS DISTINCT FROM 'autovacuum worker')
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+GROUP BY n.nspname
+
+-- name: sizes
+-- Bytes of these schemas, indexes and TOAST included; none for those that a lock forbids to measure
+WITH locked AS MATERIALIZED (
+    -- pg_total_relation_size would wait for whoever holds or wants this lock.
+    SELECT c.relnamespace FROM pg_catalog.pg_locks AS l
+    JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+    WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+)
+SELECT n.nspname::text, sum(pg_total_relation_size(c.oid))::bigint
+FROM pg_catalog.pg_namespace AS n
+JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')
+WHERE n.nspname = ANY (%(schemas)s) AND n.oid NOT IN (SELECT relnamespace FROM locked)
+GROUP BY n.nspname
+
+-- name: contents
+-- How many objects go with each of these schemas, each of which is locked; what outside would go, too
+WITH RECURSIVE inside AS (
+    SELECT n.oid AS schema, d.classid, d.objid
+    FROM pg_catalog.pg_namespace AS n
+    JOIN pg_catalog.pg_depend AS d
+      ON d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = n.oid
+    WHERE n.nspname = ANY (%(schemas)s)
+    UNION
+    SELECT i.schema, d.classid, d.objid
+    FROM inside AS i
+    JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
+    WHERE d.deptype <> 'n'
+), outside AS (
+    -- What only CASCADE would drop, and is not the schema's own.
+    (SELECT i.schema, d.classid, d.objid
+     FROM inside AS i
+     JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
+     WHERE d.deptype = 'n'
+     EXCEPT
+     SELECT schema, classid, objid FROM inside)
+    UNION
+    -- What goes with something inside and stands in another schema: a partition of a table.
+    SELECT i.schema, i.classid, i.objid
+    FROM inside AS i
+    JOIN pg_catalog.pg_depend AS d ON d.classid = i.classid AND d.objid = i.objid
+    WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid <> i.schema
+), told AS (
+    SELECT o.schema, min(CASE
+        WHEN r.oid IS NULL THEN a.type || ' ' || a.identity
+        ELSE 'view ' || r.ev_class::regclass END) AS object
+    FROM outside AS o
+    LEFT JOIN pg_catalog.pg_rewrite AS r
+      ON o.classid = 'pg_catalog.pg_rewrite'::regclass AND r.oid = o.objid
+    CROSS JOIN LATERAL pg_catalog.pg_identify_object(o.classid, o.objid, 0) AS a
+    GROUP BY o.schema
+), counted AS (
+    SELECT schema, count(*) AS objects FROM inside GROUP BY schema
+)
+SELECT n.nspname::text, coalesce(c.objects, 0) + 1, t.object
+FROM pg_catalog.pg_namespace AS n
+LEFT JOIN counted AS c ON c.schema = n.oid
+LEFT JOIN told AS t ON t.schema = n.oid
+WHERE n.nspname = ANY (%(schemas)s)
+
+-- name: tables
+-- Tables of these schemas that LOCK TABLE takes
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s) AND c.relkind IN ('r', 'p')
+ORDER BY 1, 2
+
+-- name: leaves
+-- Tables of a schema of which no other is a part, and how many objects go with each
+WITH RECURSIVE leaf AS (
+    SELECT c.oid, c.relname::text AS name
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = c.oid)
+), inside AS (
+    SELECT l.oid AS leaf, 'pg_catalog.pg_class'::regclass::oid AS classid, l.oid AS objid
+    FROM leaf AS l
+    UNION
+    SELECT i.leaf, d.classid, d.objid
+    FROM inside AS i
+    JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
+    WHERE d.deptype <> 'n'
+)
+SELECT l.name, count(*) FROM leaf AS l JOIN inside AS i ON i.leaf = l.oid GROUP BY l.oid, l.name
+ORDER BY l.name

@@ -1,0 +1,190 @@
+"""Drop schemas in small transactions that hold nobody up: the part of prune that changes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from shardctl.checks import room
+from shardctl.libpq import reason_of
+from shardctl.moves.prune_look import QUERIES
+from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.state import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.moves.prune import Retired
+    from shardctl.postgres.connection import Connection
+
+Item = TypeVar("Item")
+
+_COMMAND = "prune"
+_LARGEST_BATCH = 200
+"""Objects that one transaction drops: at its commit all sessions are told of each."""
+_PAUSE_S = 0.02
+"""Between transactions, so that others' DDL and autovacuum get their turn."""
+_LOCK_TIMEOUT = "50ms"
+"""Whoever wants a lock that prune wants, too, waits behind it for so long at the most."""
+_PATIENCE_S = 10.0
+"""How long a schema is tried again and again while somebody holds a lock in it."""
+_HELD_UP = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.InternalError_,  # a GRANT at the same moment
+    psycopg.errors.UndefinedTable,  # dropped by somebody else since it was listed
+)
+_NAMED = 20
+
+
+class _Depended(Exception):  # it never leaves this module
+    """Schemas on which something outside depends."""
+
+    def __init__(self, outside: dict[str, str]) -> None:
+        super().__init__(outside)
+        self.outside = outside
+
+
+def run(
+    session: Connection, node: str, chosen: Sequence[Retired], progress: Progress
+) -> dict[Retired, str]:
+    """Drop schemas of the session's node; give those that are left, and why.
+
+    The session holds the node's lock, in autocommit. What holds up one schema does not hold up
+    the others. Raises NodeLost.
+    """
+    progress.expect(node, "pruning", len(chosen))
+    left: dict[Retired, str] = {}
+
+    def drop(some: Sequence[Retired]) -> list[Retired]:
+        waiting, failed = _drop(session, some, most)
+        left.update(failed)
+        progress.advance(node, len(some) - len(waiting) - len(failed))
+        return waiting
+
+    try:
+        most = min(room.of(session), _LARGEST_BATCH)
+        held_up: list[Retired] = []
+        for batch in batches(chosen, most, lambda one: one.objects):
+            held_up += drop(batch)
+        deadline = time.monotonic() + _PATIENCE_S
+        while held_up and time.monotonic() < deadline:
+            held_up = [one for tried in held_up for one in drop([tried])]
+        left |= _reasons(session, held_up)
+    except psycopg.Error as error:
+        raise NodeLost(node, reason_of(error)) from error
+    return left
+
+
+def batches(
+    items: Sequence[Item], most: int, weight: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Part items into lists that weigh at most `most` together, and hold one item at the least.
+
+    >>> list(batches([3, 3, 3, 9, 1], 7, lambda item: item))
+    [[3, 3], [3], [9], [1]]
+    """
+    batch: list[Item] = []
+    weighs = 0
+    for item in items:
+        if batch and weighs + weight(item) > most:
+            yield batch
+            batch, weighs = [], 0
+        batch.append(item)
+        weighs += weight(item)
+    if batch:
+        yield batch
+
+
+def _drop(
+    session: Connection, batch: Sequence[Retired], most: int
+) -> tuple[list[Retired], dict[Retired, str]]:
+    """Drop a batch but for what is held up and what cannot be; give both, and why it cannot."""
+    todo = list(batch)
+    waiting: list[Retired] = []
+    failed: dict[Retired, str] = {}
+    while todo:
+        try:
+            if todo[0].objects > most:  # it is alone in its batch
+                _shrink(session, todo[0].schema, most)
+            _transaction(session, [one.schema for one in todo])
+            todo = []
+        except _Depended as error:
+            found = error.outside
+            failed |= {o: f"{found[o.schema]} depends on it" for o in todo if o.schema in found}
+        except _HELD_UP:
+            busy = _reasons(session, todo, told="")
+            # Where nobody is seen any more, each is tried by itself later.
+            waiting += [one for one in todo if busy[one]] or todo
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
+            if len(todo) == 1:
+                failed[todo[0]] = reason_of(error)
+            waiting += todo  # so that one does not keep the others
+        todo = [one for one in todo if one not in waiting and one not in failed]
+        time.sleep(_PAUSE_S)
+    return [one for one in waiting if one not in failed], failed
+
+
+def _transaction(session: Connection, schemas: Sequence[str]) -> None:
+    """Drop schemas at once; raises _Depended, and what _HELD_UP lists."""
+    with session.transaction():
+        tables = session.execute(QUERIES["tables"], {"schemas": schemas}).fetchall()
+        _lock(session, tables)
+        _require_alone(session, schemas)
+        session.execute(
+            sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(
+                sql.SQL(", ").join(map(sql.Identifier, schemas))
+            )
+        )
+        more = f" and {len(schemas) - _NAMED} more" if len(schemas) > _NAMED else ""
+        events.record(session, _COMMAND, f"dropped {', '.join(schemas[:_NAMED])}{more}")
+
+
+def _shrink(session: Connection, schema: str, most: int) -> None:
+    """Drop tables of a schema that has more objects than one transaction may lock, a few each."""
+    while _require_alone(session, [schema]) > most:
+        leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
+        if not leaves:
+            return
+        for few in batches(leaves, most, lambda leaf: leaf[1]):
+            tables = [sql.Identifier(schema, name) for name, _ in few]
+            with session.transaction():
+                _lock(session, [(schema, name) for name, _ in few])
+                _require_alone(session, [schema])
+                session.execute(sql.SQL("DROP TABLE {} CASCADE").format(sql.SQL(", ").join(tables)))
+            time.sleep(_PAUSE_S)
+
+
+def _lock(session: Connection, tables: Sequence[tuple[str, str]]) -> None:
+    """Take the locks that the drop needs: from now on nothing can come to depend on the tables."""
+    session.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
+    if tables:
+        named = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*t)) for t in tables)
+        session.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(named))
+
+
+def _require_alone(session: Connection, schemas: Sequence[str]) -> int:
+    """See that CASCADE drops nothing but these schemas' own objects; give how many they are.
+
+    Raises _Depended.
+    """
+    contents = session.execute(QUERIES["contents"], {"schemas": schemas}).fetchall()
+    outside = {schema: found for schema, _, found in contents if found is not None}
+    if outside:
+        raise _Depended(outside)
+    return sum(objects for _, objects, _ in contents)
+
+
+def _reasons(
+    session: Connection, waiting: Sequence[Retired], *, told: str = "it was locked all the time"
+) -> dict[Retired, str]:
+    """Say who uses each of these; `told` where nobody is seen at this moment."""
+    named = {"schemas": [one.schema for one in waiting], "autovacuum": True}
+    users = dict(session.execute(QUERIES["users"], named).fetchall())
+    return {one: f"{users[one.schema]} uses it" if one.schema in users else told for one in waiting}

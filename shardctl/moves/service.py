@@ -1,0 +1,153 @@
+"""What operators ask for: plan a move, carry it out, go on with it, call it off."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shardctl.moves import ledger as ledgers
+from shardctl.moves import plan as planning
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import MovePlan
+from shardctl.moves.step import NotAbortable, drive, undo
+from shardctl.moves.steps import reserve
+from shardctl.moves.stopped import stopped
+from shardctl.moves.world import World
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.provision import maps
+from shardctl.state import lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.plan import Options
+    from shardctl.moves.step import Step
+    from shardctl.topology.model import Topology
+
+    Notice = Callable[[str], None]
+
+logger = logging.getLogger(__name__)
+
+COMMAND = "move-shards"
+
+
+def plan(topology: Topology, shards: Sequence[int], target: str, options: Options) -> MovePlan:
+    """Decide what a move does, by the topology and the databases' map; changes nothing.
+
+    Raises what `plan.make` and `maps.version` raise.
+    """
+    # What the topology alone forbids is told before anybody is asked.
+    decided = planning.make(topology, shards, target, 0, options)
+    version = maps.version(topology, purpose=lock.purpose(COMMAND))
+    return replace(decided, map_version=version)
+
+
+def start(
+    topology: Topology,
+    decided: MovePlan,
+    progress: Progress,
+    told: Callable[[Step], None],
+    *,
+    notice: Notice = logger.warning,
+) -> World:
+    """Carry a move out from its first step to its last; gives the world with its timeline.
+
+    `notice` tells the operator something while a step is at work. Raises MapChanged,
+    MoveUnderWay, and MoveStopped with what a step raises once something was begun.
+    """
+    world = World(topology, decided, progress, lock.purpose(COMMAND), notice)
+    with closing(world):
+        world.lock(decided.source)
+        world.session(decided.source)
+        # The operator may have thought about the plan for long.
+        maps.require(topology, decided.map_version, purpose=world.purpose)
+        reserve.require_alone(world)
+        _drive(world, told)
+    return world
+
+
+def resume(
+    topology: Topology,
+    entry: Entry,
+    progress: Progress,
+    told: Callable[[Step], None],
+    *,
+    notice: Notice = logger.warning,
+) -> World:
+    """Go on with a move wherever it stopped.
+
+    Raises what `require_resumable` raises, and MoveStopped with what a step raises.
+    """
+    decided = require_resumable(topology, entry)
+    before = planning.before(topology, decided)
+    world = World(before, decided, progress, lock.purpose(COMMAND), notice)
+    with closing(world):
+        try:
+            world.lock(decided.source)
+            world.session(decided.source)
+        except NodeUnavailable as error:
+            # Its clients can be served all the same, if the target owns the shards already.
+            world.look_for_target()
+            if not world.past_cutover():
+                raise
+            notice(f"going on without node {decided.source}: {error.reason}")
+        _drive(world, told)
+    return world
+
+
+def abort(
+    topology: Topology,
+    entry: Entry,
+    progress: Progress,
+    told: Callable[[Step], None],
+    *,
+    notice: Notice = logger.warning,
+) -> None:
+    """Take a move back.
+
+    Raises what `require_abortable` raises, and MoveStopped with what a step's undoing raises.
+    """
+    decided = require_abortable(topology, entry)
+    before = planning.before(topology, decided)
+    world = World(before, decided, progress, lock.purpose("moves abort"), notice)
+    with closing(world):
+        world.lock(decided.source)
+        world.session(decided.source)
+        with stopped(world, aborting=True):
+            undo(world, METHODS[entry.move.method], told)
+
+
+def require_resumable(topology: Topology, entry: Entry) -> MovePlan:
+    """See that a move can go on, with this topology; raises MoveEnded, TopologyChanged."""
+    entry.require_open()
+    decided = MovePlan.of_journal(entry.move)
+    planning.require_same(topology, decided)
+    return decided
+
+
+def require_abortable(topology: Topology, entry: Entry) -> MovePlan:
+    """See that the source still owns the shards.
+
+    Raises MoveEnded, NotAbortable, TopologyChanged.
+    """
+    entry.require_open()
+    if not entry.move.state.undoable:
+        raise NotAbortable(entry.move.id, entry.move.state.value)
+    decided = MovePlan.of_journal(entry.move)
+    planning.require_same(topology, decided)
+    return decided
+
+
+def read(topology: Topology) -> Ledger:
+    """Read the journal of all moves."""
+    return ledgers.read(topology, purpose=lock.purpose("moves"))
+
+
+def _drive(world: World, told: Callable[[Step], None]) -> None:
+    world.look_for_target()
+    with stopped(world):
+        drive(world, METHODS[planning.METHOD], told)

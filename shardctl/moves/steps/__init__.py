@@ -1,0 +1,1 @@
+"""The steps of a move, one file each."""

@@ -1,0 +1,50 @@
+"""Cutover: ownership changes; see `moves.cutover` for the order within."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.moves import cutover, handover
+from shardctl.moves.step import NotAbortable, Step
+from shardctl.state.journal import MoveState
+
+if TYPE_CHECKING:
+    from shardctl.moves.world import World
+
+
+def probe(world: World) -> bool:
+    """See whether the poolers lead to the target and everybody was told."""
+    move = world.journal()
+    return move is not None and move.state in (
+        MoveState.routed, MoveState.unconfirmed, MoveState.done,
+    )  # fmt: skip
+
+
+def run(world: World) -> None:
+    """Do it, or what an earlier process left of it."""
+    if not world.past_cutover():
+        # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
+        cutover.call_off(world)
+    if world.past_cutover():
+        handover.complete(world)
+    else:
+        cutover.run(world)
+
+
+def undo(world: World) -> None:
+    """Lift the fence and serve the clients from the source.
+
+    Raises NotAbortable where that cannot be any more: nothing of the clone may be undone then.
+    """
+    if (before := world.journal()) is None:
+        return
+    if before.state.undoable:
+        cutover.call_off(world)
+    after = world.journal()
+    if after is None or not after.state.undoable:
+        raise NotAbortable(world.plan.id, after.state.value if after else "unknown")
+
+
+STEP = Step(
+    "cutover", "fences the source, promotes the target, routes the poolers", probe, run, undo
+)

@@ -1,0 +1,67 @@
+"""A move that stopped half-way: what stopped it, and how to go on."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.moves.world import NodeRefused
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.state.journal import MoveState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.world import World
+
+_ABORTING = "`shardctl moves abort` goes on calling it off, `shardctl moves resume` goes on with it"
+_UNDOABLE = "`shardctl moves resume` goes on with it, `shardctl moves abort` calls it off"
+_DECIDED = "`shardctl moves resume` finishes it; it is past the point where it could be called off"
+_UNKNOWN = "`shardctl moves list` tells more when that node is there again"
+
+
+class MoveStopped(Unfinished):
+    """What is left of a move, told behind the error that stopped it; `state` None is unknown."""
+
+    def __init__(
+        self, move: str, state: MoveState | None, error: ShardctlError, *, aborting: bool = False
+    ) -> None:
+        if state is None:
+            hint = _UNKNOWN
+        elif state.undoable:
+            hint = _ABORTING if aborting else _UNDOABLE
+        else:
+            hint = _DECIDED
+        how_far = "its state cannot be read now" if state is None else f"its state is {state.value}"
+        super().__init__(f"move {move} is not finished: {how_far}", hint=hint)
+        self.state = state
+        self.error = error
+        if isinstance(error, Interrupted):
+            self.exit_code = error.exit_code
+
+    def parts(self) -> list[ShardctlError]:
+        """List what stopped it, then itself."""
+        return [*self.error.parts(), self]
+
+
+@contextmanager
+def stopped(world: World, *, aborting: bool = False) -> Iterator[None]:
+    """Let an error that stops a move tell how to go on, if it was begun and has not ended.
+
+    Raises MoveStopped, whose exit code is 3, or 130 after Ctrl-C.
+    """
+    move = world.plan.id
+    try:
+        yield
+    except (KeyboardInterrupt, ShardctlError) as caught:
+        error = caught if isinstance(caught, ShardctlError) else Interrupted("interrupted")
+        try:
+            world.session(world.plan.source)
+            world.look_for_target()
+            found = world.journal()
+        except (NodeUnavailable, NodeLost, NodeRefused):
+            raise MoveStopped(move, None, error, aborting=aborting) from caught
+        if found is None or found.state is MoveState.aborted:
+            raise error from caught  # nothing of it is left
+        raise MoveStopped(move, found.state, error, aborting=aborting) from caught

@@ -1,0 +1,251 @@
+"""The journal of moves: on the source until the point of no return, then on the target too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+from shardctl.state.lock import who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.state", "journal.sql")
+
+
+class MoveState(StrEnum):
+    """How far a move is; the order is that of a move that meets no trouble.
+
+    Up to `drained` it can be undone, by whoever comes first; from `promoting` on it only goes
+    forward. `undone` is a cutover that was called off, and may be tried again.
+    """
+
+    reserved = "reserved"
+    undone = "undone"
+    fenced = "fenced"
+    drained = "drained"
+    promoting = "promoting"
+    claimed = "claimed"
+    routed = "routed"
+    unconfirmed = "unconfirmed"
+    done = "done"
+    aborted = "aborted"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing more will happen to the move."""
+        return self in (MoveState.done, MoveState.aborted)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the move is over, confirmed or not: another may begin."""
+        return self.terminal or self is MoveState.unconfirmed
+
+    @property
+    def claimed_by_target(self) -> bool:
+        """Whether the target owns the shards."""
+        return not self.undoable and self not in (MoveState.promoting, MoveState.aborted)
+
+    @property
+    def undoable(self) -> bool:
+        """Whether the source still owns the shards, or can have them back."""
+        return self in (
+            MoveState.reserved, MoveState.undone, MoveState.fenced, MoveState.drained,
+        )  # fmt: skip
+
+
+class MoveUnderWay(ShardctlError):
+    """Another move that has not ended; there is one at a time in a cluster."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"node {node}: another move has not ended",
+            hint="`shardctl moves` names it; `shardctl moves resume` or `abort` ends it",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move as a node's journal has it.
+
+    `schemas` and `retired` are in the order of `shards`; `plan` is what was decided before it
+    began; `drained_to` is the WAL position that the target must have replayed.
+    """
+
+    id: str
+    revision: int
+    state: MoveState
+    method: str
+    source: str
+    target: str
+    shards: tuple[int, ...]
+    schemas: tuple[str, ...]
+    retired: tuple[str, ...]
+    plan: dict[str, Any]
+    who: str
+    started: datetime
+    changed: datetime
+    ended: datetime | None
+    drained_at: datetime | None
+    drained_to: str | None
+    proof: str | None
+    report: dict[str, Any] | None
+
+    def __post_init__(self) -> None:
+        """Take what psycopg gives for what it is here."""
+        object.__setattr__(self, "state", MoveState(self.state))
+        for name in ("shards", "schemas", "retired"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step as it last ran; `took_ms` is None while it runs."""
+
+    step: str
+    state: str
+    started: datetime
+    took_ms: float | None
+    error: str | None
+
+
+def open_move(
+    session: Connection,
+    *,
+    move: str,
+    method: str,
+    source: str,
+    target: str,
+    shards: Sequence[int],
+    schemas: Sequence[str],
+    retired: Sequence[str],
+    plan: dict[str, Any],
+) -> None:
+    """Write a new move into a node's journal; raises MoveUnderWay."""
+    try:
+        session.execute(
+            QUERIES["open"],
+            {
+                "id": move,
+                "method": method,
+                "source": source,
+                "target": target,
+                "shards": list(shards),
+                "schemas": list(schemas),
+                "retired": list(retired),
+                "plan": Jsonb(plan),
+                "who": who(),
+            },
+        )
+    except psycopg.errors.UniqueViolation as error:
+        raise MoveUnderWay(source) from error
+
+
+def read(session: Connection) -> list[Move]:
+    """Read all moves of a node's journal, the newest first."""
+    with session.cursor(row_factory=class_row(Move)) as cursor:
+        return cursor.execute(QUERIES["moves"]).fetchall()
+
+
+def find(session: Connection, move: str) -> Move | None:
+    """Read one move; None where the node does not know it."""
+    return next((one for one in read(session) if one.id == move), None)
+
+
+def newest(copies: Iterable[Move]) -> Move | None:
+    """Choose among the copies of one move on several nodes.
+
+    A state that is final wins; otherwise the copy that was changed most often.
+    """
+    return max(copies, key=lambda one: (one.state.terminal, one.revision), default=None)
+
+
+def advance(
+    session: Connection,
+    move: str,
+    expected: Iterable[MoveState],
+    state: MoveState,
+    *,
+    revision: int | None = None,
+    drained_to: str | None = None,
+    proof: str | None = None,
+    report: dict[str, Any] | None = None,
+) -> bool:
+    """Set a move's state where it is one of the expected; tell whether it was.
+
+    With `revision`, only where nobody has changed it since it had that.
+    """
+    cursor = session.execute(
+        QUERIES["set_state"],
+        {
+            "id": move,
+            "expected": [one.value for one in expected],
+            "state": state.value,
+            "revision": revision,
+            "drained_to": drained_to,
+            "proof": proof,
+            "report": Jsonb(report) if report is not None else None,
+        },
+    )
+    return cursor.rowcount == 1
+
+
+def mark_drained(session: Connection, move: str, *, revision: int) -> bool:
+    """Set state `drained` with this server's clock; tell whether the fence is the expected one.
+
+    `revision` is the journal's when that was put up.
+    """
+    return session.execute(QUERIES["drained"], {"id": move, "revision": revision}).rowcount == 1
+
+
+def flushed_to(session: Connection) -> str:
+    """Give the WAL position up to which everything is on the disk.
+
+    Only after a commit of this session has returned does it cover what others had committed
+    with `synchronous_commit = off`.
+    """
+    row = session.execute(QUERIES["flushed"]).fetchone()
+    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
+        raise AssertionError
+    return str(row[0])
+
+
+def copy(session: Connection, move: Move) -> None:
+    """Bring a node's record of a move to a newer copy; an older one changes nothing."""
+    values = {name: getattr(move, name) for name in Move.__dataclass_fields__}
+    values |= {"plan": Jsonb(move.plan), "state": move.state.value}
+    values |= {name: list(getattr(move, name)) for name in ("shards", "schemas", "retired")}
+    values["report"] = Jsonb(move.report) if move.report is not None else None
+    session.execute(QUERIES["copy"], values)
+
+
+def record_step(
+    session: Connection,
+    move: str,
+    step: str,
+    state: str,
+    *,
+    took_ms: float | None = None,
+    error: str | None = None,
+) -> None:
+    """Write down how a step went; it is told to people, and nothing is decided by it."""
+    session.execute(
+        QUERIES["record_step"],
+        {"move": move, "step": step, "state": state, "took_ms": took_ms, "error": error},
+    )
+
+
+def steps(session: Connection, move: str) -> list[StepRecord]:
+    """Read the steps of a move."""
+    with session.cursor(row_factory=class_row(StepRecord)) as cursor:
+        return cursor.execute(QUERIES["steps"], {"move": move}).fetchall()

@@ -1,0 +1,60 @@
+-- name: open
+-- A new move; the unique index of unfinished ones refuses a second
+INSERT INTO shardctl.move (id, state, method, source, target, shards, schemas, retired, plan, who)
+VALUES (%(id)s, 'reserved', %(method)s, %(source)s, %(target)s, %(shards)s, %(schemas)s::name[],
+        %(retired)s::name[], %(plan)s, %(who)s)
+
+-- name: moves
+-- All moves that this node knows of, the newest first
+SELECT id, revision, state, method, source, target, shards, schemas::text[], retired::text[], plan,
+       who, started, changed, ended, drained_at, drained_to::text, proof, report
+FROM shardctl.move ORDER BY started DESC
+
+-- name: set_state
+-- The next state, where the move is in one of the given ones; nobody else's change is undone
+UPDATE shardctl.move
+SET state = %(state)s, revision = revision + 1, changed = clock_timestamp(),
+    ended = CASE WHEN %(state)s IN ('done', 'unconfirmed', 'aborted') THEN clock_timestamp() ELSE ended END,
+    drained_to = coalesce(%(drained_to)s::pg_lsn, drained_to),
+    proof = coalesce(%(proof)s, proof),
+    report = coalesce(%(report)s::jsonb, report)
+WHERE id = %(id)s AND state = ANY (%(expected)s)
+  AND revision = coalesce(%(revision)s::bigint, revision)
+
+-- name: drained
+-- That no write can come any more, and when that was by this server's clock
+UPDATE shardctl.move
+SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
+    drained_at = clock_timestamp()
+WHERE id = %(id)s AND state = 'fenced' AND revision = %(revision)s
+
+-- name: flushed
+-- Up to where the WAL is on the disk; after a commit, that commit is in it
+SELECT pg_current_wal_flush_lsn()::text
+
+-- name: copy
+-- Bring this node's record to what a newer copy of it says
+INSERT INTO shardctl.move (id, revision, state, method, source, target, shards, schemas, retired,
+                           plan, who, started, changed, ended, drained_at, drained_to, proof, report)
+VALUES (%(id)s, %(revision)s, %(state)s, %(method)s, %(source)s, %(target)s, %(shards)s,
+        %(schemas)s::name[], %(retired)s::name[], %(plan)s, %(who)s, %(started)s, %(changed)s,
+        %(ended)s, %(drained_at)s, %(drained_to)s::pg_lsn, %(proof)s, %(report)s)
+ON CONFLICT (id) DO UPDATE
+SET revision = excluded.revision, state = excluded.state, changed = excluded.changed,
+    ended = excluded.ended, drained_at = coalesce(excluded.drained_at, move.drained_at),
+    drained_to = coalesce(excluded.drained_to, move.drained_to), proof = excluded.proof,
+    report = excluded.report
+WHERE move.revision < excluded.revision AND move.state NOT IN ('done', 'aborted')
+
+-- name: record_step
+-- How a step went, the last time it ran
+INSERT INTO shardctl.move_step (move, step, state, took_ms, error)
+VALUES (%(move)s, %(step)s, %(state)s, %(took_ms)s, %(error)s)
+ON CONFLICT (move, step) DO UPDATE
+SET state = excluded.state, took_ms = excluded.took_ms, error = excluded.error,
+    started = CASE WHEN excluded.state = 'running' THEN clock_timestamp() ELSE move_step.started END
+
+-- name: steps
+-- The steps of a move in the order in which they last began
+SELECT step, state, started, took_ms, error FROM shardctl.move_step
+WHERE move = %(move)s ORDER BY started, step

@@ -1,0 +1,248 @@
+"""Moves of much data, and many moves: what they take beside PostgreSQL's own, and leave."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.hosts import accounts
+from shardctl.postgres import binaries
+from shardctl.sandbox import servers
+from tests.bench import fleet as fleets
+from tests.bench import moving
+from tests.bench.measure import Row, alternate, compare, say, seconds
+from tests.fixtures.servers import free_ports
+
+if TYPE_CHECKING:
+    from tests.bench.measure import Scale
+    from tests.bench.moving import Moved, Sandbox
+
+MEGABYTES = 150
+TABLES = ("photos_by_user", "likes")
+
+_FREE = 15 << 30
+"""Bytes of disk without which the full run is not begun: three clones, the source, a copy."""
+_EACH = 4
+"""Shards that a move takes."""
+_SESSIONS = 2
+"""Sessions a node over which `confirm` sums up tables."""
+
+_FILL = """\
+INSERT INTO {schema}.photos_by_user (user_id, image_url)
+SELECT i % 1000, repeat(md5(i::text), 30) FROM generate_series(1, {rows}) AS i
+"""
+_SUMS = """\
+SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0)::text FROM {schema}.{table} AS t
+"""
+
+
+def clone(scale: Scale) -> list[Row]:
+    """Move 4 shards of a node of 2 GB with 12, to a new node each time.
+
+    From the begin of `reserve` to the end of the cutover, by the journal, against
+    pg_basebackup with the same options and the start of a standby of what it copied, timed from
+    outside. Both write to the same disk; before each side servers and kernel write out what is
+    dirty. `confirm` against the same sums asked for by psql, in as many sessions, right after:
+    the tables are in memory then for both.
+    """
+    rounds = scale.of(3, 1)
+    rows = scale.of(165_000, 500)
+    moves: list[Moved] = []
+    by_hand: list[float] = []
+    with moving.sandbox(_EACH * rounds, 1, rounds) as fleet:
+        free = shutil.disk_usage(fleet.directory).free
+        if free < scale.of(_FREE, 0):
+            raise RuntimeError(f"{fleet.directory}: only {free >> 30} GB are free")
+        say(f"  filling ({moving.busy()})")
+        _fill(fleet, rows)
+        size = _size(fleet)
+
+        def ours() -> float:
+            fleet.settle()
+            done = len(moves)
+            first, target = done * _EACH, list(fleet.topology().nodes)[1 + done]
+            say(f"  move {done + 1} to {target} ({moving.busy()})")
+            moves.append(fleet.move(f"{first}-{first + _EACH - 1}", "--to", target))
+            by_hand.append(_sum_by_hand(fleet, moves[-1], target, range(first, first + _EACH)))
+            return moves[-1].until_cutover
+
+        def reference() -> float:
+            fleet.settle()
+            return _copy(fleet)
+
+        times = alternate({"ours": ours, "pg_basebackup": reference}, rounds)
+    peak = max(one.peak_kb for one in moves) / 1024
+    steps = ", ".join(
+        f"{name} {seconds(statistics.median(one.steps[name] for one in moves))}"
+        for name in ("clone", "follow", "cutover")
+    )
+    return [
+        compare(
+            f"move from a node of {size / 1e9:.1f} GB: reserve to cutover",
+            times["ours"],
+            times["pg_basebackup"],
+            against="pg_basebackup + start",
+            shown=seconds,
+            target=1.2,
+            note=f"{steps}; {moving.busy()}",
+        ),
+        compare(
+            "  confirm",
+            [one.steps["confirm"] for one in moves],
+            by_hand,
+            against=f"sums in {_SESSIONS} psql a node",
+            shown=seconds,
+            target=1.2,
+        ),
+        moving.limit(
+            "  shardctl's peak memory",
+            peak,
+            f"{peak:.0f} MB",
+            most=MEGABYTES,
+            target=f"< {MEGABYTES} MB",
+        ),
+    ]
+
+
+def back_and_forth(scale: Scale) -> list[Row]:
+    """Move all shards of a node to another and back, ten times, and prune after each move.
+
+    After each move `verify` must name nothing and there must be no slot; in the end, no file
+    beside the data directories, the servers' logs and the pooler's own.
+    """
+    rounds = scale.of(10, 1)
+    took: list[float] = []
+    moves: list[Moved] = []
+    left: list[str] = []
+    with moving.sandbox(8, 2, 1) as fleet:
+        expected = _files(fleet) | {"c", "c.log"}
+        for number in range(2 * rounds):
+            source, target = ("a", "c") if number % 2 == 0 else ("c", "a")
+            say(f"  move {number + 1}: {source} to {target} ({moving.busy()})")
+            moves.append(fleet.move("--from", source, "--all", "--to", target, "--retain", "0s"))
+            took.append(fleet.prune())
+            left += [f"{number + 1}: {what}" for what in _left(fleet)]
+        left += sorted(_files(fleet) - expected)
+    for one in left:
+        say(f"  left: {one}")
+    return [
+        Row(
+            f"all shards to a node and back, {rounds} times: left behind",
+            str(len(left)),
+            "",
+            target="0",
+            met=not left,
+            note=f"a move {seconds(statistics.median(one.took for one in moves))}, "
+            f"pause {statistics.median(one.pause for one in moves) * 1000:.0f} ms, "
+            f"prune {seconds(statistics.median(took))}; {moving.busy()}",
+        )
+    ]
+
+
+def _fill(fleet: Sandbox, rows: int) -> None:
+    """Give every shard so many rows of 1 KB, over two sessions."""
+    topology = fleet.topology()
+    schemas = [topology.schema(shard) for shard in sorted(topology.owners())]
+    commands = [
+        [*_psql(fleet, "a"), *(w for s in part for w in ("-c", _FILL.format(schema=s, rows=rows)))]
+        for part in (schemas[::2], schemas[1::2])
+    ]
+    with fleets.together(commands) as started:
+        fleets.wait_all(started)
+    with fleet.connect("a") as connection:
+        connection.execute("VACUUM (FREEZE, ANALYZE)")
+
+
+def _psql(fleet: Sandbox, name: str) -> list[str | Path]:
+    node, database = fleet.node(name), fleet.topology().database
+    way = ["-h", node.host, "-p", str(node.port), "-U", database.user, "-d", database.name]
+    return [_program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
+
+
+def _program(name: str) -> str:
+    return binaries.find(None, account=accounts.server_account(None)).program(name)
+
+
+def _size(fleet: Sandbox) -> int:
+    with fleet.connect("a") as connection:
+        row = connection.execute("SELECT sum(pg_database_size(oid)) FROM pg_database").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _copy(fleet: Sandbox) -> float:
+    """Time pg_basebackup as a move calls it, and the start of a standby; then remove both."""
+    node = fleet.node("a")
+    directory = fleet.directory / "reference"
+    account = accounts.server_account(None)
+    directory.mkdir(mode=0o700)
+    if account is not None:
+        shutil.chown(directory, account)
+    data = directory / "data"
+    source = f"host={node.host} port={node.port} user=postgres"
+    copying = [_program("pg_basebackup"), "-D", str(data), "-d", source, "--no-password", "-R"]
+    copying += ["--wal-method=stream", "--checkpoint=fast", "--progress", "--no-manifest"]
+    control = [_program("pg_ctl"), "-s", "-w", "-D", str(data)]
+    starting = [*control, "-l", str(directory / "log"), "-t", "300"]
+    starting += ["-o", f"-p {free_ports(1)[0]}", "start"]
+    try:
+        began = time.perf_counter()
+        _as_account(copying, account)
+        _as_account(starting, account)
+        took = time.perf_counter() - began
+        _as_account([*control, "-m", "immediate", "stop"], account)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return took
+
+
+def _as_account(argv: list[str], account: str | None) -> None:
+    """Run a program as whoever runs servers; raises CalledProcessError."""
+    subprocess.run(
+        argv, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _sum_by_hand(fleet: Sandbox, moved: Moved, target: str, shards: range) -> float:
+    """Time the sums of all moved tables on both sides at once, over two sessions each."""
+    topology = fleet.topology()
+    schemas = [topology.schema(shard) for shard in topology.owners() if shard in shards]
+    commands = []
+    for node, names in (
+        ("a", [f"{schema}__retired_{moved.id}" for schema in schemas]),
+        (target, schemas),
+    ):
+        texts = [_SUMS.format(schema=s, table=t) for t in TABLES for s in names]
+        for number in range(_SESSIONS):
+            words = [word for text in texts[number::_SESSIONS] for word in ("-c", text)]
+            commands.append([*_psql(fleet, node), *words])
+    began = time.perf_counter()
+    with fleets.together(commands, [Path(os.devnull)] * len(commands)) as started:
+        fleets.wait_all(started)
+    return time.perf_counter() - began
+
+
+def _left(fleet: Sandbox) -> list[str]:
+    """Name slots, and what `verify` complains about."""
+    found = []
+    for state in servers.status(fleet.topology()):
+        if state.state == "up":
+            with fleet.connect(state.node.name) as connection:
+                slots = connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
+            found += [f"node {state.node.name}: slot {name}" for (name,) in slots]
+    argv: list[str | Path] = [fleets.SHARDCTL, "--topology", fleet.path, "verify"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        found.append(f"verify: {done.stdout.strip()} {done.stderr.strip()}")
+    return found
+
+
+def _files(fleet: Sandbox) -> set[str]:
+    """List what stands beside the data directories, and in the pooler's."""
+    data = fleet.directory / "data"
+    return {str(path.relative_to(data)) for path in (*data.iterdir(), *(data / "p1").iterdir())}

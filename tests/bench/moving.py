@@ -1,0 +1,303 @@
+"""A fleet with a pooler for benches of moves: what operators would call, each a process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.fanout import Silent
+from shardctl.sandbox import new, servers
+from shardctl.topology import loader
+from tests.bench import fleet
+from tests.bench.measure import Row, milliseconds, say
+from tests.fixtures.servers import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.topology.model import Node, Topology
+
+CLIENTS = 8
+"""Of every load."""
+
+IN_PAUSE = ("pause", "route")
+"""The first and the last sub-step of a cutover during which clients wait."""
+
+_ALL_ALIASES = "aliases: [shard, node]"
+_RETIRED = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE '%\_\_retired\_%'"
+_NO_LOCKS = "out of shared memory"
+_LOAD_S = 600
+"""Seconds after which a load ends that nobody has ended."""
+_BEGINS_S = 120.0
+"""Until a load has made its tables, which are as many as shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A move that was done, by its journal; times in seconds."""
+
+    id: str
+    steps: dict[str, float]
+    until_cutover: float
+    """From the begin of `reserve` to the end of the cutover."""
+    pause: float
+    """From the first PAUSE to the last RESUME, as shardctl tells it."""
+    spans: dict[str, float]
+    """The sub-steps of the cutover, in their order."""
+    took: float
+    """The whole process, Python's start included."""
+    peak_kb: int
+
+
+@dataclass(slots=True)
+class Traffic:
+    """A load that runs as a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    told: Path
+    began: float
+
+    def end(self, lasting: float) -> dict[str, Any]:
+        """Let it go on until so many seconds of it are over, then give its report.
+
+        Raises RuntimeError where there is none.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, self.began + lasting - time.monotonic()))
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait()
+        if code not in (0, 1):  # 1: it has found something, which its report tells
+            raise RuntimeError(f"sandbox traffic: exit code {code}: {self.said()}")
+        found: dict[str, Any] = json.loads(self.output.read_text())
+        return found
+
+    def said(self) -> str:
+        """Give the last that it said."""
+        return self.told.read_text()[-2000:]
+
+    def has_begun(self) -> bool:
+        """Tell whether its first second is over; raises RuntimeError when it ended before."""
+        if self.process.poll() is not None:
+            raise RuntimeError(
+                f"sandbox traffic ended with {self.process.returncode}: {self.said()}"
+            )
+        return " operations " in self.told.read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Running servers of a topology that moves change, and their pooler."""
+
+    directory: Path
+    path: Path
+
+    def topology(self) -> Topology:
+        """Read the file as it is now."""
+        return loader.load(self.path)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.topology().nodes.values() if node.name == name)
+
+    def call(self, *words: str) -> str:
+        """Run shardctl to its end and give its output; raises RuntimeError when it fails."""
+        return fleet.run([fleet.SHARDCTL, "--topology", self.path, *words]).stdout
+
+    def connect(self, name: str, *, user: str = "postgres") -> psycopg.Connection[Any]:
+        """Log in to a node, in autocommit."""
+        node, database = self.node(name), self.topology().database.name
+        return psycopg.connect(
+            host=node.host, port=node.port, dbname=database, user=user, autocommit=True
+        )
+
+    def settle(self) -> None:
+        """Write out what earlier work left dirty, in the servers and in the kernel."""
+        for state in servers.status(self.topology()):
+            if state.state == "up":
+                with self.connect(state.node.name) as connection:
+                    connection.execute("CHECKPOINT")
+        os.sync()
+
+    def move(self, *words: str) -> Moved:
+        """Move shards by the command, and read what its journal says; raises RuntimeError."""
+        argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "move-shards", *words]
+        watcher: list[str | Path] = [sys.executable, "-c", fleet.WATCHER]
+        done = fleet.run([*watcher, *argv, "--yes", "-o", "json"])
+        took, peak = done.stderr.split()[-2:]
+        return self._moved(json.loads(done.stdout)["move"], float(took), int(peak))
+
+    def _moved(self, move: str, took: float, peak_kb: int) -> Moved:
+        shown = json.loads(self.call("moves", "show", move, "-o", "json"))
+        if shown["state"] != "done":
+            raise RuntimeError(f"move {move} is {shown['state']}")
+        steps = {one["name"]: one for one in shown["steps"]}
+        reserve, cutover = (
+            datetime.fromisoformat(steps[name]["started"]) for name in ("reserve", "cutover")
+        )
+        seconds = {name: one["elapsed_ms"] / 1000 for name, one in steps.items()}
+        report = shown["report"]
+        return Moved(
+            id=move,
+            steps=seconds,
+            until_cutover=(cutover - reserve).total_seconds() + seconds["cutover"],
+            pause=report["pause_ms"] / 1000,
+            spans={name: ms / 1000 for name, ms in report["timeline"]},
+            took=took,
+            peak_kb=peak_kb,
+        )
+
+    def prune(self) -> float:
+        """Drop all that moves have retired, by the command; give its seconds.
+
+        Raises RuntimeError when a schema is left, or the locks of a server ran out.
+        """
+        began = time.perf_counter()
+        self.call("prune", "--yes")
+        took = time.perf_counter() - began
+        for state in servers.status(self.topology()):
+            if state.state == "up":
+                with self.connect(state.node.name) as connection:
+                    left = connection.execute(_RETIRED).fetchall()
+                if left:
+                    raise RuntimeError(f"node {state.node.name}: not pruned: {left[:3]}")
+        for log in (self.directory / "data").glob("*.log"):
+            if _NO_LOCKS in log.read_text(errors="replace"):
+                raise RuntimeError(f"{log.name}: {_NO_LOCKS}")
+        return took
+
+    @contextlib.contextmanager
+    def load(self, aliases: str = "shard") -> Iterator[Traffic]:
+        """Begin a load in a process of its own, as quick as answers come; give it at work."""
+        held = Path(tempfile.mkdtemp(dir=self.directory))
+        argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "sandbox", "traffic"]
+        argv += ["--clients", str(CLIENTS), "--seconds", str(_LOAD_S), "--aliases", aliases]
+        argv += ["-o", "json"]
+        with (held / "output").open("wb") as output, (held / "told").open("wb") as told:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=told)
+        try:
+            traffic = Traffic(process, held / "output", held / "told", 0.0)
+            wait_for(traffic.has_begun, seconds=_BEGINS_S)
+            traffic.began = time.monotonic() - 1
+            yield traffic
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def sandbox(
+    shards: int, nodes: int, spare: int, *, aliases: Sequence[str] = ("shard", "node")
+) -> Iterator[Sandbox]:
+    """Start servers with PostgreSQL's own settings and a pooler, and make them a fleet.
+
+    The directory is named and locked like the tests' directories: should this process be
+    killed with -9, the next run of the tests or the benches sweeps up after it.
+    """
+    sweep()
+    directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}bench-{os.getpid()}-", dir=BASE))
+    directory.chmod(0o755)
+    held = os.open(directory / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (directory / "locking").rename(directory / ".alive")
+    one = Sandbox(directory, directory / "topology.yaml")
+    try:
+        shutil.copytree(fleet.ROOT / "migrations", directory / "migrations")
+        text = new.render(
+            shards=shards,
+            nodes=nodes,
+            spare=spare,
+            port=free_run(1 + nodes + spare).start,
+            cluster="bench",
+            data_root=directory / "data",
+            migrations=True,
+        )
+        text = text.replace(_ALL_ALIASES, f"aliases: [{', '.join(aliases)}]")
+        one.path.write_text(text, encoding="utf-8")
+        one.call("sandbox", "up")
+        one.call("init", "--yes")
+        yield one
+    finally:
+        with fleet._undisturbed():
+            try:
+                servers.down(one.topology(), Silent(), delete=False)
+            finally:
+                stop_all_below(directory)
+                shutil.rmtree(directory)
+                os.close(held)
+
+
+def sub_steps(moves: Sequence[Moved]) -> list[Row]:
+    """Make a row of each sub-step of the cutovers: the median, the share of the pause, all."""
+    names = list(moves[0].spans)
+    first, last = (names.index(name) for name in IN_PAUSE)
+    pause = statistics.median(move.pause for move in moves)
+    rows = []
+    for number, name in enumerate(names):
+        values = [move.spans[name] for move in moves if name in move.spans]
+        median = statistics.median(values)
+        waits = first <= number <= last
+        rows.append(
+            Row(
+                f"  cutover: {name}",
+                milliseconds(median),
+                f"{'pause' if waits else 'before the pause' if number < first else 'after it'}",
+                ratio=median / pause if waits else None,
+                note=f"{milliseconds(min(values))} to {milliseconds(max(values))}",
+            )
+        )
+    return [
+        Row(
+            "  cutover: pause in all",
+            milliseconds(pause),
+            "",
+            note=", ".join(milliseconds(move.pause) for move in moves),
+        ),
+        *rows,
+    ]
+
+
+def limit(name: str, value: float, shown: str, *, most: float, target: str, note: str = "") -> Row:
+    """Make a row of something that is to be at most `most`, in whichever unit."""
+    return Row(name, shown, "", target=target, met=value <= most, note=note)
+
+
+def flaws(name: str, loads: Sequence[dict[str, Any]]) -> Row:
+    """Make the row of what loads have found wrong: errors, lost and duplicate rows, and others."""
+    errors = sum(one["count"] for load in loads for one in load["errors"].values())
+    found = {"errors": errors}
+    for flaw in ("lost", "duplicates", "misplaced", "astray", "stale"):
+        found[flaw] = sum(load[flaw] for load in loads)
+    wrong = sum(found.values()) + sum(len(load["unserved"]) for load in loads)
+    written = sum(load["acknowledged"]["inserts"] for load in loads)
+    for load in loads:
+        for code, one in load["errors"].items():
+            say(f"  {one['count']} times {code}: {one['first']}")
+    return Row(
+        f"  {name}: errors, lost, duplicates",
+        ", ".join(str(found[flaw]) for flaw in ("errors", "lost", "duplicates")),
+        "",
+        target="0, 0, 0",
+        met=not wrong,
+        note=f"{written:,} inserts acknowledged",
+    )
+
+
+def busy() -> str:
+    """Tell how busy the machine has been in the last minute."""
+    return f"load average {os.getloadavg()[0]:.1f}"

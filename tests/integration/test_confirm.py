@@ -1,0 +1,240 @@
+"""Confirm: what was moved is compared row for row, and what becomes of a move that cannot be."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg import sql
+
+from shardctl.moves import confirm
+from shardctl.moves.confirm import CopiesDiffer
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.step import drive
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from shardctl.moves.world import World
+    from tests.fixtures.moved import MovedFleet
+
+ODD = "Odd \"table\" %s {} 'x' ; --"
+SHAPES = """
+CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE TYPE pair AS (a mood, b numeric);
+CREATE DOMAIN short AS text CHECK (length(value) < 50);
+CREATE TABLE kinds (
+    id bigint PRIMARY KEY, n numeric, f float8, g real, b bytea, j json, k jsonb, at timestamptz,
+    day date, span interval, cash money, m mood, p pair, pp pair[], texts text[], grid integer[][],
+    u uuid, net inet, bits bit varying, x xml, period tstzrange, short short, place point,
+    own regclass, owns regclass[], ns regnamespace, flag boolean, v tsvector, z timetz,
+    twice bigint GENERATED ALWAYS AS (id * 2) STORED, serial bigint GENERATED ALWAYS AS IDENTITY
+);
+INSERT INTO kinds VALUES (
+    1, 'NaN', 0.3, 1e-30, '\\x00ff27', '{"a":  1}', '{"b": [1, null]}', '2026-03-29 01:30+00',
+    '0044-03-15 BC', '1 year 2 days -03:04:05.678', 12.34, 'bad', ('good', 1.50),
+    '{"(bad,2)",NULL}',
+    '{a,NULL,"b,c","NULL",""}', '{{1,2},{3,NULL}}', '5f3a9c1e-0000-4000-8000-000000000001',
+    '::1/128', '10101', '<a b="c">d</a>', '[2026-01-01,)', 'é''"\\', '(1.5,-2)',
+    'kinds', '{kinds,pg_class}', NULL, true, to_tsvector('english', 'the cat'), '12:00:00+02');
+UPDATE kinds SET ns = (SELECT relnamespace FROM pg_class WHERE oid = 'kinds'::regclass);
+INSERT INTO kinds (id, f, at) VALUES (2, '-Infinity', 'infinity'), (3, 'NaN', '-infinity');
+CREATE TABLE empty (id bigint, t text);
+CREATE TABLE nothing ();
+INSERT INTO nothing DEFAULT VALUES;
+CREATE TABLE t (t integer, other text);
+INSERT INTO t VALUES (1, 'a'), (2, NULL), (NULL, 'b');
+CREATE TABLE dropped (a integer, b text, c text);
+INSERT INTO dropped VALUES (1, 'gone', 'stays');
+ALTER TABLE dropped DROP COLUMN b;
+ALTER TABLE dropped ADD COLUMN d integer DEFAULT 7;
+CREATE TABLE toasted (id bigint, long text);
+INSERT INTO toasted SELECT n, string_agg(md5(n::text || m), '') FROM generate_series(1, 3) n,
+    generate_series(1, 3000) m GROUP BY n;
+CREATE TABLE parted (n integer, t text) PARTITION BY RANGE (n);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20) PARTITION BY LIST (n);
+CREATE TABLE parted_2a PARTITION OF parted_2 DEFAULT;
+INSERT INTO parted SELECT n, 'x' FROM generate_series(0, 19) n;
+CREATE TABLE heir (more text) INHERITS (t);
+INSERT INTO heir VALUES (9, 'z', 'heir');
+CREATE TABLE twins (n integer);
+INSERT INTO twins SELECT 1 FROM generate_series(1, 5);
+CREATE MATERIALIZED VIEW kept AS SELECT count(*) FROM parted;
+CREATE MATERIALIZED VIEW unfilled AS SELECT 1 AS one WITH NO DATA;
+CREATE VIEW shown AS SELECT * FROM t;
+CREATE TABLE hidden (n integer);
+INSERT INTO hidden VALUES (1);
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY
+"""
+TABLES, ROWS = 15, 40
+"""Of SHAPES and the odd table in shard 2, and the migrations' in shards 2 and 3."""
+
+
+def fill(fleet: MovedFleet) -> None:
+    """Give shard 2 tables of all shapes."""
+    with fleet.connect("a") as session, session.transaction():
+        session.execute("SET LOCAL search_path = shard2")
+        for statement in SHAPES.split(";\n"):
+            session.execute(statement.encode())
+        session.execute(
+            sql.SQL("CREATE TABLE {} ({} text)").format(*map(sql.Identifier, (ODD, ODD)))
+        )
+        session.execute(sql.SQL("INSERT INTO {} VALUES ('odd')").format(sql.Identifier(ODD)))
+
+
+def finish(world: World) -> None:
+    drive(world, METHODS[METHOD], lambda _: None)
+
+
+def journals(fleet: MovedFleet) -> list[Any]:
+    """Give state and proof of the newest move, as source and target have them."""
+    query = "SELECT state, proof FROM shardctl.move ORDER BY started DESC LIMIT 1"
+    return [row for node in ("a", "c") for row in fleet.query(node, query)]
+
+
+def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
+    moved: MovedFleet,
+) -> None:
+    fill(moved)
+    world = moved.cut_over([2, 3], "c")
+    retired = sql.Identifier(world.plan.retired[0])
+    same = confirm.compare(world)
+    assert same is not None
+    assert (same.tables, same.rows) == (TABLES, ROWS)
+    # What applications write to the target afterwards is not in its snapshot, nor are columns.
+    moved.execute("c", "INSERT INTO shard2.photos (user_id) VALUES (1); DELETE FROM shard2.twins")
+    moved.execute("c", "ALTER TABLE shard2.t ADD COLUMN later integer DEFAULT 1")
+    assert confirm.compare(world) == same
+    with moved.connect("a") as session:
+        session.execute(sql.SQL("SET search_path = {}").format(retired))
+        for table, change in CHANGES.items():
+            session.execute("BEGIN")
+            session.execute(change.encode())
+            session.execute("COMMIT")
+            with pytest.raises(CopiesDiffer) as caught:
+                confirm.compare(world)
+            assert len(caught.value.tables) == 1, caught.value.tables
+            assert caught.value.tables[0].startswith(f"shard2.{table}: ")
+            session.execute(UNDO[table].encode())
+            assert confirm.compare(world) == same, f"{table} is not as it was"
+        session.execute("DROP TABLE empty")
+        with pytest.raises(CopiesDiffer, match=r"shard2\.empty: not the same table on a and c"):
+            confirm.compare(world)
+    world.close()
+
+
+CHANGES = {
+    "kinds": "UPDATE kinds SET f = f + 1e-16 WHERE id = 1",
+    "twins": "DELETE FROM twins WHERE ctid = (SELECT min(ctid) FROM twins)",
+    "t": "UPDATE ONLY t SET other = '' WHERE other IS NULL",
+    "heir": "UPDATE heir SET more = 'Heir'",
+    "toasted": "UPDATE toasted SET long = long || ' ' WHERE id = 2",
+    "parted_2a": "UPDATE parted SET t = 'y' WHERE n = 15",
+    "nothing": "INSERT INTO nothing DEFAULT VALUES",
+    "empty": "INSERT INTO empty VALUES (NULL, NULL)",
+}
+"""A change of one table, made by hand in the retired copy."""
+UNDO = {
+    "kinds": "UPDATE kinds SET f = 0.3 WHERE id = 1",
+    "twins": "INSERT INTO twins VALUES (1)",
+    "t": "UPDATE ONLY t SET other = NULL WHERE other = ''",
+    "heir": "UPDATE heir SET more = 'heir'",
+    "toasted": "UPDATE toasted SET long = rtrim(long) WHERE id = 2",
+    "parted_2a": "UPDATE parted SET t = 'x' WHERE n = 15",
+    "nothing": "DELETE FROM nothing WHERE ctid = (SELECT max(ctid) FROM nothing)",
+    "empty": "DELETE FROM empty",
+}
+
+
+def test_each_node_is_asked_over_two_sessions_at_once(moved: MovedFleet) -> None:
+    """A table of which one row takes a while to sum up is in each of two shards, three times."""
+    with moved.connect("a") as session:
+        for shard in (2, 3):
+            for number in range(3):
+                session.execute(
+                    f"CREATE TABLE shard{shard}.wide{number} AS SELECT n, repeat('x', 1000) AS t"
+                    " FROM generate_series(1, 3000) n".encode()
+                )
+    world = moved.cut_over([2, 3], "c")
+    seen: dict[str, set[int]] = {"a": set(), "c": set()}
+    sums = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT count(*), coalesce(sum(hash%'"
+
+    class Watching:
+        def expect(self, key: str, phase: str, total: int) -> None:
+            assert (key in seen, phase, total) == (True, "comparing", 8)
+
+        def advance(self, key: str, done: int = 1) -> None:
+            assert done == 1
+            seen[key] |= {pid for (pid,) in moved.query(key, sums)}
+
+    world.progress = Watching()
+    assert confirm.compare(world) is not None
+    assert {node: len(pids) for node, pids in seen.items()} == {"a": 2, "c": 2}
+    world.close()
+
+
+def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
+    moved: MovedFleet,
+) -> None:
+    moved.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (1)")
+    world = moved.cut_over([2, 3], "c")
+    moved.execute("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
+    with pytest.raises(CopiesDiffer) as caught:
+        finish(world)
+    world.close()
+    assert caught.value.exit_code == 3
+    assert "shard3.photos: 1 rows on a, 1 on c" in caught.value.message
+    (listed,) = moved.listed()
+    assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
+    shown = json.loads(moved.here("moves", "show", "-o", "json").stdout)
+    assert shown["steps"][-1]["error"] == caught.value.message
+    assert shown["report"]["differing"] == ["shard3.photos: 1 rows on a, 1 on c"]
+    assert "unfinished" in moved.here("prune", "--now", "--yes").stdout
+
+    # The snapshot is gone, so nobody can compare again; that must not become a lesser proof.
+    done = moved.here("moves", "resume")
+    assert (done.returncode, "the copies differ" in done.stderr) == (0, True), done.stderr
+    assert journals(moved) == 2 * [("unconfirmed", "differs")]
+    left = moved.here("prune", "--now", "--yes", "--accept-unconfirmed")
+    assert left.returncode == 0
+    assert left.stdout.count("compare it by hand") == 4
+    assert moved.query("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]
+
+
+def test_a_move_whose_snapshot_was_lost_is_unconfirmed_and_pruned_when_that_is_accepted(
+    moved: MovedFleet,
+) -> None:
+    world = moved.cut_over([2, 3], "c")
+    holder = world.sessions["c/snapshot"].info.backend_pid
+    moved.execute("c", f"SELECT pg_terminate_backend({holder})")
+    wait_for(lambda: not moved.query("c", f"SELECT FROM pg_stat_activity WHERE pid = {holder}"))
+    assert confirm.compare(world) is None
+    finish(world)
+    world.close()
+    assert journals(moved) == 2 * [("unconfirmed", "forked")]
+    (listed,) = moved.listed()
+    assert (listed["state"], listed["can"]) == ("unconfirmed", ["prune"])
+    assert not (moved.places["c"] / "shardctl.clone").exists()
+
+    kept = moved.here("prune", "--now", "--yes")
+    assert kept.returncode == 0
+    assert kept.stdout.count("--accept-unconfirmed drops it all the same") == 4
+    assert "nothing" not in kept.stdout
+    done = moved.here("prune", "--now", "--yes", "--accept-unconfirmed")
+    assert (done.returncode, "4 retired schemas" in done.stderr) == (0, True)
+    assert [m["state"] for m in moved.listed()] == ["done"]
+    assert moved.problems() == []
+
+
+def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(moved: MovedFleet) -> None:
+    world = moved.cut_over([2, 3], "c")
+    world.snapshot = None
+    finish(world)
+    world.close()
+    done = moved.here("move-shards", "1", "--to", "d", "--dry-run", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    moved.move([1], "d")
+    assert [m["state"] for m in moved.listed()] == ["done", "unconfirmed"]
+    assert moved.problems() == []

@@ -1,0 +1,329 @@
+"""Moves in trouble that no kill brings about: late wakers, lost answers, two operators, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.access import fence
+from shardctl.errors import Interrupted
+from shardctl.fanout import Silent
+from shardctl.moves import cutover, gates, handover, interrupts, service
+from shardctl.moves.cutover import NotPromoting
+from shardctl.moves.step import NotAbortable
+from shardctl.moves.stopped import MoveStopped
+from shardctl.pgbouncer.console import Console
+from shardctl.pgbouncer.guard import Question
+from shardctl.postgres.connection import NodeLost
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from tests.fixtures.lab import Lab, messages
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.world import World
+
+
+def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_up = fence.put_up
+
+    def late(*given: Any, **named: Any) -> None:
+        wait_for(lambda: lab.copy("a").revision > named["revision"])
+        put_up(*given, **named)
+
+    monkeypatch.setattr(fence, "put_up", late)
+    error = lab.stopped([2, 3], "c", max_pause_s=1.0)
+    assert "NotAtCutover" in messages(error)
+    assert error.exit_code == 3
+    assert error.state is MoveState.undone
+    assert {"shard2", "shard3"} <= lab.schemas("a")
+    lab.put(2)
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+    assert lab.left() == set()
+
+
+def test_who_decides_late_does_not_decide_for_the_operator_who_came_after(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = journal.advance
+
+    def late(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting in given:
+            with lab.connect("a") as other:
+                fence.lift(other, move)
+                revision = lab.copy("a").revision
+                other.execute("INSERT INTO shard2.photos (user_id) VALUES (7)")
+                fence.put_up(other, "a", move, revision=revision, deadline=time.monotonic() + 1)
+                assert journal.mark_drained(other, move, revision=revision + 1)
+        return advance(session, move, *given, **named)
+
+    monkeypatch.setattr(journal, "advance", late)
+    error = lab.stopped([2, 3], "c")
+    assert NotPromoting.__name__ in messages(error)
+    assert lab.copy("a").state is MoveState.drained  # the other's
+    assert lab.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.ask("c", "SELECT count(*) FROM shard2.photos") == [(2,)]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_lost_answer_to_the_decision_is_found_out(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    advance = journal.advance
+
+    def lossy(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting not in given:
+            return advance(session, move, *given, **named)
+        if committed:
+            advance(session, move, *given, **named)
+        session.close()
+        raise psycopg.OperationalError("the answer was lost")
+
+    monkeypatch.setattr(journal, "advance", lossy)
+    if committed:
+        lab.move([2, 3], "c")
+        assert lab.leads("shard2") == "c"
+    else:
+        error = lab.stopped([2, 3], "c")
+        assert error.state is MoveState.undone
+        assert lab.leads("shard2") == "a"
+        assert lab.left() == set()
+        lab.put(2)
+
+
+def test_a_decision_whose_answer_was_lost_and_that_comes_later_comes_too_late(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = journal.advance
+    later: list[Callable[[], bool]] = []
+
+    def delayed(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting not in given:
+            return advance(session, move, *given, **named)
+        later.append(lambda: advance(session, move, *given, **named))
+        raise psycopg.OperationalError("no answer yet")
+
+    monkeypatch.setattr(journal, "advance", delayed)
+    lift = fence.lift
+
+    def then(session: Any, *given: Any, **named: Any) -> None:
+        lift(session, *given, **named)
+        assert [one() for one in later] in ([False], [])
+
+    monkeypatch.setattr(fence, "lift", then)
+    assert lab.stopped([2, 3], "c").state is MoveState.undone
+    assert later
+    assert lab.leads("shard2") == "a"
+
+
+def test_abort_deletes_no_clone_when_the_decision_to_promote_was_quicker(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise NodeLost("c", "cut")
+
+    monkeypatch.setattr(handover, "promote", lost)
+    assert lab.stopped([2, 3], "c").state is MoveState.promoting
+    entry = lab.entry()
+    with pytest.raises(NotAbortable):
+        lab.abort()
+    seen_before = dataclasses.replace(
+        entry, move=dataclasses.replace(entry.move, state=MoveState.drained)
+    )
+    with pytest.raises(MoveStopped) as caught:
+        service.abort(lab.topology, seen_before, Silent(), lambda _: None)
+    assert NotAbortable.__name__ in messages(caught.value)
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+    assert lab.ask("c", "SELECT count(*) FROM shard2.photos") == [(1,)]
+
+
+def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise gates.ResumeFailed("p1", ["shard2"])
+
+    def no_fence(*_: Any, **__: Any) -> None:
+        raise fence.FenceRefused("a", "for this test")
+
+    monkeypatch.setattr(gates.Gates, "_resume", refuse)
+    monkeypatch.setattr(cutover, "call_off", lambda _: None)
+    monkeypatch.setattr(fence, "put_up", no_fence)
+    lab.stopped([2, 3], "c", max_pause_s=1.0)
+    monkeypatch.undo()
+    assert "guard" in "".join(lab.left())
+    lab.put(2)  # waits until the guard has fired
+    lab.abort()
+    assert lab.left() == set()
+    assert not (lab.directory / "nodes" / "c").exists()
+
+
+def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_before_it_heard(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = journal.advance
+    stopped: list[int] = []
+
+    def deaf(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting in given:
+            stopped.extend(p for (p,) in lab.ask("a", "SELECT pid FROM pg_stat_replication"))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+        return advance(session, move, *given, **named)
+
+    claim = handover.claim
+
+    def again(world: World, lsn: str) -> None:
+        assert lab.copy("c").state is MoveState.drained
+        claim(world, lsn)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+    monkeypatch.setattr(journal, "advance", deaf)
+    monkeypatch.setattr(handover, "claim", again)
+    lab.move([2, 3], "c")
+    here, there = lab.copy("a"), lab.copy("c")
+    assert there.drained_to is not None
+    assert (here.drained_to, here.revision) == (there.drained_to, there.revision)
+
+
+def test_terminate_ends_what_keeps_a_pause_from_holding(lab: Lab) -> None:
+    with contextlib.ExitStack() as stack:
+        for shard in (2, 3):
+            session = stack.enter_context(contextlib.closing(lab.alias(f"shard{shard}")))
+            session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
+        lab.move([2, 3], "c", terminate=True)
+    assert lab.leads("shard2") == "c"
+
+
+def test_ctrl_c_before_the_decision_calls_the_cutover_off(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain = fence.drain
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        drain(*given, **named)
+
+    monkeypatch.setattr(fence, "drain", interrupted)
+    error = lab.stopped([2, 3], "c")
+    assert error.exit_code == Interrupted.exit_code
+    assert error.state is MoveState.undone
+    assert len(lab.notices) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    lab.put(2)
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+
+
+def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote = handover.promote
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        promote(*given, **named)
+
+    monkeypatch.setattr(handover, "promote", interrupted)
+    error = lab.stopped([2, 3], "c")
+    assert error.exit_code == Interrupted.exit_code
+    assert error.state is MoveState.routed
+    assert lab.leads("shard2") == "c"
+    lab.put(2)
+    lab.resume()
+    assert lab.copy("c").state is MoveState.unconfirmed  # who held the snapshot has ended
+
+
+def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote = handover.promote
+
+    def slow(world: World, *given: Any, **named: Any) -> None:
+        console = Console(
+            next(iter(world.topology.poolers.values())), world.topology.database, purpose="test"
+        )
+        with console:
+            wait_for(lambda: not any(a.paused for a in console.databases().values()))
+        promote(world, *given, **named)
+
+    monkeypatch.setattr(handover, "promote", slow)
+    lab.move([2, 3], "c", max_pause_s=1.0)
+    assert lab.leads("shard2") == "c"
+    assert lab.left() == set()
+    lab.put(2)
+
+
+def test_no_thread_but_the_main_one_touches_signals() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def elsewhere() -> None:
+        with interrupts.deferred(lambda _: None):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_source_that_crashes_behind_its_fence_is_served_again_when_it_is_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = lab.server("a")
+    drain = fence.drain
+
+    def crash(*given: Any, **named: Any) -> None:
+        server.stop(mode="immediate")
+        threading.Thread(target=server.start).start()
+        drain(*given, **named)
+
+    monkeypatch.setattr(fence, "drain", crash)
+    error = lab.stopped([2, 3], "c")
+    assert error.state is MoveState.undone
+    lab.put(2)
+    assert lab.left() == set()
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+
+
+def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_paused(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = cutover._question
+
+    def unanswered(world: World) -> Question:
+        asked = question(world)
+        return Question(f"{asked.dsn} user=stranger", asked.query)
+
+    monkeypatch.setattr(cutover, "_question", unanswered)
+    error = lab.stopped([2, 3], "c")
+    assert "could not ask the target" in messages(error)
+    assert error.state is not None
+    assert error.state.undoable
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.left() == set()

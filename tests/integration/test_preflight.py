@@ -1,0 +1,225 @@
+"""Preflight of a healthy fleet, of several troubles at once, and of what all nodes say."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks.clock import Offset
+from shardctl.errors import Problems
+from shardctl.moves import preflight, preflight_clocks
+from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from shardctl.topology.model import NodeName
+from tests.fixtures.servers import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardctl.moves.plan import MovePlan
+    from tests.fixtures.preflights import Movable
+
+pytest_plugins = ["tests.fixtures.preflights"]
+
+PURPOSE = "shardctl move-shards by a test"
+
+EVERYTHING = """
+SELECT (SELECT array_agg((n.nspname, n.xmin, n.ctid)::text ORDER BY n.oid) FROM pg_namespace AS n),
+       (SELECT array_agg((c.relname, c.xmin, c.ctid)::text ORDER BY c.oid) FROM pg_class AS c
+        WHERE c.relkind <> 't' AND c.relnamespace >= 16384),
+       (SELECT array_agg(c::text) FROM shardctl.cluster AS c),
+       (SELECT array_agg(m::text) FROM shardctl.map AS m),
+       (SELECT array_agg(m::text) FROM shardctl.move AS m),
+       (SELECT count(*) FROM shardctl.event), (SELECT count(*) FROM shardctl.move_step),
+       (SELECT array_agg(slot_name) FROM pg_replication_slots),
+       (SELECT array_agg(last_value) FROM pg_sequences)
+"""
+
+
+def record(movable: Movable, node: str, plan: MovePlan) -> None:
+    """Write a move into a node's journal."""
+    with movable.fleet.connect(node) as session:
+        journal.open_move(
+            session,
+            move=plan.id,
+            method="clone",
+            source=plan.source,
+            target=plan.target,
+            shards=plan.shards,
+            schemas=plan.schemas,
+            retired=plan.retired,
+            plan=plan.as_json(),
+        )
+
+
+def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) -> None:
+    facts = pooled_movable.check()
+    sizes = pooled_movable.fleet.query(
+        "a",
+        "SELECT sum(pg_relation_size(oid)) FROM pg_class"
+        " WHERE relnamespace = 'shard2'::regnamespace AND relkind IN ('r', 'S', 'i')",
+    )
+    assert set(facts.sizes) == {2, 3}
+    assert facts.sizes[next(s for s in facts.sizes if s == 2)] == sizes[0][0]
+    assert facts.reclaimed_bytes == 4 * sizes[0][0]
+    assert facts.source_bytes > 20_000_000
+    assert facts.predicted_copy_s == facts.source_bytes / (200 * 1024 * 1024)
+    # 4 renames on the source and the target for 2 shards, 2 for those that stay.
+    assert facts.predicted_pause_ms == pytest.approx(30 + 0.6 + 3 + 0.02 * 3 + 0.005 * 11 + 10)
+    assert facts.disk_free_bytes is not None
+    assert facts.disk_free_bytes > facts.source_bytes
+    (pooler,) = facts.poolers
+    assert (pooler.name, pooler.aliases, pooler.clients) == ("p1", 11, 0)
+    assert pooler.paused == ("preflight_a", "shard2", "shard3")
+    assert pooler.version.startswith("1.")
+    assert facts.notes[0] == "node c will have no standby and no backup yet"
+    assert "archiving has to be set up on node c" in facts.notes[1]
+    assert "whether poolers can log in to node c is seen when it runs" in facts.notes[2]
+
+
+def test_nothing_is_changed(pooled_movable: Movable) -> None:
+    fleet = pooled_movable.fleet
+    pooler = fleet.pg_bouncer
+    before = {node: fleet.query(node, EVERYTHING) for node in "ab"}
+    files = {f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"}
+    reloads = pooler.log().count("RELOAD command issued")
+    pooled_movable.check()
+    pooled_movable.choose(max_pause_s=0.01)
+    pooled_movable.refused()
+    assert {node: fleet.query(node, EVERYTHING) for node in "ab"} == before
+    assert files == {
+        f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"
+    }
+    assert pooler.log().count("RELOAD command issued") == reloads
+    with pooler.console() as console:
+        assert not any(alias.paused for alias in console.databases().values())
+    assert pooled_movable.target.data_directory is not None
+    assert not pooled_movable.target.data_directory.exists()
+
+
+def test_every_refusal_is_told_at_once(pooled_movable: Movable, tmp_path: Path) -> None:
+    pooled_movable.fleet.pg_bouncer.admin("SET query_wait_timeout = 6")
+    pooled_movable.change(data_directory=tmp_path / "x", settings={"max_connections": "5"})
+    pooled_movable.choose(max_rate="fast")
+    with pooled_movable.having(
+        "CREATE TABLE photos (); CREATE UNLOGGED TABLE shard2.u ()",
+        "DROP TABLE photos, shard2.u",
+    ):
+        told = pooled_movable.refused()
+    assert set(told) >= {
+        "query_wait_timeout", "settings", "TableShadowed", "unlogged", "shared_tables", "max_rate",
+    }  # fmt: skip
+
+
+def test_a_cutover_that_cannot_be_done_in_time(movable: Movable) -> None:
+    movable.choose(max_pause_s=0.03)
+    told = movable.only("pause_too_short")
+    assert "it would take about 41 ms, and --max-pause gives it 30 ms" in told
+    assert "such as --max-pause 1s" in told
+
+
+def test_a_rate_that_pg_basebackup_would_not_take(movable: Movable) -> None:
+    movable.choose(max_rate="2G")
+    assert "'2G' is no rate for pg_basebackup" in movable.only("max_rate")
+    movable.choose(max_rate="1M")
+    facts = movable.check()
+    assert facts.predicted_copy_s == facts.source_bytes / 1024 / 1024
+
+
+def test_sizes_of_a_nodes_shards(movable: Movable) -> None:
+    statement = "INSERT INTO shard1.photos SELECT n, n FROM generate_series(1, 1000) AS n"
+    with movable.having(statement, "TRUNCATE shard1.photos"):
+        sizes = preflight.sizes(movable.topology, NodeName("a"), purpose=PURPOSE)
+        assert list(sizes) == [0, 1, 2, 3]
+        largest = max(sizes, key=lambda shard: sizes[shard])
+        assert largest == 1
+
+
+def test_sizes_while_a_table_is_locked(movable: Movable) -> None:
+    with movable.fleet.connect("a", autocommit=False) as holder:
+        holder.execute("LOCK TABLE shard1.photos")
+        with pytest.raises(PreflightRefused, match="holds tables locked in shard1") as caught:
+            preflight.sizes(movable.topology, NodeName("a"), purpose=PURPOSE)
+        assert caught.value.code == "locked"
+        holder.rollback()
+
+
+def test_a_map_that_became_another_or_contradicts_the_topology(movable: Movable) -> None:
+    raised = "UPDATE shardctl.cluster SET map_version = 2"
+    with movable.having(raised, "UPDATE shardctl.cluster SET map_version = 1"):
+        assert "version 1, now 2" in movable.only("MapChanged")
+    moved = "UPDATE shardctl.map SET node = 'b' WHERE shard = 3"
+    with movable.having(moved, "UPDATE shardctl.map SET node = 'a' WHERE shard = 3", node="b"):
+        told = movable.only("OwnershipDiffers")
+        assert "the map on node b gives shards 3 to b, the topology gives them to a" in told
+
+
+def test_another_move_that_has_not_ended(movable: Movable) -> None:
+    plan = dataclasses.replace(movable.plan(), id="5f3a9c1e")
+    record(movable, "b", plan)
+    try:
+        told = movable.only("move_unfinished")
+        assert "node b: move 5f3a9c1e has not ended (it is reserved)" in told
+        assert "`shardctl moves show 5f3a9c1e`" in told
+        topology = movable.topology
+        mine = dataclasses.replace(movable.plan(), id="5f3a9c1e")
+        preflight.check(topology, mine, purpose=PURPOSE)  # its own record is no other move
+        # What one node knows to be over is over, though another has an older copy.
+        record(movable, "a", plan)
+        with movable.fleet.connect("a") as session:
+            journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
+        movable.check()
+    finally:
+        for node in "ab":
+            movable.fleet.execute(node, "DELETE FROM shardctl.move")
+
+
+def test_a_node_without_a_journal(movable: Movable) -> None:
+    with movable.having(
+        "ALTER TABLE shardctl.move RENAME TO was_move; UPDATE shardctl.cluster SET format = 1",
+        "ALTER TABLE shardctl.was_move RENAME TO move; UPDATE shardctl.cluster SET format = 2",
+        node="b",
+    ):
+        told = movable.only("no_journal")
+    assert "node b: schema shardctl has format 1, so there is no journal of moves" in told
+    assert "run `shardctl init`" in told
+
+
+def test_shards_that_are_not_where_they_should_be(movable: Movable) -> None:
+    with movable.having("CREATE SCHEMA shard3", "DROP SCHEMA shard3", node="b"):
+        told = movable.only("SchemaInTheWay")
+        assert "node b: shards that node a owns live here too: shard3 (1)" in told
+    renamed = "ALTER SCHEMA shard3 RENAME TO astray"
+    with movable.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
+        assert "not there: shard3" in movable.refused()["shards_missing"]
+
+
+def test_a_node_that_is_down_is_told_once(movable: Movable) -> None:
+    (port,) = free_ports(1)
+    for node, known in (("b", set()), ("a", {"replication_login"})):
+        topology = movable.changed(node, port=port)
+        with pytest.raises((NodeUnavailable, Problems)) as caught:
+            preflight.check(topology, movable.plan(topology), purpose=PURPOSE)
+        errors = caught.value.parts()
+        away = [one for one in errors if isinstance(one, NodeUnavailable)]
+        assert [one.node for one in away] == [node]
+        assert {getattr(one, "code", None) for one in errors} - {None} == known
+
+
+def skewed(**offsets: float) -> list[str]:
+    found = {name: Offset(ahead, 0.001) for name, ahead in offsets.items()}
+    return [str(one) for one in preflight_clocks.judge(found)]
+
+
+def test_clocks_that_differ() -> None:
+    assert skewed(a=0.3, c=-0.1) == []
+    assert skewed(a=0.001) == []
+    (one,) = skewed(a=-0.7, c=0.1)
+    assert one.startswith("a: its clock is 0.70 s behind the clock of shardctl's machine")
+    (one,) = skewed(a=0.3, c=-0.3)
+    assert one.startswith("a: its clock is 0.60 s ahead of that of c")
+    assert len(skewed(a=0.7, c=-0.7)) == 2

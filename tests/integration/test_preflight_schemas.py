@@ -1,0 +1,224 @@
+"""What a source holds that no fence binds, or that a clone would duplicate."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.preflights import Movable
+
+pytest_plugins = ["tests.fixtures.preflights"]
+
+
+def test_prepared_transactions(movable: Movable) -> None:
+    begun = "BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1); PREPARE TRANSACTION 'half'"
+    with movable.having(begun, "ROLLBACK PREPARED 'half'"):
+        told = movable.only("prepared_transactions")
+    assert "'half' in database preflight" in told
+    assert "ROLLBACK PREPARED" in told
+
+
+def test_unlogged_tables(movable: Movable) -> None:
+    made = "CREATE UNLOGGED TABLE shard2.cache (id int)"
+    with movable.having(made, "DROP TABLE shard2.cache"):
+        assert "unlogged tables would arrive empty: shard2.cache" in movable.only("unlogged")
+    made = "CREATE UNLOGGED TABLE shard0.cache (id int)"  # which stays
+    with movable.having(made, "DROP TABLE shard0.cache"):
+        movable.check()
+
+
+def test_large_objects(movable: Movable) -> None:
+    with movable.having("SELECT lo_create(4711)", "SELECT lo_unlink(4711)"):
+        assert "it has 1 large objects" in movable.only("large_objects")
+
+
+def test_subscriptions(movable: Movable) -> None:
+    made = (
+        "CREATE SUBSCRIPTION sub CONNECTION 'host=/nowhere' PUBLICATION p"
+        " WITH (connect = false, slot_name = NONE)"
+    )
+    drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
+    with movable.having(made, "DROP SUBSCRIPTION sub"):
+        movable.check()  # disabled, and of no moved table
+        movable.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
+        with movable.having("ALTER SUBSCRIPTION sub ENABLE", drop):
+            assert "subscriptions: sub in database preflight" in movable.only("subscriptions")
+
+
+def test_publications_are_a_note(movable: Movable) -> None:
+    made = "CREATE PUBLICATION pub FOR TABLE shard2.photos"
+    with movable.having(made, "DROP PUBLICATION pub"):
+        assert "publications hold tables of moved shards: pub" in movable.notes()
+
+
+PLAIN = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+CROSSING = {
+    "a view": ("CREATE VIEW x AS SELECT * FROM shard2.photos", "view public.x"),
+    "a view of a shard that stays": (
+        "CREATE VIEW x AS SELECT * FROM shard0.photos",
+        "view public.x",
+    ),
+    "a view between shards": ("CREATE VIEW shard0.x AS TABLE shard2.photos", "view shard0.x"),
+    "a function in SQL": (
+        """CREATE FUNCTION x() RETURNS void LANGUAGE sql
+           BEGIN ATOMIC INSERT INTO shard2.photos VALUES (1, 1); END""",
+        "function public.x()",
+    ),
+    "a foreign key": (
+        "CREATE TABLE shard0.y (id bigint REFERENCES shard2.photos)",
+        "constraint y_id_fkey on table shard0.y",
+    ),
+    "a default": (
+        "CREATE TABLE shard0.y (id bigint DEFAULT nextval('shard2.next_id_seq'))",
+        "default value for column id of table shard0.y",
+    ),
+    "a rule": (
+        """CREATE VIEW x AS SELECT 1 AS id; CREATE RULE r AS ON INSERT TO x
+           DO INSTEAD INSERT INTO shard2.photos VALUES (1, 1)""",
+        "rule r on view public.x",
+    ),
+    "a trigger": (
+        f"""CREATE FUNCTION shard2.y() {PLAIN}; CREATE TRIGGER y BEFORE INSERT ON shard0.photos
+            FOR EACH ROW EXECUTE FUNCTION shard2.y()""",
+        "trigger y on table shard0.photos",
+    ),
+    "a type": (
+        """CREATE TYPE shard2.y AS ENUM ('a'); CREATE FUNCTION x() RETURNS shard2.y
+           LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'""",
+        "function public.x()",
+    ),
+}
+CLEAR = """
+DROP VIEW IF EXISTS x, shard0.x; DROP TABLE IF EXISTS shard0.y;
+DROP TRIGGER IF EXISTS y ON shard0.photos; DROP FUNCTION IF EXISTS shard2.y, x;
+DROP TYPE IF EXISTS shard2.y
+"""
+
+
+@pytest.mark.parametrize("kind", CROSSING)
+def test_what_binds_by_more_than_a_name(movable: Movable, kind: str) -> None:
+    made, named = CROSSING[kind]
+    with movable.having(made, CLEAR):
+        told = movable.only("crossing")
+    assert "1 objects are bound across the border of the shards' schemas" in told
+    assert named in told
+
+
+def test_rows_that_tables_elsewhere_route_or_delete(movable: Movable) -> None:
+    movable.choose(duplicate_shared=True)
+    with movable.having(
+        "CREATE TABLE public.parent (id int PRIMARY KEY);"
+        "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id);"
+        "CREATE TABLE shard2.child () INHERITS (public.parent);"
+        "CREATE TABLE shard2.part PARTITION OF public.parts FOR VALUES FROM (1) TO (9);"
+        "CREATE TABLE shard2.refers (id int REFERENCES public.parent ON DELETE CASCADE)",
+        "DROP TABLE shard2.child, shard2.refers, public.parent, public.parts",
+    ):
+        told = movable.only("crossing")
+    assert "3 objects" in told
+    for named in ("table shard2.child", "table shard2.part", "constraint refers_id_fkey"):
+        assert named in told
+
+
+def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Movable) -> None:
+    movable.choose(duplicate_shared=True)
+    with movable.having(
+        "CREATE TABLE public.countries (id int PRIMARY KEY);"
+        "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+        "CREATE TABLE shard2.y (id bigint PRIMARY KEY REFERENCES shard2.photos ON DELETE CASCADE,"
+        " country int REFERENCES public.countries, note text, above bigint REFERENCES shard2.y);"
+        "CREATE VIEW shard2.v AS SELECT note FROM shard2.y JOIN public.countries c USING (id);"
+        "CREATE TRIGGER t BEFORE INSERT ON shard2.y FOR EACH ROW EXECUTE FUNCTION public.f();"
+        "CREATE VIEW shard0.v AS SELECT * FROM shard1.photos;"
+        "CREATE FUNCTION public.g() RETURNS int LANGUAGE plpgsql"
+        " AS 'BEGIN INSERT INTO shard2.photos VALUES (1, 1); RETURN 1; END'",
+        "DROP VIEW shard2.v, shard0.v; DROP TABLE shard2.y, public.countries;"
+        "DROP FUNCTION public.f, public.g",
+    ):
+        notes = movable.notes()
+    assert "tables of database preflight are on both nodes afterwards" in notes
+    assert "(--duplicate-shared): public.countries" in notes
+
+
+def test_tables_named_like_a_shards(movable: Movable) -> None:
+    movable.choose(duplicate_shared=True)
+    with movable.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
+        assert "table public.photos has the name" in movable.only("TableShadowed")
+
+
+def test_tables_beside_the_shards(movable: Movable) -> None:
+    with movable.having(
+        "CREATE TABLE public.users (id serial PRIMARY KEY); CREATE SEQUENCE public.numbers",
+        "DROP TABLE public.users; DROP SEQUENCE public.numbers",
+    ):
+        told = movable.only("shared_tables")
+        assert "beside the shards: public.numbers, public.users\n" in told
+        assert "--duplicate-shared" in told
+
+
+def test_other_databases(movable: Movable) -> None:
+    server = movable.fleet.servers["a"]
+    with server.connect() as session:
+        session.execute("CREATE DATABASE other")
+    try:
+        movable.check()  # it is empty
+        with server.connect("other") as session:
+            session.execute("CREATE TABLE things (id int)")
+        told = movable.only("other_databases")
+        assert "other databases with data: other (public.things)" in told
+        with barred(movable, "other"):
+            told = movable.only("database_closed")
+            assert "database other cannot be looked into: pg_hba.conf rejects" in told
+        movable.choose(duplicate_shared=True)
+        assert "tables of database other are on both nodes" in movable.notes()
+    finally:
+        with server.connect() as session:
+            session.execute("DROP DATABASE other WITH (FORCE)")
+
+
+@contextmanager
+def barred(movable: Movable, database: str) -> Iterator[None]:
+    """Let nobody into a database of node a."""
+    file = movable.server().data_directory / "pg_hba.conf"
+    rules = file.read_text()
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        with movable.fleet.servers["a"].connect() as session:
+            session.execute("SELECT pg_reload_conf()")
+
+    def is_open() -> bool:
+        try:
+            movable.fleet.servers["a"].connect(database).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    write(f"host {database} all all reject\n{rules}")
+    try:
+        wait_for(lambda: not is_open())
+        yield
+    finally:
+        write(rules)
+        wait_for(is_open)
+
+
+def test_collations_of_another_version(movable: Movable) -> None:
+    with movable.having(
+        "CREATE COLLATION public.german (provider = icu, locale = 'de');"
+        "CREATE TABLE shard2.y (name text COLLATE public.german)",
+        "DROP TABLE shard2.y; DROP COLLATION public.german",
+    ):
+        movable.check()
+        changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
+        movable.fleet.execute("a", changed)
+        told = movable.only("collation")
+    assert "public.german was made with version 1.1 of its collation, and the system has" in told

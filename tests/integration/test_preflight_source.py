@@ -1,0 +1,215 @@
+"""Sources from which preflight lets nothing be moved: each cause is made, and taken back."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.errors import Problems
+from shardctl.moves import plan as planning
+from shardctl.moves import preflight
+from shardctl.moves.preflight_refusals import PreflightRefused
+from tests.fixtures.servers import free_ports, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.pooled import PooledFleet
+    from tests.fixtures.preflights import Movable
+    from tests.fixtures.servers import StartServer
+
+pytest_plugins = ["tests.fixtures.preflights"]
+
+
+@contextmanager
+def configured(movable: Movable, name: str, value: str) -> Iterator[None]:
+    """Set a parameter of node a."""
+    with movable.fleet.connect("a") as session:
+
+        def settled(wanted: str | None) -> bool:
+            now = session.execute(f"SHOW {name}".encode()).fetchone()
+            return now is not None and (now[0] == value) == (wanted is not None)
+
+        # Neither ALTER SYSTEM nor what is asked here commits anything that waits.
+        session.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+        session.execute("SELECT pg_reload_conf()")
+        try:
+            wait_for(lambda: settled(value))
+            yield
+        finally:
+            session.execute(f"ALTER SYSTEM RESET {name}".encode())
+            session.execute("SELECT pg_reload_conf()")
+            wait_for(lambda: settled(None))
+
+
+def test_commits_that_would_wait_for_the_clone(movable: Movable) -> None:
+    with configured(movable, "synchronous_standby_names", "ANY 1 (other, C)"):
+        told = movable.only("synchronous_clone")
+        assert "synchronous_standby_names has c, so commits would wait for the clone" in told
+    with configured(movable, "synchronous_standby_names", "*"):
+        assert "has *, so commits" in movable.only("synchronous_clone")
+    with configured(movable, "synchronous_standby_names", "FIRST 2 (s1, s2)"):
+        movable.check()
+
+
+def test_wal_that_is_not_kept_for_a_slow_clone(movable: Movable) -> None:
+    with configured(movable, "max_slot_wal_keep_size", "64MB"):
+        assert "keeps no more than max_slot_wal_keep_size = 64 MB" in movable.notes()
+
+
+def test_other_standbys(movable: Movable, server_directory: Path) -> None:
+    directory = server_directory / "standby"
+    movable.clone(directory, standby=True)
+    with movable.running(directory, cluster_name="replica") as standby:
+        wait_for(lambda: movable.fleet.query("a", "SELECT FROM pg_stat_replication"))
+        # On the port of node c, it is in the way of a clone, too.
+        movable.change(port=free_ports(1)[0])
+        told = movable.only("standbys")
+        assert "it has standbys: replica (127.0.0.1); one that is promoted during" in told
+        movable.choose(ignore_standby=True)
+        assert "standby replica (127.0.0.1) is ignored" in movable.notes()
+        movable.choose(ignore_standby=False)
+        # Taken for the source itself, it is none.
+        every = movable.refused(movable.changed("a", port=standby.port))
+        assert "is a standby" in every["standby"]
+
+
+def test_too_few_slots_and_senders(movable: Movable) -> None:
+    slots = "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, 10) AS n"
+    dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+    with movable.having(slots, dropped):
+        told = movable.only("replication_slots")
+        assert "max_replication_slots = 10, 10 of them in use; a move needs 1 free" in told
+    one = "SELECT pg_create_physical_replication_slot('away')"
+    with movable.having(one, dropped):
+        assert "replication slots whose standbys are away: away" in movable.notes()
+    with ExitStack() as stack:
+        for _ in range(9):
+            session = movable.fleet.servers["a"].connect(replication="true")
+            stack.callback(session.close)
+        told = movable.only("wal_senders")
+        assert "max_wal_senders = 10, 9 of them in use; a move needs 2 free" in told
+    wait_for(lambda: not movable.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
+
+
+def test_a_tablespace(movable: Movable, server_directory: Path) -> None:
+    place = server_directory / "space"
+    movable.make(place)
+    session = movable.fleet.servers["a"].connect()
+    try:
+        session.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
+        assert "tablespaces outside its data directory: slow" in movable.only("tablespaces")
+    finally:
+        session.execute("DROP TABLESPACE IF EXISTS slow")
+        session.close()
+
+
+def test_a_table_that_somebody_holds_locked(movable: Movable) -> None:
+    movable.choose(max_pause_s=1)
+    with movable.fleet.connect("a", autocommit=False) as holder:
+        holder.execute("LOCK TABLE shard2.photos")
+        assert "somebody holds tables locked in shard2" in movable.only("locked")
+        holder.rollback()
+
+
+def age(movable: Movable, pid: int) -> float:
+    found = movable.fleet.query(
+        "a",
+        "SELECT extract(epoch FROM clock_timestamp() - xact_start)::float8"
+        f" FROM pg_stat_activity WHERE pid = {pid}",
+    )
+    return float(found[0][0])
+
+
+def test_transactions_that_are_older_than_the_budget(movable: Movable) -> None:
+    movable.choose(max_pause_s=0.2)
+    with movable.fleet.connect("a", autocommit=False, application_name="slow") as writer:
+        writer.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
+        pid = writer.info.backend_pid
+        wait_for(lambda: age(movable, pid) > 0.25)
+        told = movable.only("old_transactions")
+        assert f"older than --max-pause (0.2 s): pid {pid} (slow, for " in told
+        movable.choose(max_pause_s=60)
+        movable.check()
+        writer.rollback()
+        movable.choose(max_pause_s=0.2)
+        writer.execute("SELECT * FROM shard2.photos")
+        wait_for(lambda: age(movable, pid) > 0.25)
+        told = movable.notes()
+        assert f"that only read moved shards, and are not waited for: pid {pid}" in told
+        writer.rollback()
+        writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
+        wait_for(lambda: age(movable, pid) > 0.25)
+        movable.check()
+        writer.rollback()
+
+
+def test_a_login_role_that_may_not_do_what_a_move_does(movable: Movable) -> None:
+    topology = movable.topology
+    topology = dataclasses.replace(
+        topology, database=dataclasses.replace(topology.database, user="limited")
+    )
+    with movable.having("CREATE ROLE limited LOGIN", "DROP OWNED BY limited; DROP ROLE limited"):
+        movable.fleet.execute(
+            "a",
+            "GRANT USAGE ON SCHEMA shardctl, shard0, shard1, shard2, shard3 TO limited;"
+            "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
+        )
+        told = movable.refused(topology)["rights"]
+    for right in (
+        "limited lacks rights that a move needs: ",
+        "REPLICATION; pg_monitor; CREATE on the database",
+        "EXECUTE on pg_promote(boolean,integer)",
+        "SELECT, INSERT and UPDATE on shardctl.move",
+        "ownership of schema shard0 and 3 more",
+        "SELECT on table shard0.photos and 3 more",
+    ):
+        assert right in told
+
+
+@pytest.fixture
+def poor_fleet(pg_server: StartServer, movable: Movable, tmp_path: Path) -> Iterator[PooledFleet]:
+    """Give a fleet whose node a has next to nothing of anything, and many shards."""
+    poor = pg_server(
+        {
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+            "max_connections": "20",
+            "max_locks_per_transaction": "10",
+        }
+    )
+    fleet = dataclasses.replace(
+        movable.fleet,
+        directory=tmp_path,
+        servers={"a": poor, "b": movable.fleet.servers["b"]},
+        shards={"a": "0-199", "b": "200-201"},
+        count=202,
+        database="poor",
+        role="poor",
+    )
+    fleet.migration("0001_photos.sql", "CREATE TABLE photos (id bigint)")
+    fleet.init()
+    yield fleet
+    fleet.drop()
+    poor.stop()
+
+
+def test_a_server_with_too_little(movable: Movable, poor_fleet: PooledFleet) -> None:
+    movable.fleet = poor_fleet
+    topology = movable.topology
+    plan = planning.make(topology, range(180), "c", 1, movable.options)
+    with pytest.raises(Problems) as caught:
+        preflight.check(topology, plan, purpose="test")
+    refused = [one for one in caught.value.parts() if isinstance(one, PreflightRefused)]
+    assert len(refused) == len(caught.value.parts()) == 4
+    told = {(one.where, one.code): str(one) for one in refused}
+    assert "minimal: nothing can be cloned from it" in told["node a", "wal_level"]
+    assert ("node c", "replication_login") in told
+    fence, claim = told["node a", "lock_table"], told["node c", "lock_table"]
+    assert "the fence renames 180 schemas in one transaction" in fence
+    assert "room for 150 beside" in fence
+    assert "the claim renames 200 schemas in one transaction" in claim

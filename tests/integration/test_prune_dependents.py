@@ -1,0 +1,161 @@
+"""Prune and what depends on a retired schema: never a blind CASCADE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves import prune, prune_drop
+from tests.fixtures.pruning import ID, RETIRED
+
+if TYPE_CHECKING:
+    from tests.fixtures.pruning import Pruned
+
+OUTSIDE = {
+    "a view": (
+        f"CREATE VIEW public.v AS SELECT count(*) FROM {RETIRED}.photos",
+        "DROP VIEW public.v",
+        "view public.v",
+    ),
+    "a view in a live shard": (
+        f"CREATE VIEW shard0.v AS SELECT count(*) FROM {RETIRED}.photos",
+        "DROP VIEW shard0.v",
+        "view shard0.v",
+    ),
+    "a foreign key": (
+        f"CREATE TABLE public.t (photo bigint REFERENCES {RETIRED}.photos)",
+        "DROP TABLE public.t",
+        "table constraint t_photo_fkey on public.t",
+    ),
+    "a function with a SQL body": (
+        f"CREATE FUNCTION public.f() RETURNS bigint RETURN (SELECT count(*) FROM {RETIRED}.photos)",
+        "DROP FUNCTION public.f",
+        "function public.f()",
+    ),
+    "a default of a column": (
+        f"CREATE TABLE public.t (n bigint DEFAULT nextval('{RETIRED}.numbers'))",
+        "DROP TABLE public.t",
+        "default value for public.t.n",
+    ),
+    "a column of a composite type": (
+        f"CREATE TABLE public.t (one {RETIRED}.photos)",
+        "DROP TABLE public.t",
+        "table public.t",
+    ),
+    "a table that inherits": (
+        f"CREATE TABLE public.t () INHERITS ({RETIRED}.photos)",
+        "DROP TABLE public.t",
+        "table public.t",
+    ),
+    "a partition": (
+        f"CREATE TABLE public.t PARTITION OF {RETIRED}.parted FOR VALUES IN (1)",
+        "DROP TABLE public.t",
+        "table public.t",
+    ),
+    "a trigger": (
+        f"CREATE TRIGGER t AFTER INSERT ON shard0.tags EXECUTE FUNCTION {RETIRED}.fires()",
+        "DROP TRIGGER t ON shard0.tags",
+        "trigger t on shard0.tags",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_what_something_outside_depends_on_is_named_and_left(pruned: Pruned, kind: str) -> None:
+    pruned.retire(2, 3)
+    pruned.record()
+    for statement in (
+        "CREATE SEQUENCE {}.numbers",
+        "CREATE TABLE {}.parted (n integer) PARTITION BY LIST (n)",
+        "CREATE FUNCTION {}.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    ):
+        pruned.fleet.execute("a", statement.format(RETIRED))
+    chosen = pruned.plan()
+    make, remove, told = OUTSIDE[kind]
+    pruned.fleet.execute("a", make)
+    try:
+        assert pruned.verdicts()[f"a/{RETIRED}"] == f"{told} depends on it"
+        # It came after the plan was made: that is seen in the transaction that drops.
+        with pytest.raises(prune.PruneUnfinished) as caught:
+            pruned.carry_out(chosen)
+        assert caught.value.exit_code == 3
+        assert f"{told} depends on it" in caught.value.message
+        assert [one.schema for one in caught.value.dropped] == [f"shard3__retired_{ID}"]
+        assert pruned.left() == [RETIRED]
+    finally:
+        pruned.fleet.execute("a", remove)
+    pruned.carry_out()
+    assert pruned.left() == []
+
+
+def test_what_comes_to_depend_on_a_schema_after_the_last_look_is_seen_in_the_transaction(
+    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned.retire(2)
+    pruned.record()
+    chosen = pruned.plan()
+    drop = prune_drop.run
+
+    def meanwhile(*given: Any) -> Any:
+        pruned.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
+        return drop(*given)
+
+    monkeypatch.setattr(prune_drop, "run", meanwhile)
+    try:
+        with pytest.raises(prune.PruneUnfinished, match=r"view public\.v depends on it"):
+            pruned.carry_out(chosen)
+        assert pruned.left() == [RETIRED]
+    finally:
+        pruned.fleet.execute("a", "DROP VIEW public.v")
+
+
+def test_everything_of_its_own_goes_with_a_schema(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record()
+    with pruned.fleet.connect("a") as session:
+        session.execute(f"SET search_path = {RETIRED}".encode())
+        for statement in EVERYTHING.split(";\n"):
+            session.execute(statement.encode())
+    assert pruned.verdict() is None
+    pruned.carry_out()
+    assert pruned.left() == []
+    pruned.fleet.execute("a", "DROP PUBLICATION told")
+
+
+EVERYTHING = """
+CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE TYPE pair AS (a mood, b integer);
+CREATE DOMAIN short AS text CHECK (length(value) < 5);
+CREATE TABLE parted (n integer, p pair, s short, at timestamptz) PARTITION BY RANGE (n);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE TABLE heir (extra serial) INHERITS (photos);
+CREATE VIEW shown AS SELECT p.id, l.id AS liked FROM photos p JOIN likes l ON l.photo = p.id;
+CREATE VIEW shown_again AS SELECT * FROM shown;
+CREATE MATERIALIZED VIEW kept AS SELECT * FROM shown;
+CREATE RULE quiet AS ON DELETE TO tags DO INSTEAD NOTHING;
+CREATE POLICY all_of_it ON tags USING (true);
+CREATE STATISTICS counts ON user_id, about FROM photos;
+CREATE FUNCTION twice(photos) RETURNS bigint BEGIN ATOMIC SELECT $1.id * 2; END;
+CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER fired AFTER INSERT ON tags EXECUTE FUNCTION fires();
+CREATE AGGREGATE total (bigint) (SFUNC = int8pl, STYPE = bigint);
+CREATE COLLATION mine FROM "C";
+CREATE PUBLICATION told FOR TABLE photos;
+CREATE SEQUENCE counted OWNED BY tags.name
+"""
+
+
+def test_who_depends_the_other_way_round_does_not_keep_a_schema(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record()
+    fleet = pruned.fleet
+    fleet.execute("a", "CREATE TABLE public.countries (id integer PRIMARY KEY)")
+    try:
+        add = "ADD c integer REFERENCES public.countries"
+        fleet.execute("a", f"ALTER TABLE {RETIRED}.photos {add}")
+        pruned.carry_out()
+        assert pruned.left() == []
+        assert fleet.query("a", "SELECT count(*) FROM public.countries") == [(0,)]
+    finally:
+        fleet.execute("a", "DROP TABLE public.countries")

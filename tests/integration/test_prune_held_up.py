@@ -1,0 +1,278 @@
+"""Prune beside others: who uses a schema, who is held up, two at once, kills, the lock table."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.fanout import Silent
+from shardctl.moves import prune, prune_drop
+from shardctl.provision.apply import take_lock
+from shardctl.state.lock import NodeLocked
+from tests.fixtures.fleets import command_line
+from tests.fixtures.pruning import RETIRED, Pruned
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+
+READ = f"SELECT FROM {RETIRED}.photos".encode()
+SIZE = "SELECT pg_database_size(current_database())"
+FULL = "out of shared memory"
+
+
+# Who is in the way
+
+
+def test_a_schema_that_a_session_reads_is_named_and_left(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record()
+    with pruned.fleet.connect("a", application_name="report") as session, session.transaction():
+        session.execute(READ)
+        pid = session.info.backend_pid
+        found = pruned.verdicts()
+        done = pruned.prune("--yes")
+    assert found[f"a/{RETIRED}"] == f"session {pid} (report) uses it"
+    assert done.returncode == 0
+    assert f"session {pid} (report) uses it" in done.stdout
+    assert pruned.left() == [RETIRED]
+
+
+def test_a_locked_table_does_not_keep_prune_from_looking(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record()
+    with pruned.fleet.connect("a") as session, session.transaction():
+        session.execute(f"LOCK TABLE {RETIRED}.photos".encode())
+        first, second = pruned.plan()
+    assert "uses it" in (first.why_not or "")
+    assert first.size_bytes == 0
+    assert second.why_not is None
+    assert second.size_bytes > 0
+
+
+def test_a_prepared_transaction_uses_a_schema(small: Pruned) -> None:
+    small.retire(2)
+    small.record()
+    with small.fleet.connect("a") as session:
+        session.execute("BEGIN")
+        session.execute(f"INSERT INTO {RETIRED}.tags VALUES ('x')".encode())
+        session.execute("PREPARE TRANSACTION 'kept'")
+        assert small.verdict() == "a prepared transaction uses it"
+        session.execute("ROLLBACK PREPARED 'kept'")
+        assert small.verdict() is None
+
+
+# Waiting
+
+
+def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record()
+    chosen = pruned.plan()
+    with pruned.fleet.connect("a") as session:
+        session.execute("BEGIN")
+        session.execute(READ)
+        thread = threading.Thread(target=_end_when_left_alone, args=(pruned, session))
+        thread.start()
+        assert _drop(pruned, chosen) == {}
+        thread.join()
+    assert pruned.left() == []
+
+
+def test_what_is_held_all_the_time_is_named_when_the_others_are_gone(
+    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_drop, "_PATIENCE_S", 0.5)
+    pruned.retire(2, 3)
+    pruned.record()
+    chosen = pruned.plan()
+    with pruned.fleet.connect("a", application_name="report") as session:
+        session.execute("BEGIN")
+        session.execute(READ)
+        left = _drop(pruned, chosen)
+        assert list(left.values()) == [f"session {session.info.backend_pid} (report) uses it"]
+        assert pruned.left() == [RETIRED]
+
+
+def test_readers_get_through_again_and_again_while_prune_waits_for_one(
+    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is wanted holds up those that come after it, so it is not wanted for long."""
+    monkeypatch.setattr(prune_drop, "_PATIENCE_S", 1.0)
+    pruned.retire(2)
+    pruned.record()
+    chosen = pruned.plan()
+    waits: list[float] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        with pruned.fleet.connect("a") as reader:
+            while not stop.is_set():
+                began = time.monotonic()
+                reader.execute(READ)
+                waits.append(time.monotonic() - began)
+
+    with pruned.fleet.connect("a") as session:
+        session.execute("BEGIN")
+        session.execute(READ)
+        thread = threading.Thread(target=read)
+        thread.start()
+        _drop(pruned, chosen)
+        stop.set()
+        thread.join()
+    held_up = [wait for wait in waits if wait > 0.02]
+    assert len(held_up) > 1
+    assert max(held_up) < 1
+
+
+def test_a_server_that_dies_meanwhile_is_named_and_the_rest_is_done_later(
+    small: Pruned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.retire(2, 3)
+    small.record()
+    chosen = small.plan()
+    server = small.fleet.servers["a"]
+    drop = prune_drop._transaction
+
+    def meanwhile(*given: Any) -> None:
+        drop(*given)
+        server.stop("immediate")
+
+    monkeypatch.setattr(prune_drop, "_LARGEST_BATCH", 1)
+    monkeypatch.setattr(prune_drop, "_transaction", meanwhile)
+    done = small.prune("--yes")
+    server.start()
+    assert done.returncode == 3
+    assert "node a: the connection was lost" in done.stderr
+    assert len(chosen) == 2
+    assert len(small.left()) == 1
+    monkeypatch.undo()
+    small.carry_out()
+    assert small.left() == []
+
+
+def test_killed_in_the_middle_it_does_the_rest_when_run_again(pruned: Pruned) -> None:
+    pruned.retire_many(60)
+    running = _start(pruned)
+    wait_for(lambda: len(pruned.left()) < 115)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    wait_for(lambda: _is_unlocked(pruned))
+    left = pruned.left()
+    assert 0 < len(left) < 120
+    tables = "SELECT schemaname::text, count(*) FROM pg_tables GROUP BY 1"
+    found = dict(pruned.fleet.query("a", tables))
+    assert {found[schema] for schema in left} == {3}
+    done = pruned.prune("--yes")
+    assert (done.returncode, pruned.left()) == (0, []), done.stderr
+
+
+# Two at once
+
+
+def test_the_second_of_two_is_told_who_is_at_it(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record()
+    topology = pruned.fleet.topology()
+    with take_lock(topology, topology.owning()[0], command=prune.COMMAND):
+        with pytest.raises(NodeLocked, match="node a is being changed by shardctl prune by"):
+            pruned.carry_out()
+        done = pruned.prune("--yes")
+    assert done.returncode == 1
+    assert pruned.left() == [RETIRED]
+
+
+def test_two_at_once_drop_everything_together(pruned: Pruned) -> None:
+    pruned.retire_many(20)
+    both = [_start(pruned), _start(pruned)]
+    said = [one.communicate(timeout=60)[1] for one in both]
+    codes = sorted(one.returncode for one in both)
+    assert codes in ([0, 0], [0, 1]), said
+    assert pruned.left() == []
+
+
+# The lock table
+
+
+@pytest.mark.parametrize("kind", ["pruned", "small"])
+def test_500_schemas_do_not_exhaust_the_lock_table(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    made: Pruned = request.getfixturevalue(kind)
+    made.retire_many(250)
+    before = made.fleet.query("a", SIZE)[0][0]
+    found = made.plan()
+    assert len(found) == 500
+    done = made.prune("--yes")
+    assert (done.returncode, made.left()) == (0, []), done.stderr
+    assert FULL not in made.fleet.servers["a"].log()
+    after = made.fleet.query("a", SIZE)[0][0]
+    # The catalog's own tables do not shrink, and grow a little.
+    assert before - after >= 0.95 * sum(one.size_bytes for one in found)
+
+
+def test_a_schema_that_one_transaction_cannot_lock_goes_in_parts(small: Pruned) -> None:
+    small.retire(2)
+    small.record()
+    with small.fleet.connect("a") as session:
+        session.execute(f"SET search_path = {RETIRED}".encode())
+        session.execute("CREATE TABLE days (day integer PRIMARY KEY) PARTITION BY RANGE (day)")
+        for day in range(150):
+            add = f"CREATE TABLE d{day} PARTITION OF days FOR VALUES FROM ({day}) TO ({day + 1})"
+            session.execute(add.encode())
+        session.execute("CREATE TABLE base (n integer PRIMARY KEY, d integer REFERENCES days)")
+        for n in range(30):
+            session.execute(f"CREATE TABLE heir{n} (t text) INHERITS (base)".encode())
+    (one,) = small.plan()
+    assert one.objects > 1000
+    small.carry_out([one])
+    assert small.left() == []
+    assert FULL not in small.fleet.servers["a"].log()
+
+
+def test_the_locks_are_counted_before_they_are_taken(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record()
+    (one,) = pruned.plan()
+    with pruned.fleet.connect("a") as session, session.transaction(force_rollback=True):
+        session.execute(f"DROP SCHEMA {RETIRED} CASCADE".encode())
+        held = session.execute(
+            "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()"
+            " AND locktype IN ('relation', 'object') AND mode = 'AccessExclusiveLock'"
+        ).fetchone()
+    assert held == (one.objects,)
+
+
+def _start(pruned: Pruned) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command_line(pruned.fleet.write(), "prune", "--yes"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _drop(pruned: Pruned, chosen: Sequence[prune.Retired]) -> dict[prune.Retired, str]:
+    """Drop what somebody has begun to use after the last look."""
+    with pruned.fleet.connect("a") as session:
+        session.execute("SET search_path = pg_catalog")
+        return prune_drop.run(session, "a", chosen, Silent())
+
+
+def _end_when_left_alone(pruned: Pruned, session: psycopg.Connection[Any]) -> None:
+    """End a session's transaction when prune has come back for its schema a few times."""
+    wait_for(lambda: pruned.left() == [RETIRED])
+    time.sleep(0.2)
+    session.execute("ROLLBACK")
+
+
+def _is_unlocked(pruned: Pruned) -> bool:
+    return not pruned.fleet.query("a", "SELECT FROM pg_locks WHERE locktype = 'advisory'")

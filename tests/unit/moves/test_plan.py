@@ -1,0 +1,214 @@
+"""Plans of moves: what is refused by the topology alone, halves, before and after, what counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.errors import UsageError
+from shardctl.moves import plan
+from shardctl.moves.plan import MovePlan, MoveRefused, Options, TopologyChanged
+from shardctl.topology import names
+from shardctl.topology.loader import parse
+from shardctl.topology.model import NodeName, ShardId, Topology
+from shardctl.topology.routes import ShardNotFound
+
+FILE = Path("/srv/topology.yaml")
+TEXT = """\
+cluster: photos
+shards: {count: 8, schema: 'shard{id}'}
+database: {name: app, migrations: migrations/}
+nodes:
+  a: {host: one, port: 5432, shards: 0-3}
+  b: {host: two, port: 5432, shards: 4-7}
+  c: {host: three, port: 5432, shards: none, data_directory: /data/c}
+poolers:
+  p1: {host: four, port: 6432, config: /etc/p.ini, aliases: [node]}
+"""
+OPTIONS = Options(max_pause_s=5, retain_s=86_400)
+
+
+def topology(*changes: tuple[str, str]) -> Topology:
+    """Read the topology with some of its text replaced."""
+    text = TEXT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse(text.encode(), FILE)
+
+
+def made(shards: tuple[int, ...] = (2, 3), **given: Any) -> MovePlan:
+    where = given.get("topology", topology())
+    return plan.make(where, shards, given.get("target", "c"), 7, OPTIONS)
+
+
+def of_journal(move: MovePlan) -> MovePlan:
+    """Write a plan down as the journal does, and read it back."""
+    kept = {name: getattr(move, name) for name in ("id", "source", "target", "shards")}
+    kept |= {"schemas": move.schemas, "retired": move.retired, "plan": move.as_json()}
+    return MovePlan.of_journal(type("Row", (), kept)())
+
+
+def test_a_plan_names_source_schemas_and_retired_names() -> None:
+    move = made((3, 2, 3))
+    assert (move.source, move.target, move.shards) == ("a", "c", (2, 3))
+    assert move.schemas == ("shard2", "shard3")
+    assert move.retired == tuple(names.retired(s, move.id) for s in move.schemas)
+    assert move.slot == f"shardctl_{move.id}"
+    assert move.map_version == 7
+
+
+def test_two_plans_have_ids_of_their_own() -> None:
+    assert made().id != made().id
+
+
+def test_a_plan_comes_back_from_the_journal_as_it_was() -> None:
+    move = made()
+    assert of_journal(move) == move
+
+
+@pytest.mark.parametrize(
+    ("shards", "target", "kind", "told"),
+    [
+        ((2,), "x", UsageError, "'x' is no node of the topology"),
+        ((), "c", UsageError, "no shards were named"),
+        ((2, 8), "c", ShardNotFound, "shard 8 is not in the topology, which has 0..7"),
+        ((2, 3), "a", MoveRefused, "shards 2-3 are on node a already"),
+        ((2, 4, 5), "b", MoveRefused, "shards 4-5 are on node b already"),
+        ((2, 4, 5), "c", MoveRefused, "the shards are on several nodes (a: 2; b: 4-5)"),
+        ((2,), "b", MoveRefused, "node b owns shards 4-7 already"),
+    ],
+)
+def test_a_move_that_cannot_be_is_refused_with_what_to_do(
+    shards: tuple[int, ...], target: str, kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        made(shards, target=target)
+    assert told in str(caught.value)
+
+
+def test_refusals_but_that_of_a_shard_say_what_to_do() -> None:
+    for shards, target in [((2,), "x"), ((), "c"), ((2,), "a"), ((2, 4), "c"), ((2,), "b")]:
+        with pytest.raises((UsageError, MoveRefused)) as caught:
+            made(shards, target=target)
+        assert caught.value.hint
+
+
+def test_after_gives_the_shards_to_the_target_and_before_takes_them_back() -> None:
+    now = topology()
+    move = made()
+    done = plan.after(now, move)
+    assert {n: node.shards for n, node in done.nodes.items()} == {
+        "a": (0, 1), "b": (4, 5, 6, 7), "c": (2, 3),
+    }  # fmt: skip
+    assert plan.before(done, move) == now
+    assert plan.before(now, move) == now
+    assert plan.after(done, move) == done
+
+
+def test_leaving_are_the_shards_that_stay() -> None:
+    assert plan.leaving(topology(), made()) == ("shard0", "shard1")
+    assert plan.leaving(topology(), made((0, 1, 2, 3))) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "values"),
+    [
+        (("host: one", "host: other"), "nodes.a.host", ("one", "other")),
+        (("host: three, port: 5432", "host: three, port: 5433"), "nodes.c.port", ("5432", "5433")),
+        (("/data/c", "/data/d"), "nodes.c.data_directory", ("/data/c", "/data/d")),
+        (("name: app", "name: shop"), "database.name", ("app", "shop")),
+        (("port: 6432", "port: 6433"), "poolers.p1.port", ("6432", "6433")),
+        (("aliases: [node]", "aliases: [shard]"), "poolers.p1.aliases", ("node", "shard")),
+        (("cluster: photos", "cluster: films"), "cluster", ("photos", "films")),
+    ],
+)
+def test_a_topology_that_is_another_is_refused_with_both_values(
+    change: tuple[str, str], place: str, values: tuple[str, str]
+) -> None:
+    move = of_journal(made())
+    with pytest.raises(TopologyChanged) as caught:
+        plan.require_same(topology(change), move)
+    assert place in caught.value.message
+    assert all(value in caught.value.message for value in values)
+
+
+def test_a_pooler_that_was_added_meanwhile_is_refused() -> None:
+    added = topology(("poolers:\n", "poolers:\n  p2: {host: five, port: 1, config: /etc/q.ini}\n"))
+    with pytest.raises(TopologyChanged, match=r"poolers\.p2\.\w+ nothing, and the topology now"):
+        plan.require_same(added, made())
+
+
+def test_a_node_that_is_gone_is_refused() -> None:
+    without = topology(("  c: {host: three", "  d: {host: three"))
+    with pytest.raises(TopologyChanged, match=r"with node c, and .* says that there is none"):
+        plan.require_same(without, made())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("host: two", "host: other"),  # it is not in the move
+        ("migrations: migrations/", "migrations: other/"),
+        ("poolers:\n", "move: {max_pause: 9s}\npoolers:\n"),
+    ],
+)
+def test_what_a_move_does_not_depend_on_may_change(change: tuple[str, str]) -> None:
+    plan.require_same(topology(change), of_journal(made()))
+
+
+def test_the_move_itself_is_no_change() -> None:
+    move = made()
+    plan.require_same(plan.after(topology(), move), move)
+
+
+def test_the_order_of_settings_is_no_change() -> None:
+    first, second = (
+        topology(("data_directory: /data/c", f"settings: {{{text}}}, data_directory: /data/c"))
+        for text in ("fsync: 'off', work_mem: 8MB", "work_mem: 8MB, fsync: 'off'")
+    )
+    plan.require_same(second, made(topology=first))
+
+
+def test_the_digest_differs_where_anything_differs() -> None:
+    said = plan.depends_on(topology(), NodeName("a"), NodeName("c"))
+    assert plan.digest(said) == made().digest
+    for place in said:
+        assert plan.digest(said | {place: "?"}) != plan.digest(said)
+
+
+def test_no_plan_keeps_a_password() -> None:
+    found = topology(("name: app,", "name: app, options: {sslmode: require},"))
+    text = repr(made(topology=found).as_json())
+    assert "sslmode" in text
+    assert "password" not in text
+
+
+@given(st.dictionaries(st.integers(0, 4000), st.integers(0, 10**12), min_size=2, max_size=60))
+def test_halves_differ_by_no_more_than_one_shard_weighs(found: dict[int, int]) -> None:
+    sizes = {ShardId(shard): size for shard, size in found.items()}
+    chosen = plan.half(sizes)
+    assert chosen == sorted(set(chosen))
+    assert 0 < len(chosen) < len(sizes)
+    go = sum(sizes[shard] for shard in chosen)
+    assert abs(sum(sizes.values()) - 2 * go) <= max(sizes.values())
+
+
+def test_half_of_empty_shards_is_half_of_their_number() -> None:
+    assert len(plan.half({ShardId(n): 0 for n in range(8)})) == 4
+
+
+def test_of_one_shard_there_is_no_half() -> None:
+    assert plan.half({ShardId(3): 100}) == []
+    assert plan.half({}) == []
+
+
+def test_options_are_what_the_journal_keeps() -> None:
+    chosen = dataclasses.replace(OPTIONS, max_rate="10M", terminate=True)
+    move = plan.make(topology(), [2], "c", 1, chosen)
+    assert of_journal(move).options == chosen
