@@ -71,28 +71,26 @@ def put_up(session: Connection, node: str, move: str, *, revision: int, deadline
 
     `revision` is the journal's at the begin of this attempt: once somebody has called that off,
     nothing is renamed. `deadline` is on the monotonic clock; DDL that is in the way is tried again
-    until then.
-    When this returns, the commit has returned. Raises FenceRefused, NotAtCutover, and
-    psycopg.OperationalError where the answer was lost: `is_up` then tells.
+    until then. When this returns, the commit has returned. Raises FenceRefused, NotAtCutover, and
+    psycopg.OperationalError where the answer was lost: `lift` settles that.
     """
     statement = QUERIES["fence"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
     )
-    while True:
-        try:
-            session.execute(statement)
-        except _TRANSIENT as error:
-            if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
-                raise FenceRefused(node, str(error).splitlines()[0]) from error
-            time.sleep(_POLL)
-        except psycopg.Error as error:
-            if error.sqlstate == _WRONG_STATE:
-                raise NotAtCutover(node, move) from error
-            raise
-        else:
-            return
+    _rename(session, node, move, statement, deadline)
+
+
+def take_back(session: Connection, node: str, move: str, *, deadline: float) -> None:
+    """Lift the fence though the move is `promoting`; the target must be proved to be no more.
+
+    Raises what `put_up` raises.
+    """
+    statement = QUERIES["take_back"].format(
+        move=sql.Literal(move), lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+    )
+    _rename(session, node, move, statement, deadline)
 
 
 def lift(session: Connection, move: str, *, revision: int | None = None) -> None:
@@ -118,15 +116,6 @@ def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
     )
 
 
-def is_up(session: Connection, schemas: Sequence[str], retired: Sequence[str]) -> bool | None:
-    """Read from the catalog whether the fence stands; None where neither names are all there."""
-    names = [*schemas, *retired]
-    found = {name for (name,) in session.execute(QUERIES["names"], {"schemas": names})}
-    if found == set(retired):
-        return True
-    return False if found == set(schemas) else None
-
-
 def relations(session: Connection, retired: Sequence[str]) -> list[int]:
     """List the OIDs of all relations behind the fence."""
     row = session.execute(QUERIES["relations"], {"schemas": list(retired)}).fetchone()
@@ -147,3 +136,22 @@ def drain(session: Connection, node: str, oids: Sequence[int], *, deadline: floa
         if time.monotonic() > deadline:
             raise WritersLeft(node, left)
         time.sleep(_POLL)
+
+
+def _rename(
+    session: Connection, node: str, move: str, statement: sql.Composed, deadline: float
+) -> None:
+    """Run a statement that renames schemas, again and again while DDL is in its way."""
+    while True:
+        try:
+            session.execute(statement)
+        except _TRANSIENT as error:
+            if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
+                raise FenceRefused(node, str(error).splitlines()[0]) from error
+            time.sleep(_POLL)
+        except psycopg.Error as error:
+            if error.sqlstate == _WRONG_STATE:
+                raise NotAtCutover(node, move) from error
+            raise
+        else:
+            return

@@ -75,9 +75,30 @@ BEGIN
 END
 $lift$
 
--- name: names
--- Which of these schemas stand there
-SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%(schemas)s)
+-- name: take_back
+-- Undo the fence past the point of no return, where the target is no more; a claim that it may
+-- have made is one change ahead of `promoting`, and this is two
+DO $take_back$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    UPDATE shardctl.move
+    SET state = 'undone', revision = revision + 2, changed = pg_catalog.clock_timestamp()
+    WHERE id = {move} AND state = 'promoting';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
+    END IF;
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+        WHERE m.id = {move}
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
+    END LOOP;
+END
+$take_back$
 
 -- name: relations
 -- All relations in these schemas

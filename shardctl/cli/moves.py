@@ -78,6 +78,13 @@ def resume(
     *,
     dry_run: DryRunOption = False,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; resume never asks
+    max_pause: Annotated[
+        str | None,
+        typer.Option("--max-pause", metavar="TIME", help="Another one than was planned."),
+    ] = None,
+    terminate: Annotated[
+        bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
+    ] = False,
 ) -> None:
     """Go on with a move, wherever it stopped and whoever began it.
 
@@ -85,16 +92,30 @@ def resume(
     past it is finished.
     """
     from shardctl.cli.progress import bars
+    from shardctl.errors import UsageError
     from shardctl.moves import service
+    from shardctl.topology import fields
 
+    try:
+        pause = fields.positive_duration(max_pause).total_seconds() if max_pause else None
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     topology = load_topology(ctx)
     entry = _entry(topology, move)
-    service.require_resumable(topology, entry)
+    service.require_resumable(topology, entry, max_pause_s=pause, terminate=terminate)
     if dry_run:
         print_table(_HEADER, [_row(entry)])
         return
     with bars() as progress:
-        world = service.resume(topology, entry, progress, tell(entry.move.id), notice=say)
+        world = service.resume(
+            topology,
+            entry,
+            progress,
+            tell(entry.move.id),
+            notice=say,
+            max_pause_s=pause,
+            terminate=terminate,
+        )
     finish(topology, world, Report.table)
 
 
@@ -105,23 +126,39 @@ def abort(
     *,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    target_destroyed: Annotated[
+        bool,
+        typer.Option(
+            "--target-destroyed",
+            help="You know that the target is gone for good and has never served.",
+        ),
+    ] = False,
 ) -> None:
     """Call a move off before its point of no return: the source keeps its shards.
 
     Lifts the fence, serves the clients, deletes the clone that this move made, drops its slot.
+    A target that was told to take over and is gone for good keeps the source from serving until
+    you say so.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import service
 
     topology = load_topology(ctx)
     entry = _entry(topology, move)
-    service.require_abortable(topology, entry)
+    service.require_abortable(topology, entry, target_destroyed=target_destroyed)
     if dry_run:
         print_table(_HEADER, [_row(entry)])
         return
     confirm(f"Call off move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
     with bars() as progress:
-        service.abort(topology, entry, progress, tell(entry.move.id, undoing=True), notice=say)
+        service.abort(
+            topology,
+            entry,
+            progress,
+            tell(entry.move.id, undoing=True),
+            notice=say,
+            target_destroyed=target_destroyed,
+        )
     say(f"move {entry.move.id} is aborted; node {entry.move.source} owns its shards as before")
 
 

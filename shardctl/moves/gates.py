@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Pooler, Topology
 
-CONSOLES = 4
+CONSOLES = 16
 """Sessions over which each pooler's pauses go."""
 _WIDTH = 16
 _RESUME_S = 30.0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
+from shardctl.libpq import reason_of
 from shardctl.moves import file, interrupts
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, slots, standby
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node
+
+logger = logging.getLogger(__name__)
 
 QUERIES = queries.load("shardctl.moves", "claim.sql")
 
@@ -98,16 +104,33 @@ def claim(world: World, lsn: str) -> None:
         # The databases say who owns a shard; the topology may be another operator's.
         stay = {"source": plan.source, "moved": list(plan.shards)}
         leaving = [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
-        session.execute(
-            QUERIES["claim"].format(
-                move=sql.Literal(plan.id),
-                lsn=sql.Literal(lsn),
-                leaving=sql.Literal(leaving),
-                left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
-                target=sql.Literal(target),
-                map_version=sql.Literal(plan.map_version + 1),
-            )
+        claiming = QUERIES["claim"].format(
+            move=sql.Literal(plan.id),
+            lsn=sql.Literal(lsn),
+            leaving=sql.Literal(leaving),
+            left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
+            target=sql.Literal(target),
+            map_version=sql.Literal(plan.map_version + 1),
         )
+        _claim_and_open(session, claiming)
+
+
+def _claim_and_open(session: Connection, claiming: sql.Composed) -> None:
+    """Claim and let everybody in by one message, which the server carries out to its end.
+
+    The guards lead clients to a target that has claimed, also if this process is killed between.
+    """
+    message = sql.SQL("BEGIN; {}; COMMIT; {}").format(claiming, opening.by_itself())
+    try:
+        session.execute(message)
+    except psycopg.Error as error:
+        status = session.info.transaction_status
+        if status is TransactionStatus.INERROR:
+            session.rollback()
+        if status is not TransactionStatus.IDLE:
+            raise
+        # It has claimed, and may not run programs: `open_up` needs none.
+        logger.info("the target does not open up by itself: %s", reason_of(error))
 
 
 def _open_blocks(world: World, session: Connection, move: Move) -> None:

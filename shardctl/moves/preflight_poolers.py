@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.moves.preflight_refusals import PoolerUnfit, collected, listed
@@ -132,6 +132,19 @@ def judge(topology: Topology, plan: MovePlan, looked: Looked) -> Iterator[Shardc
         yield from _configured(plan, looked)
 
 
+def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
+    """See that clients outlast the pause of this plan, which is another one than was checked.
+
+    Raises PoolerUnfit, PoolerUnavailable, or Problems of several.
+    """
+    problems: list[ShardctlError] = []
+    for pooler in topology.poolers.values():
+        with collected(problems), Console(pooler, topology.database, purpose=purpose) as console:
+            problems += _impatient(plan, pooler.name, console.config())
+    if problems:
+        raise together(problems)
+
+
 def notes(plan: MovePlan, looked: Looked) -> Iterator[str]:
     """Say what the operator should know of the pooler beside refusals."""
     yield from looked.notes
@@ -223,6 +236,12 @@ def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
             "pool_mode is session: a pause would wait until clients disconnect",
             hint="set pool_mode = transaction",
         )
+    yield from _impatient(plan, name, config)
+
+
+def _impatient(
+    plan: MovePlan, name: PoolerName, config: Mapping[str, str]
+) -> Iterator[PoolerUnfit]:
     needed = plan.options.max_pause_s + MARGIN_S
     for key in ("query_wait_timeout", "client_login_timeout"):
         seconds = _seconds(config, key)

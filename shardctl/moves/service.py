@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.moves import destroyed, preflight_poolers
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.methods import METHODS
@@ -18,6 +19,7 @@ from shardctl.moves.world import World
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import maps
 from shardctl.state import lock
+from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,12 +79,15 @@ def resume(
     told: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
+    max_pause_s: float | None = None,
+    terminate: bool = False,
 ) -> World:
     """Go on with a move wherever it stopped.
 
+    A cutover that is yet to come may be given more time than was planned, or `terminate`.
     Raises what `require_resumable` raises, and MoveStopped with what a step raises.
     """
-    decided = require_resumable(topology, entry)
+    decided = require_resumable(topology, entry, max_pause_s=max_pause_s, terminate=terminate)
     before = planning.before(topology, decided)
     world = World(before, decided, progress, lock.purpose(COMMAND), notice)
     with closing(world):
@@ -106,36 +111,58 @@ def abort(
     told: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
+    target_destroyed: bool = False,
 ) -> None:
-    """Take a move back.
+    """Take a move back; with `target_destroyed` also from `promoting`.
 
     Raises what `require_abortable` raises, and MoveStopped with what a step's undoing raises.
     """
-    decided = require_abortable(topology, entry)
+    decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
     world = World(before, decided, progress, lock.purpose("moves abort"), notice)
     with closing(world):
         world.lock(decided.source)
         world.session(decided.source)
         with stopped(world, aborting=True):
+            if entry.move.state is MoveState.promoting:
+                destroyed.take_back(world)
+                notice("if poolers lead to the target already, `shardctl pgbouncer apply` mends it")
             undo(world, METHODS[entry.move.method], told)
 
 
-def require_resumable(topology: Topology, entry: Entry) -> MovePlan:
-    """See that a move can go on, with this topology; raises MoveEnded, TopologyChanged."""
+def require_resumable(
+    topology: Topology,
+    entry: Entry,
+    *,
+    max_pause_s: float | None = None,
+    terminate: bool = False,
+) -> MovePlan:
+    """See that a move can go on, with this topology.
+
+    Raises MoveEnded, TopologyChanged, and PoolerUnfit where clients do not outlast the pause.
+    """
     entry.require_open()
     decided = MovePlan.of_journal(entry.move)
     planning.require_same(topology, decided)
+    options = decided.options
+    pause = max_pause_s or options.max_pause_s
+    changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
+    decided = replace(decided, options=changed)
+    if pause > options.max_pause_s and entry.move.state.undoable:
+        preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     return decided
 
 
-def require_abortable(topology: Topology, entry: Entry) -> MovePlan:
-    """See that the source still owns the shards.
+def require_abortable(
+    topology: Topology, entry: Entry, *, target_destroyed: bool = False
+) -> MovePlan:
+    """See that the source still owns the shards, or that it can have them back.
 
     Raises MoveEnded, NotAbortable, TopologyChanged.
     """
     entry.require_open()
-    if not entry.move.state.undoable:
+    promoting = entry.move.state is MoveState.promoting
+    if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = MovePlan.of_journal(entry.move)
     planning.require_same(topology, decided)

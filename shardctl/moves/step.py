@@ -34,9 +34,10 @@ class NotAbortable(ShardctlError):
     """A move that can only go on."""
 
     def __init__(self, move: str, state: str) -> None:
+        gone = "; if its target is no more, `shardctl moves abort --target-destroyed`"
         super().__init__(
             f"move {move} is {state}: past the point of no return it only goes forward",
-            hint="`shardctl moves resume` finishes it",
+            hint="`shardctl moves resume` finishes it" + (gone if state == "promoting" else ""),
         )
 
 

@@ -35,6 +35,8 @@ IDENT = "pg_ident.conf"
 AUTO = "postgresql.auto.conf"
 MARK = "shardctl.clone"
 """The directory in a data directory that tells whose clone it is."""
+OPENING = f'cd {MARK} && for one in {AUTO} {HBA}; do [ ! -e "$one" ] || mv -f -- "$one" ..; done'
+"""What `open_files` does, for a shell in the data directory."""
 
 _FOREIGN, _OTHER, _SERVES = 71, 72, 73  # what the script ends with
 _SECONDS = 120.0

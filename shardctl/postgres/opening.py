@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.postgres import clone as clones
 from shardctl.postgres import overrides, queries, standby
@@ -61,6 +63,15 @@ def require_closed(clone: Clone, target: Connection, user: str) -> None:
     wrong = [problem for (problem,) in standby.ask(target, _QUERIES["not_closed"], given)]
     if wrong:
         raise NotClosed(clone.server.name, wrong)
+
+
+def by_itself() -> sql.Composed:
+    """Compose what lets everybody in without anybody's help, for the same message as a claim.
+
+    Who sends it need not live to see its end. It takes a role that may run programs there, and
+    proves nothing: `open_up` comes after it either way.
+    """
+    return _QUERIES["open"].format(program=sql.Literal(clones.OPENING))
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:

@@ -113,6 +113,11 @@ FROM pg_settings AS s
 JOIN unnest(%(names)s::text[], %(settings)s::text[]) AS wanted (name, setting) USING (name)
 WHERE s.setting <> wanted.setting
 
+-- name: open
+-- Put the node's own files into force, all within the server: programs begin in its directory
+COPY (SELECT WHERE false) TO PROGRAM {program};
+SELECT pg_reload_conf()
+
 -- name: refused_rules
 -- Lines that keep pg_hba.conf from being read; those that only never match are not among them
 SELECT line_number, error FROM pg_hba_file_rules

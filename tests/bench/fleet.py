@@ -69,6 +69,7 @@ class Fleet:
             data_root=self.directory / "data",
             migrations=True,
         )
+        text = text.partition("poolers:")[0]  # benches of poolers start their own
         ports: dict[tuple[str, ...], str] = {
             ("nodes", new.node_name(index), "port"): str(port)
             for index, port in enumerate(self.ports)

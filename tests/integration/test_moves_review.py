@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from shardctl.access import fence
-from shardctl.errors import Interrupted
+from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import cutover, gates, handover, interrupts, service
 from shardctl.moves.cutover import NotPromoting
@@ -327,3 +327,58 @@ def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_pau
     monkeypatch.undo()
     lab.resume()
     assert lab.left() == set()
+
+
+def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_called_off(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise NodeLost("c", "cut")
+
+    monkeypatch.setattr(handover, "promote", lost)
+    assert lab.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
+    monkeypatch.undo()
+    with pytest.raises(NotAbortable) as refused:
+        lab.abort()
+    assert "--target-destroyed" in refused.value.hint
+    with pytest.raises(MoveStopped) as there:
+        lab.abort(target_destroyed=True)
+    assert "its server answers" in messages(there.value)
+    lab.server("c").stop(mode="immediate")
+    lab.abort(target_destroyed=True)
+    assert lab.copy("a").state is MoveState.aborted
+    lab.put(2)
+    assert lab.left() == set()
+    assert not (lab.directory / "nodes" / "c").exists()
+    assert lab.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert lab.problems() == []
+
+
+def test_a_target_that_was_promoted_is_not_taken_for_destroyed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise NodeLost("c", "cut")
+
+    monkeypatch.setattr(handover, "claim", lost)
+    assert lab.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
+    monkeypatch.undo()
+    lab.server("c").stop()
+    with pytest.raises(MoveStopped) as there:
+        lab.abort(target_destroyed=True)
+    assert "was promoted" in messages(there.value)
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+    lab.put(2)
+
+
+def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(lab: Lab) -> None:
+    with contextlib.closing(lab.alias("shard2")) as session:
+        session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
+        error = lab.stopped([2, 3], "c", max_pause_s=2.0)
+        assert "PauseFailed" in messages(error)
+        with pytest.raises(ShardctlError) as refused:
+            lab.resume(max_pause_s=600.0)
+        assert "query_wait_timeout" in messages(refused.value)
+        lab.resume(max_pause_s=10.0, terminate=True)
+    assert lab.leads("shard2") == "c"
