@@ -15,4 +15,7 @@ pytest_plugins = [
     "tests.fixtures.verifying",
     "tests.fixtures.generators",
     "tests.fixtures.lab",
+    "tests.fixtures.moved",
+    "tests.fixtures.preflights",
+    "tests.fixtures.pruning",
 ]

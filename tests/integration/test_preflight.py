@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from tests.fixtures.preflights import Movable
 
-pytest_plugins = ["tests.fixtures.preflights"]
 
 PURPOSE = "shardctl move-shards by a test"
 

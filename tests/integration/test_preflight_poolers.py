@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.fixtures.pooled import AddPooler
     from tests.fixtures.preflights import Movable
 
-pytest_plugins = ["tests.fixtures.preflights"]
-
 
 def test_a_pooler_that_is_down(pooled_movable: Movable) -> None:
     pooler = pooled_movable.fleet.pg_bouncer

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.fixtures.preflights import Movable
 
-pytest_plugins = ["tests.fixtures.preflights"]
-
 
 def test_prepared_transactions(movable: Movable) -> None:
     begun = "BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1); PREPARE TRANSACTION 'half'"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tests.fixtures.preflights import Movable
     from tests.fixtures.servers import StartServer
 
-pytest_plugins = ["tests.fixtures.preflights"]
-
 
 @contextmanager
 def configured(movable: Movable, name: str, value: str) -> Iterator[None]:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tests.fixtures.preflights import Movable
 
-pytest_plugins = ["tests.fixtures.preflights"]
-
 
 def place(movable: Movable) -> Path:
     assert movable.target.data_directory is not None
