@@ -1,3 +1,13 @@
+-- name: snapshot
+-- Hold what can be seen now, and let other sessions see it too
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SELECT pg_export_snapshot()
+
+-- name: warm
+-- Read the moved shards' sequences, so that this session's caches have them when clients wait
+SELECT count(pg_sequence_last_value(to_regclass(pg_catalog.format('%%I.%%I', u.schema, s.name))))
+FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (name)
+
 -- name: open_blocks
 -- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
 SELECT count(shardctl.open_block_at(

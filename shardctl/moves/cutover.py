@@ -109,6 +109,7 @@ def run(world: World) -> None:
             gates.open()
             with world.on(plan.target):  # a login takes longer than all that is asked there
                 world.session(plan.target, "snapshot")
+            handover.warm(world)
         with timeline.span("stage files"):
             gates.stage()
         question = _question(world)
@@ -119,6 +120,8 @@ def run(world: World) -> None:
             with timeline.span("arm guards"):
                 gates.arm(after_s=plan.options.max_pause_s + GUARD_LAG_S, question=question)
                 _arm_source(world, budget)
+            with timeline.span("logins"):
+                gates.await_logins()
             paused_at = time.monotonic()
             lsn = _until_drained(world, gates, budget)
             _point_of_no_return(world, gates, budget, lsn)
@@ -126,8 +129,8 @@ def run(world: World) -> None:
             _undo(world, gates, budget)
             raise
         handover.promote(world, lsn, seconds=PROMOTION_S)
-        handover.claim(world, lsn)
-        handover.open_up(world)
+        if not handover.claim(world, lsn):
+            handover.open_up(world)
 
         def route() -> None:
             if budget.left() > 0:
@@ -149,13 +152,14 @@ def call_off(world: World) -> None:
     journal then says `promoting`. Raises what cannot be undone, and for whom.
     """
     with (
-        interrupts.deferred(world.notice),
+        interrupts.deferred(world.notice) as interrupt,
         Gates(world.topology, world.after, world.plan, purpose=world.purpose) as gates,
     ):
         with world.on(world.plan.source):
             fence.lift(world.session(world.plan.source), world.plan.id)
         if MoveState(_state(world)).undoable:
             gates.let_go()
+        interrupt.require_none(f"move {world.plan.id}: interrupted: no cutover is at work")
 
 
 def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
@@ -174,7 +178,6 @@ def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
         oids = fence.relations(session, plan.retired)
         _drain(world, session, oids, budget)
     with timeline.span("mark"), world.on(source):
-        session.execute("SET synchronous_commit TO local")
         if not journal.mark_drained(session, plan.id, revision=budget.revision + 1):
             raise NotPromoting(plan.id, _state(world))
         lsn = journal.flushed_to(session)
@@ -247,6 +250,8 @@ def _arm_source(world: World, budget: Budget) -> None:
     """
     source = world.plan.source
     with world.on(source):
+        # What is committed while clients wait is not to wait for a standby that may not answer.
+        world.session(source).execute("SET synchronous_commit TO local")
         session = world.session(source, "guard")
         session.execute("SET client_connection_check_interval TO 0")
         if session.info.server_version >= 170_000:

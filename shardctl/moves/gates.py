@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -27,6 +28,9 @@ CONSOLES = 16
 """Sessions over which each pooler's pauses go."""
 _WIDTH = 16
 _RESUME_S = 30.0
+_LOGINS_S = 1.0
+"""How long logins of poolers are waited for: some may never end, and one may begin again."""
+_POLL = 0.002
 
 Value = TypeVar("Value")
 
@@ -176,6 +180,24 @@ class Gates:
         except ShardctlError:
             self.disarm()
             raise
+
+    def await_logins(self) -> None:
+        """Wait a moment until no pooler is logging in to a node for what is to be paused.
+
+        PAUSE breaks such a login off, and PgBouncer takes that for a node that lets nobody in:
+        after RESUME it would wait for `server_login_retry`, and new clients would get an error.
+        """
+        until = time.monotonic() + _LOGINS_S
+
+        def one(gate: Gate) -> None:
+            ours = set(gate.aliases)
+            console = self._watcher(gate)
+            while time.monotonic() < until and any(
+                row["database"] in ours and int(row["sv_login"] or 0) for row in console.pools()
+            ):
+                time.sleep(_POLL)
+
+        self._each(one)
 
     def hold(self, *, seconds: float) -> dict[str, float]:
         """Pause all aliases on all poolers; give when each pooler's last pause held, in ms.

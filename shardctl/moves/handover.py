@@ -70,9 +70,24 @@ def hold_snapshot(world: World) -> None:
     """
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "snapshot")
-        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        row = session.execute("SELECT pg_export_snapshot()").fetchone()
+        cursor = session.execute(QUERIES["snapshot"])
+        cursor.nextset()
+        row = cursor.fetchone()
         world.snapshot = row[0] if row else None
+
+
+def warm(world: World) -> None:
+    """Let the session that will claim get to know what it will read, before clients wait."""
+    given = {
+        "schemas": list(world.plan.schemas),
+        "names": [generator.REGISTER, generator.COUNTER],
+    }
+    with world.on(world.plan.target):
+        session = world.session(world.plan.target, "lock")
+        session.execute(QUERIES["warm"], given)
+        session.execute(QUERIES["prepared"])
+        _leaving(world, session)
+        opening.loaded(session)
 
 
 def promote(world: World, lsn: str, *, seconds: float) -> None:
@@ -85,10 +100,11 @@ def promote(world: World, lsn: str, *, seconds: float) -> None:
         standby.promote(session, deadline)
 
 
-def claim(world: World, lsn: str) -> None:
+def claim(world: World, lsn: str) -> bool:
     """Make the target the owner of the moved shards, in one transaction; repeatable.
 
-    `lsn` is what it has replayed: it may have been promoted before it was told that.
+    `lsn` is what it has replayed: it may have been promoted before it was told that. Tells
+    whether everybody is let in, too; else that is left to `open_up`.
     """
     plan, target = world.plan, world.plan.target
     session = world.session(target, "lock")
@@ -97,13 +113,11 @@ def claim(world: World, lsn: str) -> None:
         if move is None:
             raise NotTheClone(target, plan.id)
         if move.state not in (MoveState.drained, MoveState.promoting):
-            return
+            return False
         for (gid,) in session.execute(QUERIES["prepared"]).fetchall():
             session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
         _open_blocks(world, session, move)
-        # The databases say who owns a shard; the topology may be another operator's.
-        stay = {"source": plan.source, "moved": list(plan.shards)}
-        leaving = [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
+        leaving = _leaving(world, session)
         claiming = QUERIES["claim"].format(
             move=sql.Literal(plan.id),
             lsn=sql.Literal(lsn),
@@ -112,15 +126,25 @@ def claim(world: World, lsn: str) -> None:
             target=sql.Literal(target),
             map_version=sql.Literal(plan.map_version + 1),
         )
-        _claim_and_open(session, claiming)
+        return _claim_and_open(session, claiming)
 
 
-def _claim_and_open(session: Connection, claiming: sql.Composed) -> None:
+def _leaving(world: World, session: Connection) -> list[str]:
+    """List the schemas that the target does not own.
+
+    The databases say who owns a shard; the topology may be another operator's.
+    """
+    stay = {"source": world.plan.source, "moved": list(world.plan.shards)}
+    return [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
+
+
+def _claim_and_open(session: Connection, claiming: sql.Composed) -> bool:
     """Claim and let everybody in by one message, which the server carries out to its end.
 
     The guards lead clients to a target that has claimed, also if this process is killed between.
     """
     message = sql.SQL("BEGIN; {}; COMMIT; {}").format(claiming, opening.by_itself())
+    before = opening.loaded(session)
     try:
         session.execute(message)
     except psycopg.Error as error:
@@ -131,6 +155,8 @@ def _claim_and_open(session: Connection, claiming: sql.Composed) -> None:
             raise
         # It has claimed, and may not run programs: `open_up` needs none.
         logger.info("the target does not open up by itself: %s", reason_of(error))
+        return False
+    return opening.is_open(session, before, time.monotonic() + _OPEN_S)
 
 
 def _open_blocks(world: World, session: Connection, move: Move) -> None:
@@ -155,8 +181,14 @@ def _open_blocks(world: World, session: Connection, move: Move) -> None:
 
 
 def open_up(world: World) -> None:
-    """Let everybody in whom the source lets in; repeatable."""
-    with world.timeline.span("open"), world.on(world.plan.target):
+    """Let everybody in whom the source lets in; repeatable. Raises NotOpened, CloneRefused."""
+    with world.timeline.span("open"):
+        _settle(world)
+
+
+def _settle(world: World) -> None:
+    """See that the target runs with its own files and settings, and nothing of the clone's."""
+    with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
         opening.open_up(world.clone, session, time.monotonic() + _OPEN_S)
 
@@ -172,6 +204,7 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
     failed: dict[str, ShardctlError] = {}
     for name, do in (
         ("route", route),
+        ("settings", lambda: _settle(world)),
         ("slot", lambda: _drop_slot(world)),
         ("map", lambda: spread_map(world)),
         ("file", lambda: _write_file(world)),

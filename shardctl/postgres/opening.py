@@ -68,10 +68,30 @@ def require_closed(clone: Clone, target: Connection, user: str) -> None:
 def by_itself() -> sql.Composed:
     """Compose what lets everybody in without anybody's help, for the same message as a claim.
 
-    Who sends it need not live to see its end. It takes a role that may run programs there, and
-    proves nothing: `open_up` comes after it either way.
+    Who sends it need not live to see its end. It takes a role that may run programs there.
+    `is_open` tells whether it worked, and `open_up` proves it when there is time for that.
     """
-    return _QUERIES["open"].format(program=sql.Literal(clones.OPENING))
+    return _QUERIES["open"].format(program=sql.Literal(clones.OPENING_ONCE))
+
+
+def loaded(target: Connection) -> object:
+    """Give the time at which the server has read its files, by which `is_open` goes."""
+    row = target.execute("SELECT pg_conf_load_time()").fetchone()
+    return row and row[0]
+
+
+def is_open(target: Connection, before: object, deadline: float) -> bool:
+    """Wait until files are read that were put in place after `before`; tell whether they are fit.
+
+    `target` is in autocommit, `deadline` on `time.monotonic()`.
+    """
+    # The postmaster tells its children before it reads the rules for clients, and takes no
+    # connection in between: whoever logs in from now on is judged by the new ones.
+    while loaded(target) == before:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return not target.execute(_QUERIES["refused_rules"]).fetchall()
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
@@ -89,21 +109,12 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
     ]
     if wrong:
         raise NotOpened(clone.server.name, wrong)
-    loaded = _loaded(target)
+    before = loaded(target)
     target.execute("SELECT pg_reload_conf()")
-    # The postmaster tells its children before it reads the rules for clients, and takes no
-    # connection in between: whoever logs in from now on is judged by the new ones.
-    while _loaded(target) == loaded:
-        if time.monotonic() > deadline:
-            raise NotOpened(clone.server.name, ["the server did not read its files again in time"])
-        time.sleep(_POLL)
+    if not is_open(target, before, deadline):
+        raise NotOpened(clone.server.name, ["the server did not read its files again in time"])
     wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
     if wrong:
         raise NotOpened(clone.server.name, wrong)
     waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
     return Opened(waiting, (time.monotonic() - began) * 1000)
-
-
-def _loaded(target: Connection) -> object:
-    row = target.execute("SELECT pg_conf_load_time()").fetchone()
-    return row and row[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -184,8 +185,9 @@ def promote(target: Connection, deadline: float) -> Promotion:
     began = time.monotonic()
     if not _recovering(target):
         return Promotion(0, 0)
-    # The built-in wait sleeps 100 ms at a time.
-    ask(target, "SELECT pg_promote(wait => false)")
+    # The built-in wait sleeps 100 ms at a time. One that was asked for earlier may end just now.
+    with contextlib.suppress(psycopg.errors.ObjectNotInPrerequisiteState):
+        ask(target, "SELECT pg_promote(wait => false)")
     asked = time.monotonic()
     while _recovering(target):
         if time.monotonic() > deadline:

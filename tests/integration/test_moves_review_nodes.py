@@ -17,6 +17,7 @@ from shardctl.moves import gates, handover, preflight
 from shardctl.moves.preflight_refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.world import World
+from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeLost
 from shardctl.provision import maps
@@ -31,7 +32,7 @@ def test_resume_serves_the_clients_even_when_the_source_is_gone(
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(handover, "open_up", lost)
+    monkeypatch.setattr(handover, "conclude", lost)
     assert lab.stopped([2, 3], "c").state is MoveState.claimed
     monkeypatch.undo()
     source = lab.server("a")
@@ -260,3 +261,39 @@ def test_a_server_with_the_only_copies_of_an_unconfirmed_move_is_not_moved_aside
         lab.start(plan)
     assert "unconfirmed" in messages(caught.value)
     assert len(lab.schemas("a")) == 4
+
+
+def test_a_topology_that_changed_meanwhile_is_not_edited_and_the_values_are_told(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote = handover.promote
+
+    def edited(*given: Any, **named: Any) -> None:
+        lab.file.write_text(lab.file.read_text() + "move: {retain: 1h}  # mine\n")
+        promote(*given, **named)
+
+    monkeypatch.setattr(handover, "promote", edited)
+    error = lab.stopped([2, 3], "c")
+    assert error.state is MoveState.claimed
+    told = "\n".join(e.hint for e in error.parts())
+    assert "nodes.a.shards: 0-1" in told
+    assert "nodes.c.shards: 2-3" in told
+    lab.put(2)
+    text = lab.file.read_text().replace("shards: 0-3", "shards: 0-1")
+    before, here, after = text.partition("  c: {")
+    lab.file.write_text(before + here + after.replace("shards: none", "shards: 2-3", 1))
+    monkeypatch.undo()
+    lab.resume()
+    assert lab.file.read_text().endswith("# mine\n")
+    assert lab.problems() == []
+
+
+def test_a_target_that_cannot_open_up_by_itself_is_opened_before_anybody_is_led_there(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clones, "OPENING_ONCE", "exit 1")
+    spans = [name for name, _ in lab.move([2, 3], "c").timeline.spans]
+    assert spans.index("claim") < spans.index("open") < spans.index("route")
+    assert lab.leads("shard2") == "c"
+    lab.put(2)
+    assert lab.problems() == []
