@@ -1,3 +1,10 @@
+-- name: serves
+-- Whether this server has claimed the shards, and has read the files that let everybody in
+SELECT EXISTS (
+    SELECT FROM shardctl.move
+    WHERE id = {move} AND (state = ANY ({later})
+                           OR (state = 'claimed' AND pg_conf_load_time() > changed)))
+
 -- name: snapshot
 -- Hold what can be seen now, and let other sessions see it too
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

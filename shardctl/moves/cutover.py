@@ -22,6 +22,7 @@ from shardctl.pgbouncer.guard import Question
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
+from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,8 @@ _REST_S = 0.3
 """What has to be left of the budget for what comes after a check."""
 _STRAGGLERS_S = 1.0
 """What is kept of the budget for ending transactions that go on."""
+_TO_PROMOTING = 3
+"""Changes of the journal from a cutover's begin to its point of no return."""
 _RESTART_S = 20.0
 _RESTART_POLL = 0.1
 PROMOTION_S = 60.0
@@ -167,6 +170,7 @@ def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
     plan, timeline, source = world.plan, world.timeline, world.plan.source
     budget.require("pause")
     with timeline.span("pause"):
+        world.require_locks()  # whoever has taken them has ended our guards, too
         _pause(world, gates, budget)
     session = world.session(source)
     budget.require("fence")
@@ -283,7 +287,7 @@ def disarm_source(world: World) -> None:
 
 
 def _question(world: World) -> Question:
-    """Ask the target whether it has claimed the shards: what a pooler's guard goes by."""
+    """Ask the target whether it serves the shards: what a pooler's guard goes by."""
     target, database = world.target, world.topology.database
     given = {k: v for k, v in database.options.items() if k != "options"}
     # Until it is opened up, the clone lets nobody in through a socket of its machine.
@@ -296,11 +300,9 @@ def _question(world: World) -> Question:
         dbname=database.name,
         user=database.user,
     )
-    query = sql.SQL(
-        "SELECT EXISTS (SELECT FROM shardctl.move WHERE id = {} AND state = ANY ({}))"
-    ).format(
-        sql.Literal(world.plan.id),
-        sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
+    later = [s.value for s in MoveState if s.claimed_by_target and s is not MoveState.claimed]
+    query = handover.QUERIES["serves"].format(
+        move=sql.Literal(world.plan.id), later=sql.Literal(later)
     )
     return Question(dsn, query.as_string())
 
@@ -309,28 +311,51 @@ def _undo(world: World, gates: Gates, budget: Budget) -> None:
     """Lift the fence unless the move is past its point of no return, and serve the clients.
 
     Whatever fails here is left to the guards; it is logged, for the error that led here is
-    the one to tell.
+    the one to tell. But somebody else who goes on with the move has ended those guards.
     """
-    source = world.plan.source
     try:
-        with world.timeline.span("undo: lift the fence"), world.on(source):
-            _require_own(world, budget)
-            fence.lift(world.session(source), world.plan.id, revision=budget.revision)
-            if not MoveState(_state(world)).undoable:
-                return
+        _take_back(world, gates, budget)
+    except ShardctlError as error:
+        logger.warning("move %s: left to the guards: %s", world.plan.id, error.message)
+        if gates.held_at is None or time.monotonic() < _pause_ends(world, gates):
+            return
+        try:
+            gates.abandon()
+        except ShardctlError as again:
+            logger.warning("move %s: not resumed: %s", world.plan.id, again.message)
+
+
+def _take_back(world: World, gates: Gates, budget: Budget) -> None:
+    """Undo what is left to undo, and see that nothing stays paused of what was paused here."""
+    source, plan = world.plan.source, world.plan
+    with world.timeline.span("undo: lift the fence"), world.on(source):
+        _require_own(world, gates, budget)
+        fence.lift(world.session(source), plan.id, revision=budget.revision)
+        found = journal.find(world.session(source), plan.id)
+    if found is not None and found.state.undoable:
         with world.timeline.span("undo: resume"):
             gates.let_go()
         with world.timeline.span("undo: end the source's guard"):
             disarm_source(world)
-    except ShardctlError as error:
-        logger.warning("move %s: left to the guards: %s", world.plan.id, error.message)
+    elif found is None or (found.state, found.revision) != (
+        MoveState.promoting,
+        budget.revision + _TO_PROMOTING,
+    ):
+        gates.abandon()
 
 
-def _require_own(world: World, budget: Budget) -> None:
+def _pause_ends(world: World, gates: Gates) -> float:
+    """Give when guards would have resumed what was paused here, on the monotonic clock."""
+    began = time.monotonic() if gates.held_at is None else gates.held_at
+    return began + world.plan.options.max_pause_s + GUARD_LAG_S
+
+
+def _require_own(world: World, gates: Gates, budget: Budget) -> None:
     """See that the move is ours: without the lock, somebody else may be at work with it.
 
     A source that has crashed has lost its guard, too. So it is waited for, and its lock taken
-    again. Raises NodeLocked, NodeUnavailable.
+    again. Whoever has that is waited for as long as a pause may last: most end it by then.
+    Raises NodeLocked, NodeUnavailable.
     """
     source = world.plan.source
     try:
@@ -338,12 +363,13 @@ def _require_own(world: World, budget: Budget) -> None:
     except NodeLost:
         world.forget(source)
         world.notice(f"node {source} was lost: waiting for it, to lift its fence")
-        until = max(budget.deadline, time.monotonic() + _RESTART_S)
+        ends = time.monotonic() if gates.held_at is None else _pause_ends(world, gates)
+        until = max(ends, budget.deadline, time.monotonic() + _RESTART_S)
         while True:
             try:
                 world.lock(source)
-            except NodeUnavailable:
-                if time.monotonic() > until:
+            except (NodeLocked, NodeUnavailable) as error:
+                if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
                     raise
                 time.sleep(_RESTART_POLL)
             else:
