@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.postgres import catalog, queries
-from shardctl.state import cluster
+from shardctl.state import cluster, ledger
+from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
+    from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.checks", "basics.sql")
@@ -22,7 +24,7 @@ QUERIES = queries.load("shardctl.checks", "basics.sql")
 
 @dataclass(frozen=True, slots=True)
 class Basics:
-    """One node as it is: its server, its own row, its map, its schemas.
+    """One node as it is: its server, its own row, its map, its schemas, its journal of moves.
 
     `state` is None where schema shardctl is not there; `schemas` are all that are no
     system's, so also other nodes' shards, strays and retired copies.
@@ -36,6 +38,7 @@ class Basics:
     map: Mapping[ShardId, NodeName]
     schemas: Mapping[str, Schema]
     shadows: tuple[tuple[str, str], ...]
+    journal: tuple[Copy, ...]
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""
@@ -46,13 +49,15 @@ class Basics:
         }
 
 
-def read(connection: Connection, topology: Topology) -> Basics:
+def read(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
     row = connection.execute(QUERIES["server"]).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError
     number, version, in_recovery, started = row
     state = cluster.read(connection) if cluster.is_present(connection) else None
+    # A newer journal may have other columns.
+    known = state if state is not None and state.format <= FORMAT else None
     return Basics(
         version_number=number,
         version=version,
@@ -62,4 +67,5 @@ def read(connection: Connection, topology: Topology) -> Basics:
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, topology.database.app_roles),
         shadows=catalog.read_shadows(connection, topology),
+        journal=ledger.copies(connection, topology, node.name, known),
     )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
     from shardctl.checks.poolers import Looked
     from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Entry
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, ShardId, Topology
 
@@ -49,6 +50,20 @@ class View(Generic[Seen]):
     deep: bool
     poolers: Mapping[PoolerName, Looked] = field(default_factory=dict)
     """What was seen of poolers, for the one check that is about them."""
+    moves: Sequence[Entry] = ()
+    """All moves of the cluster, as all journals together tell them, the newest first."""
+
+    def clone(self, node: NodeName) -> bool:
+        """Tell whether a server is the copy that an open move makes, as it should be.
+
+        Until it has claimed its shards, it says of itself what its source says.
+        """
+        state = self.basics[node].state
+        return (
+            state is not None
+            and state.cluster == self.topology.cluster
+            and any(move.clones(node, state.node) for move in self.moves)
+        )
 
 
 class Look(Protocol):

@@ -39,7 +39,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():
         major = basics.version_number // 10_000
-        if basics.in_recovery:
+        if basics.in_recovery and not view.clone(name):
             yield Finding(
                 NAME,
                 "standby",

@@ -23,7 +23,7 @@ class Finding:
     """One thing that is not as it should be; node, pooler or shards say where.
 
     `code` names the kind within its check and never changes. `object` is a relation, column,
-    function, slot or file. `hint` names the command that mends it.
+    function, slot, move or file. `hint` names the command that mends it.
     """
 
     check: str

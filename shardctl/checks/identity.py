@@ -24,6 +24,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
     twins = same_server(view.basics)
     for name, basics in view.basics.items():
         state = basics.state
+        if view.clone(name):
+            continue
         if state is None:
             if topology.nodes[name].shards:
                 yield Finding(

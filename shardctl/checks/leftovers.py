@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from shardctl.checks import leftovers_moves, retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.retired import Retired
+    from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName
 
 NAME = "leftovers"
@@ -26,10 +29,11 @@ IDLE_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot that nobody uses; `held_bytes` of WAL are kept for it, None where none ever was."""
+    """A slot that nobody uses, or of a move; None where no WAL was ever kept for it."""
 
     name: str
     kind: str
+    active: bool
     held_bytes: int | None
 
 
@@ -44,38 +48,37 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has; `prepared` are ages in seconds by global identifier."""
+    """What one node has; `prepared` are ages in seconds by global identifier.
+
+    `retired` are schemas that a move in the node's journal has retired.
+    """
 
     slots: tuple[Slot, ...]
     prepared: Mapping[str, int]
     sessions: tuple[Session, ...]
+    retired: tuple[Retired, ...]
 
 
 def look(place: Place) -> Seen:
-    """Ask for slots, prepared transactions and idle sessions."""
+    """Ask for slots, prepared transactions, idle sessions and the sizes of retired schemas."""
     ask = place.connection.execute
     return Seen(
         slots=tuple(Slot(*row) for row in ask(QUERIES["slots"])),
         prepared=dict(ask(QUERIES["prepared"]).fetchall()),
         sessions=tuple(Session(*row) for row in ask(QUERIES["idle"], {"seconds": IDLE_S})),
+        retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
     )
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find what is left, node by node; idle sessions by application."""
+    """Find what is left: of moves, then node by node; idle sessions by application."""
+    kept = {node: seen.retired for node, seen in view.seen.items()}
+    slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
+    yield from leftovers_moves.judge(view, kept, slots)
+    moves = {entry.slot: entry for entry in view.moves}
     for node, seen in view.seen.items():
         for slot in seen.slots:
-            held = "no WAL" if slot.held_bytes is None else f"{slot.held_bytes} bytes of WAL"
-            yield Finding(
-                NAME,
-                "slot_inactive",
-                Severity.warning,
-                actual=f"{slot.kind} slot, inactive, holds back {held}",
-                expected="a replica that uses it, or no slot",
-                hint="where nobody will: `SELECT pg_drop_replication_slot('NAME')` on that node",
-                node=node,
-                object=slot.name,
-            )
+            yield from _slot(node, slot, moves.get(slot.name))
         for gid, age_s in seen.prepared.items():
             yield Finding(
                 NAME,
@@ -88,6 +91,28 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 object=gid,
             )
         yield from _idle(node, seen.sessions)
+
+
+def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
+    """Find a slot that nobody uses, or whose move is over; an open one's is told with it."""
+    if move.open if move else slot.active:
+        return
+    held = "no WAL" if slot.held_bytes is None else f"{slot.held_bytes} bytes of WAL"
+    used = "active" if slot.active else "inactive"
+    yield Finding(
+        NAME,
+        "slot_of_move" if move else "slot_inactive",
+        Severity.warning,
+        actual=f"{slot.kind} slot"
+        + (f" of a move that is {move.state}" if move else "")
+        + f", {used}, holds back {held}",
+        expected="no slot: its move is over" if move else "a replica that uses it, or no slot",
+        hint=f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
+        if move
+        else "where nobody will: `SELECT pg_drop_replication_slot('NAME')` on that node",
+        node=node,
+        object=slot.name,
+    )
 
 
 def _idle(node: NodeName, sessions: Iterable[Session]) -> Iterator[Finding]:
@@ -116,4 +141,9 @@ def _time(seconds: int) -> str:
     return str(timedelta(seconds=max(seconds, 0)))
 
 
-CHECK = Check(NAME, "no unused slots, prepared transactions, forgotten sessions", judge, look)
+CHECK = Check(
+    NAME,
+    "no unfinished moves, unused slots, prepared transactions, forgotten sessions",
+    judge,
+    look,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.checks import retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 
@@ -14,26 +15,15 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId
 
 NAME = "map"
-_RETIRED = "__retired_"
 
 
-def look(place: Place) -> dict[str, int]:
-    """Measure the retired schemas, in bytes; there are few, or none."""
-    retired = [name for name in place.basics.schemas if _RETIRED in name]
-    if not retired:
-        return {}
-    rows = place.connection.execute(
-        # With their indexes and TOAST, which have no schema's name of their own to go by.
-        "SELECT n.nspname::text, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint"
-        " FROM pg_namespace AS n LEFT JOIN pg_class AS c"
-        " ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')"
-        " WHERE n.nspname = ANY (%s) GROUP BY n.nspname",
-        (retired,),
-    )
-    return {name: size for name, size in rows}  # noqa: C416  # rows are tuples of unknown width
+def look(place: Place) -> dict[str, int | None]:
+    """Measure the retired schemas of which the node's journal knows nothing, in bytes."""
+    unknown = retired.schemas(place.basics, known=False)
+    return {one.schema: one.size_bytes for one in retired.measure(place.connection, unknown)}
 
 
-def judge(view: View[dict[str, int]]) -> Iterator[Finding]:
+def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     """Compare the topology with the schemas that live, and with every node's map."""
     yield from _shards(view)
     yield from _strays(view)
@@ -53,13 +43,16 @@ def judge(view: View[dict[str, int]]) -> Iterator[Finding]:
             )
 
 
-def _shards(view: View[dict[str, int]]) -> Iterator[Finding]:
+def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     owners = view.topology.owners()
     lives = _lives(view)
+    between = _changing_hands(view)
     missing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     misplaced: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     twice: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     for shard, owner in owners.items():
+        if shard in between:
+            continue
         places = lives.get(shard, [])
         if not places and owner in view.basics:
             missing.setdefault((owner, owner), []).append(shard)
@@ -76,7 +69,7 @@ def _shards(view: View[dict[str, int]]) -> Iterator[Finding]:
         yield _about("shard_twice", node, shards, (f"live on {node} too", f"live on {owner} only"))
 
 
-def _lives(view: View[dict[str, int]]) -> dict[int, list[NodeName]]:
+def _lives(view: View[dict[str, int | None]]) -> dict[int, list[NodeName]]:
     """Tell on which nodes each shard has a live schema."""
     lives: dict[int, list[NodeName]] = {}
     for name, basics in view.basics.items():
@@ -87,7 +80,7 @@ def _lives(view: View[dict[str, int]]) -> dict[int, list[NodeName]]:
     return lives
 
 
-def _strays(view: View[dict[str, int]]) -> Iterator[Finding]:
+def _strays(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     pattern, count = view.topology.schema_pattern, view.topology.shard_count
     for name, basics in view.basics.items():
         numbers = {s: n for s in basics.schemas if (n := pattern.shard(s)) is not None}
@@ -106,13 +99,14 @@ def _strays(view: View[dict[str, int]]) -> Iterator[Finding]:
             )
 
 
-def _maps(view: View[dict[str, int]]) -> Iterator[Finding]:
+def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     owners = view.topology.owners()
     states = {name: b.state for name, b in view.basics.items() if b.state is not None}
     newest = max((state.map_version for state in states.values()), default=0)
+    between = _changing_hands(view)
     for name, state in states.items():
         there = view.basics[name].map
-        wrong = [s for s in owners if there.get(s) != owners[s]]
+        wrong = [s for s in owners if there.get(s) != owners[s] and s not in between]
         extra = [s for s in there if s not in owners]
         if wrong or extra:
             said = sorted({f"node {there[s]}" if s in there else "no row" for s in wrong})
@@ -120,7 +114,7 @@ def _maps(view: View[dict[str, int]]) -> Iterator[Finding]:
             found = "shardctl.map: " + (", ".join(said) or "shards that the topology lacks")
             right = "the topology: " + (", ".join(wanted) or "no such shards")
             yield _about("map_differs", name, [*wrong, *extra], (found, right))
-        elif state.map_version < newest:
+        elif state.map_version < newest and not between:
             yield Finding(
                 NAME,
                 "map_version",
@@ -133,16 +127,21 @@ def _maps(view: View[dict[str, int]]) -> Iterator[Finding]:
             )
 
 
-def _retired(view: View[dict[str, int]]) -> Iterator[Finding]:
+def _changing_hands(view: View[dict[str, int | None]]) -> set[int]:
+    """Give the shards of an unfinished move on which nodes and file do not agree yet."""
+    return {shard for move in view.moves if move.changing_hands for shard in move.move.shards}
+
+
+def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     for name, sizes in view.seen.items():
         for schema, size in sorted(sizes.items()):
             yield Finding(
                 NAME,
                 "retired_schema",
                 Severity.note,
-                actual=f"{size:,} bytes",
+                actual="of unknown size" if size is None else f"{size:,} bytes",
                 expected="nothing, once it has been pruned",
-                hint="it waits for the end of its move's retention",
+                hint="no move of the node's journal retired it, so that `shardctl prune` leaves it",
                 node=name,
                 object=schema,
             )

@@ -1,8 +1,11 @@
 -- name: server
--- The server, and how much the cluster's database takes in it
+-- The server, how much the cluster's database takes in it, whether we may read the journal
 SELECT pg_is_in_recovery(), current_setting('server_version'),
        extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
-       pg_database_size(current_database())
+       pg_database_size(current_database()),
+       -- Privileges of a table that is not there are null.
+       coalesce(has_table_privilege(to_regclass('shardctl.move'), 'SELECT')
+                AND has_table_privilege(to_regclass('shardctl.move_step'), 'SELECT'), false)
 
 -- name: schemas
 -- Bytes and estimated rows of shards' and retired schemas; bytes are null where a lock forbids

@@ -18,7 +18,7 @@ from shardctl.checks.registry import CHECKS
 from shardctl.errors import UsageError
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, lock, migrations
+from shardctl.state import cluster, ledger, lock, migrations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +117,7 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
     basics = {name: one.basics for name, one in looked.items() if one.basics is not None}
     strangers = identity.strangers(topology, basics)
     known = {name: one for name, one in basics.items() if name not in strangers}
+    moves = ledger.entries(copy for one in basics.values() for copy in one.journal)
     findings = [finding for one in looked.values() for finding in one.findings]
     for check in chosen:
         of_all = check.name in {connection.NAME, identity.NAME}
@@ -127,12 +128,13 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
             seen={n: looked[n].seen[check.name] for n in known if check.name in looked[n].seen},
             deep=deep,
             poolers=pooled,
+            moves=moves,
         )
         findings += check.judge(view)
     if names:
         # What was not asked about is not told, but for what could not be looked at.
         if identity.NAME not in names:
-            everything: View[None] = View(topology, files, basics, {}, deep)
+            everything: View[None] = View(topology, files, basics, {}, deep, moves=moves)
             findings += [f for f in identity.judge(everything) if f.node in strangers]
         findings = [f for f in findings if f.check in names or f.severity is Severity.error]
     return Report(
@@ -167,7 +169,7 @@ def _look(
             session.execute("SET default_transaction_read_only TO on")
             # Somebody's DDL must not hold it up, nor it what queues behind.
             session.execute("SET lock_timeout TO '3s'")
-            basics = basic.read(session, topology)
+            basics = basic.read(session, topology, node)
         except psycopg.Error as error:
             return _Looked(None, {}, (_not_examined(connection.NAME, node.name, reason_of(error)),))
         except cluster.SchemaTaken as error:

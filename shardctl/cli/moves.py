@@ -15,9 +15,10 @@ from shardctl.cli.output import always_json, confirm, plural, print_json, print_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
     from shardctl.moves.world import World
+    from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
 app = command_app(help="Show moves, go on with one, or call it off.", no_args_is_help=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl.cli.options import Report
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Interrupted, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Declined(ShardctlError):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before a change; raises Declined, or UsageError where nobody can be asked."""
+    """Ask before a change; raises Declined, Interrupted, UsageError where nobody can be asked."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -71,7 +71,12 @@ def confirm(question: str, *, yes: bool) -> None:
             "there is no terminal to ask on: nothing was changed",
             hint="give --yes to go on without the question",
         )
-    if not typer.confirm(question, err=True):
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as abort:  # Ctrl-C, or the end of the input
+        print(file=sys.stderr)
+        raise Interrupted("interrupted: nothing was changed") from abort
+    if not agreed:
         raise Declined
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, UsageError
+from shardctl.state import journal
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.routes import ShardNotFound
@@ -35,6 +36,16 @@ class TopologyChanged(ShardctlError):
         super().__init__(
             f"move {move} began with {what} {was}, and the topology now says {now}",
             hint="put that back as it was, then run the command again",
+        )
+
+
+class PlanUnreadable(ShardctlError):
+    """A plan in the journal that another version of shardctl has written."""
+
+    def __init__(self, move: str, why: str) -> None:
+        super().__init__(
+            f"move {move}: this version of shardctl does not understand its plan: {why}",
+            hint="go on with the version that began it",
         )
 
 
@@ -72,7 +83,7 @@ class MovePlan:
     @property
     def slot(self) -> str:
         """The replication slot of this move."""
-        return f"shardctl_{self.id}"
+        return journal.slot(self.id)
 
     def as_json(self) -> dict[str, Any]:
         """Give what the journal keeps in `plan`, beside its own columns."""
@@ -85,19 +96,22 @@ class MovePlan:
 
     @classmethod
     def of_journal(cls, move: Move) -> MovePlan:
-        """Read a plan back from the journal."""
-        return cls(
-            id=move.id,
-            source=NodeName(move.source),
-            target=NodeName(move.target),
-            shards=tuple(ShardId(s) for s in move.shards),
-            schemas=move.schemas,
-            retired=move.retired,
-            map_version=move.plan["map_version"],
-            digest=move.plan["digest"],
-            said=dict(move.plan["said"]),
-            options=Options(**move.plan["options"]),
-        )
+        """Read a plan back from the journal; raises PlanUnreadable."""
+        try:
+            return cls(
+                id=move.id,
+                source=NodeName(move.source),
+                target=NodeName(move.target),
+                shards=tuple(ShardId(s) for s in move.shards),
+                schemas=move.schemas,
+                retired=move.retired,
+                map_version=move.plan["map_version"],
+                digest=move.plan["digest"],
+                said=dict(move.plan["said"]),
+                options=_options(move.id, move.plan["options"]),
+            )
+        except KeyError as error:
+            raise PlanUnreadable(move.id, f"it has no {error.args[0]}") from error
 
 
 def make(
@@ -154,6 +168,15 @@ def make(
         said=said,
         options=options,
     )
+
+
+def _options(move: str, kept: Mapping[str, Any]) -> Options:
+    """Read options back; those that are younger than the plan are as if they were not given."""
+    unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
+    if unknown:
+        raise PlanUnreadable(move, f"it has an option {unknown[0]}")
+    needed = {name: kept[name] for name in ("max_pause_s", "retain_s")}
+    return Options(**{**needed, **kept})
 
 
 def after(topology: Topology, plan: MovePlan) -> Topology:
@@ -219,17 +242,27 @@ def digest(said: Mapping[str, str]) -> str:
 
 
 def require_same(topology: Topology, plan: MovePlan) -> None:
-    """Refuse to go on with another topology than the move began with; raises TopologyChanged."""
+    """Refuse to go on with another topology than the move began with; raises TopologyChanged.
+
+    A field of a node or pooler that only one of two versions of shardctl knows is no change.
+    """
     now = depends_on(topology, plan.source, plan.target)
     if digest(now) == plan.digest:
         return
     for node in (plan.source, plan.target):
         if node not in topology.nodes:
             raise TopologyChanged(plan.id, "node", node, "that there is none")
+    parts = {_part(place) for place in plan.said} & {_part(place) for place in now}
     for place in sorted({*plan.said, *now}):
         was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
-        if was != is_now:
+        unknown = place not in plan.said or place not in now
+        if was != is_now and not (unknown and _part(place) in parts):
             raise TopologyChanged(plan.id, place, was, is_now)
+
+
+def _part(place: str) -> str:
+    """Give what a field belongs to: `nodes.a` of `nodes.a.host`."""
+    return place.rpartition(".")[0]
 
 
 def half(sizes: Mapping[ShardId, int]) -> list[ShardId]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.checks.status import QUERIES as STATUS
+from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_replication as replication

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.ledger import Ledger
     from shardctl.moves.prune_look import Fleet
     from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 COMMAND = "prune"
@@ -170,9 +171,8 @@ def _why_not_by_move(
         return f"move {move.id} found that it differs from what was moved: compare it by hand"
     if move.proof != "compared" and not accept_unconfirmed:
         return f"move {move.id} is unconfirmed: --accept-unconfirmed drops it all the same"
-    until = (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
-    if now is not None and now < until:
-        until = until.astimezone(UTC)
+    if now is not None and entry.due is not None and now < entry.due:
+        until = entry.due.astimezone(UTC)
         return f"it is kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
     return None
 

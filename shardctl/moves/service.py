@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.ledger import Entry, Ledger
+    from shardctl.moves.ledger import Ledger
     from shardctl.moves.plan import Options
     from shardctl.moves.step import Step
+    from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
     Notice = Callable[[str], None]

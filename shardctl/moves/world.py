@@ -217,7 +217,11 @@ class World:
             key = f"{node}/work"
             if key in self.sessions and not self.sessions[key].closed:
                 with self.on(node):
-                    copies.append(journal.find(self.sessions[key], self.plan.id))
+                    try:
+                        copies.append(journal.find(self.sessions[key], self.plan.id))
+                    except psycopg.errors.UndefinedTable:
+                        # An empty server in the target's place, which `clear` will move aside.
+                        logger.debug("move %s: node %s has no journal", self.plan.id, node)
         return journal.newest(copy for copy in copies if copy is not None)
 
     def close(self) -> None:

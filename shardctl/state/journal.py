@@ -119,6 +119,15 @@ class StepRecord:
     error: str | None
 
 
+def slot(move: str) -> str:
+    """Name the replication slot of a move.
+
+    >>> slot("5f3a9c1e")
+    'shardctl_5f3a9c1e'
+    """
+    return f"shardctl_{move}"
+
+
 def open_move(
     session: Connection,
     *,

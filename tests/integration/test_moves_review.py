@@ -382,3 +382,13 @@ def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(lab: Lab)
         assert "query_wait_timeout" in messages(refused.value)
         lab.resume(max_pause_s=10.0, terminate=True)
     assert lab.leads("shard2") == "c"
+
+
+def test_an_empty_server_without_a_journal_makes_room_for_the_clone(lab: Lab) -> None:
+    lab.server("c").init(superuser="postgres")
+    lab.server("c").start()
+    with lab.connect("c", dbname="postgres") as session:
+        session.execute("CREATE DATABASE app")
+    lab.move([2, 3], "c")
+    assert lab.leads("shard2") == "c"
+    assert lab.left() == set()

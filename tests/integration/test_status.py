@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.checks.status import State, observe
+from shardctl.checks.status import observe
+from shardctl.checks.status_nodes import State
 from shardctl.fanout import Silent
 from shardctl.hosts.local import Local
 from tests.fixtures.fleets import command_line
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shardctl.checks.status import NodeStatus, Status
+    from shardctl.checks.status import Status
+    from shardctl.checks.status_nodes import NodeStatus
     from tests.fixtures.fleets import Fleet
 
 PHOTOS_OF = "INSERT INTO shard{0}.photos (user_id) SELECT g FROM generate_series(1, {1}) AS g"

@@ -7,20 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shardctl.checks.status import (
-    Disk,
-    NodeStatus,
-    Retired,
-    Slot,
-    Standby,
-    State,
-    Status,
-    _rate,
-    _retired,
-    _Sample,
-    disk_of,
-    observe,
-)
+from shardctl.checks.status import Status, _rate, _Sample, observe
+from shardctl.checks.status_look import _retired, disk_of
+from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.fanout import Silent
 from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId, Ssh
@@ -72,6 +61,8 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                         "shard": 2,
                         "move": "5f3a9c1e",
                         "size_bytes": 24576,
+                        "ended": None,
+                        "due": None,
                     }
                 ],
                 "size_bytes": 10,

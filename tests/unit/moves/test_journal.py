@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.moves.ledger import (
-    Entry,
-    Ledger,
-    MoveEnded,
-    MoveNotFound,
-    NoMoveYet,
-    NothingUnfinished,
-)
+from shardctl.moves.ledger import Ledger, MoveNotFound, NoMoveYet, NothingUnfinished
 from shardctl.state import journal
 from shardctl.state.journal import Move, MoveState, StepRecord
+from shardctl.state.ledger import Entry, MoveEnded
 
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UNDOABLE = {MoveState.reserved, MoveState.undone, MoveState.fenced, MoveState.drained}

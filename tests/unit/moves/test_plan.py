@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardctl.errors import UsageError
 from shardctl.moves import plan
-from shardctl.moves.plan import MovePlan, MoveRefused, Options, TopologyChanged
+from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, TopologyChanged
 from shardctl.topology import names
 from shardctl.topology.loader import parse
 from shardctl.topology.model import NodeName, ShardId, Topology
@@ -49,8 +49,13 @@ def made(shards: tuple[int, ...] = (2, 3), **given: Any) -> MovePlan:
 
 def of_journal(move: MovePlan) -> MovePlan:
     """Write a plan down as the journal does, and read it back."""
+    return read_back(move, move.as_json())
+
+
+def read_back(move: MovePlan, text: dict[str, Any]) -> MovePlan:
+    """Read a plan of a journal that has this text of it."""
     kept = {name: getattr(move, name) for name in ("id", "source", "target", "shards")}
-    kept |= {"schemas": move.schemas, "retired": move.retired, "plan": move.as_json()}
+    kept |= {"schemas": move.schemas, "retired": move.retired, "plan": text}
     return MovePlan.of_journal(type("Row", (), kept)())
 
 
@@ -142,6 +147,41 @@ def test_a_pooler_that_was_added_meanwhile_is_refused() -> None:
     added = topology(("poolers:\n", "poolers:\n  p2: {host: five, port: 1, config: /etc/q.ini}\n"))
     with pytest.raises(TopologyChanged, match=r"poolers\.p2\.\w+ nothing, and the topology now"):
         plan.require_same(added, made())
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_field_that_another_version_does_not_know_is_no_change(older: bool) -> None:
+    move = made()
+    said = dict(move.said)
+    if older:
+        del said["nodes.a.pooler_host"], said["poolers.p1.ssh"]
+    else:
+        said |= {"nodes.a.rack": "7", "database.charset": "UTF8"}
+    other = dataclasses.replace(move, said=said, digest=plan.digest(said))
+    plan.require_same(topology(), of_journal(other))
+    with pytest.raises(TopologyChanged, match=r"nodes\.a\.host one, and .* says other"):
+        plan.require_same(topology(("host: one", "host: other")), of_journal(other))
+
+
+@pytest.mark.parametrize("lacking", ["map_version", "digest", "said", "options"])
+def test_a_plan_that_lacks_something_is_refused_by_its_name(lacking: str) -> None:
+    kept = made().as_json()
+    del kept[lacking]
+    with pytest.raises(PlanUnreadable, match=f"it has no {lacking}"):
+        read_back(made(), kept)
+
+
+def test_options_may_be_older_than_this_version_and_not_newer() -> None:
+    kept = made().as_json()
+    kept["options"] = {"max_pause_s": 5.0, "retain_s": 60.0}
+    assert read_back(made(), kept).options == Options(5.0, 60.0)
+    for options, told in (
+        ({"max_pause_s": 5.0}, "it has no retain_s"),
+        (made().as_json()["options"] | {"slowly": True}, "it has an option slowly"),
+    ):
+        with pytest.raises(PlanUnreadable, match=told) as refused:
+            read_back(made(), kept | {"options": options})
+        assert "the version that began it" in refused.value.hint
 
 
 def test_a_node_that_is_gone_is_refused() -> None:

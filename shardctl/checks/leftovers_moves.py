@@ -1,0 +1,153 @@
+"""Moves that have not ended well, and what they leave to be pruned."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from shardctl.checks import retired
+from shardctl.checks.findings import Finding, Severity
+from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime
+
+    from shardctl.checks.check import View
+    from shardctl.checks.retired import Retired
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import NodeName, Topology
+
+NAME = "leftovers"
+
+
+def judge(
+    view: View[Any],
+    kept: Mapping[NodeName, Collection[Retired]],
+    held_bytes: Mapping[str, int | None],
+) -> Iterator[Finding]:
+    """Find moves that have not ended, or not well, and the retired schemas of the others.
+
+    `kept` are each node's retired schemas that its journal explains, `held_bytes` the WAL that
+    moves' slots hold back, by the slots' names.
+    """
+    left = {one.move for found in kept.values() for one in found}
+    for entry in view.moves:
+        if entry.state == "running":
+            yield _running(entry)
+        elif entry.open:
+            yield _unfinished(entry, held_bytes.get(entry.slot))
+        elif entry.state == "unconfirmed" and entry.move.id in left:
+            differs = entry.move.proof == "differs"
+            yield _differing(entry) if differs else _unconfirmed(entry)
+    moves = {entry.move.id: entry for entry in view.moves}
+    for node, found in kept.items():
+        ordered = sorted(found, key=lambda one: (one.move, one.schema))
+        for move, group in groupby(ordered, key=lambda one: one.move):
+            if (entry := moves[move]).due is not None:
+                yield _retired(view.topology, node, entry, list(group))
+
+
+def _running(entry: Entry) -> Finding:
+    """Tell of a move that somebody is at."""
+    move = entry.move
+    return Finding(
+        NAME,
+        "move_running",
+        Severity.note,
+        actual=f"from {move.source} to {move.target}, {_far(entry)}: {entry.holder} is at it",
+        expected="a move that ends",
+        hint="`shardctl moves show` tells how far it is",
+        shards=_shards(entry),
+        object=move.id,
+    )
+
+
+def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
+    """Tell of a move that somebody has left half-way."""
+    move = entry.move
+    held = f"; its slot holds back {held_bytes} bytes of WAL" if held_bytes else ""
+    abort = ", `shardctl moves abort` calls it off" if "abort" in entry.can() else ""
+    return Finding(
+        NAME,
+        "move_unfinished",
+        # Up to the fence the source serves its shards as ever, and behind the cutover the target.
+        Severity.error if entry.changing_hands else Severity.warning,
+        actual=f"unfinished, {_far(entry)}: from {move.source} to {move.target}, "
+        f"begun by {move.who} on {_at(move.started)}{held}",
+        expected="a move that somebody is at, or that has ended",
+        hint=f"`shardctl moves resume` goes on with it{abort}",
+        shards=_shards(entry),
+        object=move.id,
+    )
+
+
+def _differing(entry: Entry) -> Finding:
+    """Tell of a move that is over, and whose copies were found to differ."""
+    move = entry.move
+    tables = ", ".join((move.report or {}).get("differing", ())) or "some tables"
+    return Finding(
+        NAME,
+        "copies_differ",
+        Severity.error,
+        actual=f"from {move.source} to {move.target}: the copies of {tables} differ",
+        expected="on the target what the source had",
+        hint="compare them by hand with the retired copies, which `shardctl prune` leaves; when "
+        "all is well, drop these",
+        shards=_shards(entry),
+        object=move.id,
+    )
+
+
+def _unconfirmed(entry: Entry) -> Finding:
+    """Tell of a move that is over, and of whose copies nobody knows that they are equal."""
+    move = entry.move
+    return Finding(
+        NAME,
+        "move_unconfirmed",
+        Severity.warning,
+        actual=f"unconfirmed: from {move.source} to {move.target}, not compared row for row",
+        expected="copies that were compared",
+        hint="`shardctl prune --accept-unconfirmed` drops what it retired, when you trust the "
+        "target",
+        shards=_shards(entry),
+        object=move.id,
+    )
+
+
+def _retired(topology: Topology, node: NodeName, entry: Entry, found: list[Retired]) -> Finding:
+    """Tell of a node's retired schemas of one move when prune may drop them; `due` is known."""
+    due, now = entry.due, found[0].seen
+    sizes = [one.size_bytes for one in found if one.size_bytes is not None]
+    size = f"{sum(sizes):,} bytes" if sizes else "of unknown size"
+    age = timedelta(seconds=int((now - (entry.move.ended or entry.move.changed)).total_seconds()))
+    what = f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {size}, of a move"
+    accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
+    over = due is not None and due <= now
+    return Finding(
+        NAME,
+        "retired_due" if over else "retired_kept",
+        Severity.note,
+        actual=f"{what} that ended {max(age, timedelta())} ago"
+        + ("" if over or due is None else f", kept until {_at(due)}"),
+        expected="nothing, once they are pruned",
+        hint=f"`shardctl prune{accept}` gives the space back" + ("" if over else " then"),
+        node=node,
+        shards=retired.shards(topology, entry.move.id, found),
+        object=entry.move.id,
+    )
+
+
+def _far(entry: Entry) -> str:
+    """Say how far a move is: its step, and what its journal says where the step does not."""
+    step, state = entry.step, entry.move.state.value
+    return f"state {state}" if step is None or state in step else f"step {step}, state {state}"
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _shards(entry: Entry) -> tuple[ShardId, ...]:
+    return tuple(ShardId(shard) for shard in entry.move.shards)

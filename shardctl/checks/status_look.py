@@ -1,0 +1,136 @@
+"""Look at one node for `status`, over one read-only session."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
+from shardctl.hosts import ports
+from shardctl.libpq import reason_of
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import cluster, ledger, lock
+from shardctl.state.format import FORMAT
+from shardctl.topology import names
+from shardctl.topology.model import NodeName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
+
+QUERIES = queries.load("shardctl.checks", "status.sql")
+
+_LOCK_TIMEOUT = "200ms"
+_ATTEMPTS = 3
+
+
+def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -> NodeStatus:
+    """Ask one node everything but its transactions; its session is left in `sessions`."""
+    try:
+        session = connect(node, topology.database, purpose=lock.purpose("status"), autocommit=True)
+    except NodeUnavailable as error:
+        state = State.down if node.shards else State.absent
+        return NodeStatus(node.name, state, node.shards, error=error.reason)
+    sessions[node.name] = session
+    try:
+        session.execute("SET default_transaction_read_only TO on")
+        session.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+        # In one transaction, so that our own questions do not look like load.
+        with session.transaction():
+            return _read(topology, node, session)
+    except psycopg.Error as error:
+        return failed(node, session, error)
+
+
+def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
+    """Tell a server that went away from one that answered with an error."""
+    state = State.down if session.closed else State.unreadable
+    return NodeStatus(node.name, state, node.shards, error=reason_of(error))
+
+
+def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
+    row = session.execute(QUERIES["server"]).fetchone()
+    clients = session.execute(QUERIES["sessions"]).fetchone()
+    if row is None or clients is None:  # pragma: no cover  # one row each, always
+        raise AssertionError
+    in_recovery, version, uptime_s, size, readable = row
+    state = cluster.read(session) if cluster.is_present(session) else None
+    error = says = None
+    if state is not None and (state.cluster, state.node) != (topology.cluster, node.name):
+        error = f"the server there is node {state.node} of cluster {state.cluster}"
+        says = NodeName(state.node) if state.cluster == topology.cluster else None
+    # A newer journal may have other columns.
+    known = state if readable and state is not None and state.format <= FORMAT else None
+    wanted = {topology.schema(shard): shard for shard in node.shards}
+    found = _schemas(session, list(wanted))
+    live = sorted((wanted[schema], schema) for schema in found if schema in wanted)
+    rows = [found[schema][1] for _, schema in live]
+    return NodeStatus(
+        name=node.name,
+        state=State.up,
+        owned=node.shards,
+        error=error,
+        says=says,
+        role="standby" if in_recovery else "primary",
+        version=version.split()[0],
+        uptime_s=uptime_s,
+        map_version=state.map_version if state else None,
+        sizes={shard: found[schema][0] for shard, schema in live},
+        retired=_retired(topology, {s: found[s][0] for s in sorted(found) if s not in wanted}),
+        size_bytes=size,
+        rows=sum(n for n in rows if n is not None) if any(n is not None for n in rows) else None,
+        sessions=clients[0],
+        idle_in_transaction=clients[1],
+        slots=tuple(Slot(*slot) for slot in session.execute(QUERIES["slots"])),
+        standbys=tuple(Standby(*standby) for standby in session.execute(QUERIES["standbys"])),
+        disk=disk_of(node),
+        journal=ledger.copies(session, topology, node.name, known),
+    )
+
+
+def _schemas(session: Connection, schemas: list[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Measure schemas: bytes and estimated rows of each that is there.
+
+    A lock that came between the look for locks and the measuring is met by trying again;
+    in the end it is the caller's error.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with session.transaction():
+                found = session.execute(QUERIES["schemas"], {"schemas": schemas})
+                return {name: (size, rows) for name, size, rows in found}
+        except psycopg.errors.LockNotAvailable:
+            if attempt == _ATTEMPTS:
+                raise
+    raise AssertionError  # pragma: no cover
+
+
+def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retired, ...]:
+    """Tell which shard each retired schema is of, by its name."""
+    shards = {}
+    for move in {schema[-8:] for schema in sizes}:
+        for shard in topology.owners():
+            shards[names.retired(topology.schema(shard), move)] = shard
+    return tuple(
+        Retired(schema, shards.get(schema), schema[-8:], size) for schema, size in sizes.items()
+    )
+
+
+def disk_of(node: Node) -> Disk | None:
+    """Measure the file system of a node's data directory; None where that is not known.
+
+    It is known where the file gives the directory, the host is this machine, and the node
+    is not reached by ssh. Other tablespaces, and a WAL directory elsewhere, are not looked at.
+    """
+    if node.data_directory is None or node.ssh is not None or not ports.is_here(node.host):
+        return None
+    try:
+        usage = shutil.disk_usage(node.data_directory)
+    except OSError:
+        return None
+    return Disk(free_bytes=usage.free, total_bytes=usage.total)

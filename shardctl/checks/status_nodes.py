@@ -1,0 +1,158 @@
+"""What is told of a node: its server, sizes, sessions, replication, retired schemas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from shardctl.state import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from shardctl.state.ledger import Copy
+    from shardctl.topology.model import NodeName, ShardId
+
+
+class State(StrEnum):
+    """Whether a node could be looked at.
+
+    A node without shards that cannot be logged in to is absent; one that was logged in to
+    and did not answer every question is unreadable.
+    """
+
+    up = "up"
+    down = "down"
+    absent = "absent"
+    unreadable = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot; bytes are None where it holds back no WAL."""
+
+    name: str
+    type: str
+    active: bool
+    wal_status: str | None
+    retained_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A server that streams from the node; lags are None where the server does not tell.
+
+    The lag in seconds is unknown while nothing is written, too.
+    """
+
+    name: str
+    state: str | None
+    lag_bytes: int | None
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A retired schema; the shard is None where its name is no shard's of the topology.
+
+    `ended` is when its move was over, `due` when prune may drop it; None where no journal has
+    a move that says so.
+    """
+
+    schema: str
+    shard: ShardId | None
+    move: str
+    size_bytes: int | None
+    ended: datetime | None = None
+    due: datetime | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "schema": self.schema,
+            "shard": self.shard,
+            "move": self.move,
+            "size_bytes": self.size_bytes,
+            "ended": ledger.written(self.ended),
+            "due": ledger.written(self.due),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system on which the data directory is."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node; None is what is not known, which is everything where it is not up.
+
+    `owned` are the shards that the topology gives to the node, and `sizes` has those of them
+    that live there, in bytes (None: a lock forbade to look). `rows` is an estimate of
+    ANALYZE, without tables that were never analysed. `error` of a node that is up says that
+    it is not the node which the topology takes it for; `says` is which one of this
+    cluster it is then.
+    """
+
+    name: NodeName
+    state: State
+    owned: tuple[ShardId, ...]
+    error: str | None = None
+    says: NodeName | None = None
+    role: str | None = None
+    version: str | None = None
+    uptime_s: float | None = None
+    map_version: int | None = None
+    sizes: Mapping[ShardId, int | None] = field(default_factory=dict)
+    retired: tuple[Retired, ...] = ()
+    size_bytes: int | None = None
+    rows: int | None = None
+    sessions: int | None = None
+    idle_in_transaction: int | None = None
+    tps: float | None = None
+    slots: tuple[Slot, ...] = ()
+    standbys: tuple[Standby, ...] = ()
+    disk: Disk | None = None
+    journal: tuple[Copy, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "role": self.role,
+            "version": self.version,
+            "uptime_s": None if self.uptime_s is None else int(self.uptime_s),
+            "map_version": self.map_version,
+            "owned": list(self.owned),
+            "shards": list(self.sizes),
+            "shard_sizes_bytes": {str(shard): size for shard, size in self.sizes.items()},
+            "retired": [one.as_json() for one in self.retired],
+            "size_bytes": self.size_bytes,
+            "rows_estimate": self.rows,
+            "sessions": self.sessions,
+            "idle_in_transaction": self.idle_in_transaction,
+            "tps": None if self.tps is None else round(self.tps, 1),
+            "slots": [
+                {
+                    "name": slot.name,
+                    "type": slot.type,
+                    "active": slot.active,
+                    "wal_status": slot.wal_status,
+                    "retained_bytes": slot.retained_bytes,
+                }
+                for slot in self.slots
+            ],
+            "standbys": [
+                {"name": s.name, "state": s.state, "lag_bytes": s.lag_bytes, "lag_s": s.lag_s}
+                for s in self.standbys
+            ],
+            "disk_free_bytes": self.disk.free_bytes if self.disk else None,
+            "disk_total_bytes": self.disk.total_bytes if self.disk else None,
+            "error": self.error,
+        }

@@ -1,0 +1,77 @@
+"""The picture of `status`: bars and strips of sizes, and what waits to be pruned."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+from shardctl.cli import picture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from shardctl.checks.status import Status
+    from shardctl.checks.status_nodes import Retired
+    from shardctl.state.ledger import Entry
+
+_BAR = 40
+
+
+def draw(found: Status, width: int) -> list[str]:
+    """Draw a bar and a strip for each node, then list what is retired."""
+    palette = picture.palette(sys.stdout.encoding)
+    seen = [node for node in found.nodes if node.size_bytes is not None]
+    indent = max((len(node.name) for node in seen), default=0) + 1
+    largest = max((size for n in seen for size in n.sizes.values() if size is not None), default=0)
+    group = picture.group_of(max((len(n.owned) for n in seen), default=0), width - indent - 2)
+    most = max((node.size_bytes or 0 for node in seen), default=0)
+    lines = []
+    for node in seen:
+        drawn = picture.bar(node.size_bytes or 0, most, width=_BAR, palette=palette)
+        lines.append(f"{node.name:<{indent}}{drawn} {picture.size(node.size_bytes)}")
+        if node.owned:
+            sizes = [node.sizes.get(shard) for shard in node.owned]
+            shades = picture.strip(sizes, largest, group=group, palette=palette)
+            lines.append(f"{'':<{indent}}{palette.edge}{shades}{palette.edge}")
+    if any(node.owned for node in seen):
+        each = "a shard" if group == 1 else f"the largest of {group} neighbouring shards"
+        full = f"{palette.shades[-1]} is {picture.size(largest)}"
+        lines.append(f"bars: databases; strips: each character is {each}, {full}")
+    count = sum(len(node.retired) for node in found.nodes)
+    if count:
+        lines += ["", f"retired schemas: {count}", *_retired(found)]
+    return lines
+
+
+def _retired(found: Status) -> Iterator[str]:
+    """Tell of each node's retired schemas what prune will do about them, move by move.
+
+    Those of which no journal knows anything are told one by one.
+    """
+    moves = {one.move.id: one for one in found.moves}
+    for node in found.nodes:
+        groups: dict[str, list[Retired]] = {}
+        for one in node.retired:
+            if one.move in moves:
+                groups.setdefault(one.move, []).append(one)
+            else:
+                yield f"  {node.name}: {one.schema}, {picture.size(one.size_bytes)}"
+        for move, schemas in groups.items():
+            sizes = [one.size_bytes for one in schemas if one.size_bytes is not None]
+            size = picture.size(sum(sizes)) if sizes else "of unknown size"
+            told = _when(moves[move], found.time)
+            yield f"  {node.name}: {len(schemas)} of move {move}, {size}, {told}"
+
+
+def _when(entry: Entry, now: datetime) -> str:
+    if entry.due is None:
+        differ = ", and its copies differ" if entry.move.proof == "differs" else ""
+        return f"which is {entry.state}{differ}"
+    ended = entry.move.ended or entry.move.changed
+    age = f"ended {picture.duration((now - ended).total_seconds())} ago"
+    if now < entry.due:
+        return f"{age}, kept until {entry.due.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
+    return f"{age}, due: `shardctl prune{accept}`"

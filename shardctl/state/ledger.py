@@ -1,0 +1,235 @@
+"""What the journals of several nodes say together: every move, once, as people are told it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardctl.errors import ShardctlError
+from shardctl.ids import times
+from shardctl.state import journal, lock
+from shardctl.state.journal import MoveState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.cluster import ClusterRow
+    from shardctl.state.journal import Move, StepRecord
+    from shardctl.topology.model import NodeName, Topology
+
+Shown = Literal["running", "unfinished", "unconfirmed", "done", "aborted"]
+
+_OVER: dict[MoveState, Shown] = {
+    MoveState.unconfirmed: "unconfirmed",
+    MoveState.done: "done",
+    MoveState.aborted: "aborted",
+}
+_CHANGING_HANDS = (
+    MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
+)  # fmt: skip
+_FORMAT_WITH_MOVES = 2
+
+
+class MoveEnded(ShardctlError):
+    """A move with which nobody can go on, and which nobody can call off."""
+
+    def __init__(self, move: str, state: str) -> None:
+        super().__init__(
+            f"move {move} is {state}: it has ended", hint="`shardctl moves list` shows all moves"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one node knows of one move, and who holds that node's lock."""
+
+    node: NodeName
+    move: Move
+    steps: tuple[StepRecord, ...]
+    holder: str | None
+
+    @property
+    def last(self) -> datetime:
+        """When its last step began."""
+        return max((one.started for one in self.steps), default=self.move.started)
+
+    @property
+    def over(self) -> bool:
+        """Whether this node knows that the move has ended."""
+        return self.move.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One move as the cluster knows it: the newest copy, its steps, who is at it."""
+
+    move: Move
+    steps: tuple[StepRecord, ...]
+    holder: str | None
+    """Who holds the source's or the target's lock at this moment."""
+    behind: bool = False
+    """Whether it is over, and source or target do not know that yet."""
+
+    @property
+    def state(self) -> Shown:
+        """The state as people are told it."""
+        if self.behind or self.move.state not in _OVER:
+            return "running" if self.holder else "unfinished"
+        return _OVER[self.move.state]
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody is at it, or should be."""
+        return self.state in ("running", "unfinished")
+
+    @property
+    def changing_hands(self) -> bool:
+        """Whether its shards are fenced on the source, and not everybody knows the target's yet.
+
+        Then nodes, maps, poolers and the topology file need not agree on who owns them.
+        """
+        return self.open and self.move.state in _CHANGING_HANDS
+
+    @property
+    def due(self) -> datetime | None:
+        """When `retain` has passed, and prune may drop what it has retired.
+
+        None for what prune leaves for good: of moves that are not over, were aborted, or left
+        copies that differ.
+        """
+        move = self.move
+        if self.open or move.state is MoveState.aborted or move.proof == "differs":
+            return None
+        return (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
+
+    @property
+    def slot(self) -> str:
+        """The name of its replication slot."""
+        return journal.slot(self.move.id)
+
+    def clones(self, node: NodeName, says: str | None) -> bool:
+        """Tell whether a node is a copy that has claimed nothing yet; `says` is its own row's."""
+        return self.open and (node, says) == (self.move.target, self.move.source)
+
+    def require_open(self) -> None:
+        """See that it can be gone on with or called off; raises MoveEnded."""
+        if not self.open:
+            raise MoveEnded(self.move.id, self.state)
+
+    def can(self) -> list[str]:
+        """Name what an operator can do about it."""
+        if self.state == "unfinished":
+            return ["resume", "abort"] if self.move.state.undoable else ["resume"]
+        return ["prune"] if self.state == "unconfirmed" else []
+
+    @property
+    def step(self) -> str | None:
+        """The step that began last; within the cutover the state that was reached."""
+        last = self.steps[-1].step if self.steps else None
+        return last if last != "cutover" else f"cutover.{self.move.state.value}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md, without steps and report."""
+        move = self.move
+        return {
+            "id": move.id,
+            "state": self.state,
+            "method": move.method,
+            "source": move.source,
+            "target": move.target,
+            "shards": list(move.shards),
+            "step": self.step,
+            "by": move.who,
+            "started": written(move.started),
+            "ended": written(move.ended),
+            "can": self.can(),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Give what `moves show` tells beside that."""
+        return {"steps": list(self._steps()), "report": self.move.report}
+
+    def _steps(self) -> Iterator[dict[str, Any]]:
+        """Give the steps, and behind the cutover what it was made of: one after the other."""
+        for one in self.steps:
+            yield {
+                "name": one.step,
+                "state": one.state,
+                "started": written(one.started),
+                "elapsed_ms": None if one.took_ms is None else round(one.took_ms, 1),
+                "error": one.error,
+            }
+            began = one.started
+            spans = (self.move.report or {}).get("timeline", []) if one.step == "cutover" else []
+            for name, took_ms in spans:
+                yield {
+                    "name": f"cutover.{name.replace(' ', '_')}",
+                    "state": "done",
+                    "started": written(began),
+                    "elapsed_ms": took_ms,
+                    "error": None,
+                }
+                began += timedelta(milliseconds=took_ms)
+
+
+def copies(
+    session: Connection,
+    topology: Topology,
+    node: NodeName,
+    row: ClusterRow | None,
+    *,
+    whole: bool = False,
+) -> tuple[Copy, ...]:
+    """Read one node's journal; `row` is what the server says of itself, None where nothing.
+
+    Empty where there is no journal, or it is another cluster's. Steps, and who holds the
+    node's lock, are asked for moves that are not over only, or with `whole` for all.
+    """
+    if row is None or row.format < _FORMAT_WITH_MOVES or row.cluster != topology.cluster:
+        return ()
+    moves = journal.read(session)
+    holder = None
+    if whole or any(move.state not in _OVER for move in moves):
+        holder = lock.holder(session)
+        if holder is None:
+            moves = journal.read(session)  # whoever was at it may have ended it in between
+    return tuple(
+        Copy(
+            node,
+            move,
+            # A state that is final tells all; of an unconfirmed move people ask how it ended.
+            () if move.state.terminal and not whole else tuple(journal.steps(session, move.id)),
+            holder,
+        )
+        for move in moves
+    )
+
+
+def entries(found: Iterable[Copy]) -> tuple[Entry, ...]:
+    """Make one entry of all copies of each move; the move that began last comes first."""
+    moves: dict[str, list[Copy]] = defaultdict(list)
+    for copy in found:
+        moves[copy.move.id].append(copy)
+    every = (_entry(of_one) for of_one in moves.values())
+    return tuple(sorted(every, key=lambda entry: entry.move.started, reverse=True))
+
+
+def _entry(of_one: Sequence[Copy]) -> Entry:
+    newest = journal.newest(copy.move for copy in of_one)
+    if newest is None:  # pragma: no cover  # there is at least one copy
+        raise AssertionError
+    steps = max(of_one, key=lambda copy: copy.last).steps
+    holder = next((copy.holder for copy in of_one if copy.holder), None)
+    behind = newest.state in (MoveState.done, MoveState.unconfirmed) and any(
+        copy.node in (newest.source, newest.target) and not copy.over for copy in of_one
+    )
+    return Entry(newest, steps, holder, behind)
+
+
+def written(moment: datetime | None) -> str | None:
+    """Write a moment as JSON has it."""
+    return None if moment is None else times.render(int(moment.timestamp() * 1000))

@@ -1,0 +1,160 @@
+"""`status` and moves: those that are not closed, and what the others left to be pruned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from shardctl.checks.status import observe
+from shardctl.fanout import Silent
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.step import drive
+from shardctl.state.journal import MoveState
+from tests.fixtures.pruning import ID, OTHER
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.pooled import PooledFleet
+    from tests.fixtures.pruning import Pruned
+
+STATUS = ("status", "--sample", "0")
+HEADER = "move   "
+
+
+def shown(fleet: PooledFleet) -> str:
+    """Give what people see; nothing is told beside it."""
+    done = fleet.here(*STATUS)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def asked(fleet: PooledFleet) -> dict[str, Any]:
+    done = fleet.here(*STATUS, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def lines(text: str) -> list[str]:
+    """Give the lines about retired schemas."""
+    return text.partition("retired schemas: ")[2].splitlines()
+
+
+def retired(fleet: PooledFleet) -> list[dict[str, Any]]:
+    return [one for node in asked(fleet)["nodes"] for one in node["retired"]]
+
+
+def since(ended: str, due: str) -> timedelta:
+    return datetime.fromisoformat(due) - datetime.fromisoformat(ended)
+
+
+def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(moved: MovedFleet) -> None:
+    before = shown(moved)
+    assert asked(moved)["moves"] == []
+    assert HEADER not in before
+    world = moved.world([2, 3], "c")
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    drive(world, list(steps), lambda _: None)
+
+    found = asked(moved)
+    (running,) = found["moves"]
+    assert running == moved.listed()[0]
+    assert (running["state"], running["step"], running["can"]) == ("running", "follow", [])
+    # The clone is its source to the letter, and nobody is to worry about that.
+    clone = next(node for node in found["nodes"] if node["name"] == "c")
+    assert (clone["state"], clone["role"], clone["error"]) == ("up", "standby", None)
+
+    world.close()
+    (left,) = asked(moved)["moves"]
+    assert (left["state"], left["can"]) == ("unfinished", ["resume", "abort"])
+    row = next(line for line in shown(moved).splitlines() if left["id"] in line[:10])
+    assert row.split()[1:7] == ["unfinished", "a", "c", "2:", "2-3", "follow"]
+    assert row.rstrip().endswith("resume, abort")
+
+    assert moved.here("moves", "abort", "--yes").returncode == 0
+    assert asked(moved)["moves"] == []
+    assert shown(moved).count("\n") == before.count("\n")
+
+
+def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(moved: MovedFleet) -> None:
+    moved.cut_over([2, 3], "c").close()
+    assert moved.here("moves", "resume").returncode == 0
+    found = asked(moved)
+    (move,) = found["moves"]
+    assert (move["state"], move["can"]) == ("unconfirmed", ["prune"])
+    assert {node["name"]: len(node["retired"]) for node in found["nodes"]} == {
+        "a": 2, "b": 0, "c": 2, "d": 0,
+    }  # fmt: skip
+    for one in retired(moved):
+        assert (one["move"], one["ended"]) == (move["id"], move["ended"])
+        assert since(one["ended"], one["due"]) == timedelta(0)
+    due = "due: `shardctl prune --accept-unconfirmed`"
+    assert [line.split(", ")[0] for line in lines(shown(moved)) if line.endswith(due)] == [
+        f"  a: 2 of move {move['id']}",
+        f"  c: 2 of move {move['id']}",
+    ]
+
+    assert moved.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
+    assert (asked(moved)["moves"], retired(moved)) == ([], [])
+    assert HEADER not in shown(moved)
+    assert "retired" not in shown(moved)
+
+
+def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are_due(
+    pruned: Pruned,
+) -> None:
+    pruned.retire(2, 3)
+    pruned.record(retain_s=3600)
+    first, second = retired(pruned.fleet)
+    assert first | {"schema": "", "shard": 0} == second | {"schema": "", "shard": 0}
+    assert since(first["ended"], first["due"]) == timedelta(hours=1)
+    count, line = lines(shown(pruned.fleet))
+    assert count == "2"
+    assert line.startswith(f"  a: 2 of move {ID}, 80 kB, ended ")
+    until = datetime.fromisoformat(first["due"])
+    assert line.endswith(f" ago, kept until {until:%Y-%m-%d %H:%M:%S} UTC")
+    assert asked(pruned.fleet)["moves"] == []
+
+
+def test_when_retain_has_passed_they_are_due_and_others_are_told_by_name(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.retire(2, move=OTHER)
+    pruned.record()
+    _, unknown, due = lines(shown(pruned.fleet))
+    assert unknown == f"  a: shard2__retired_{OTHER}, 40 kB"
+    assert due.endswith("s ago, due: `shardctl prune`")
+    by_move = {one["move"]: one for one in retired(pruned.fleet)}
+    assert (by_move[OTHER]["ended"], by_move[OTHER]["due"]) == (None, None)
+
+
+def test_what_prune_leaves_is_never_due(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record(MoveState.unconfirmed, proof="differs")
+    assert lines(shown(pruned.fleet))[1].endswith(", which is unconfirmed, and its copies differ")
+    assert [one["due"] for one in retired(pruned.fleet)] == [None]
+    pruned.clear()
+    pruned.retire(2)
+    pruned.record(MoveState.aborted, proof=None)
+    assert lines(shown(pruned.fleet))[1].endswith(f" of move {ID}, 40 kB, which is aborted")
+
+
+def test_a_journal_of_another_format_is_left_alone(fleet_8: Fleet) -> None:
+    for number, gone in ((3, "ALTER TABLE shardctl.move RENAME TO moves"), (1, "SELECT 1")):
+        fleet_8.execute("a", gone)
+        fleet_8.execute("a", f"UPDATE shardctl.cluster SET format = {number}")
+        done = fleet_8.shardctl(*STATUS, "-o", "json")
+        assert [node["state"] for node in json.loads(done.stdout)["nodes"]] == ["up", "up"]
+
+
+def test_who_may_not_read_the_journal_sees_the_rest(fleet_8: Fleet) -> None:
+    topology = fleet_8.topology()
+    database = dataclasses.replace(topology.database, user=fleet_8.role)
+    limited = dataclasses.replace(topology, database=database)
+    found = observe(limited, sample_s=0, progress=Silent())
+    assert [(node.state, node.map_version) for node in found.nodes] == [("up", 1), ("up", 1)]
+    assert found.moves == ()

@@ -1,0 +1,189 @@
+"""`verify --check leftovers` and moves: unfinished ones, unproved ones, and what they left."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import ShardctlError
+from shardctl.moves import handover
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.step import drive
+from shardctl.state.journal import MoveState
+from tests.fixtures.pruning import ID, OTHER
+from tests.fixtures.verifying import told, verify
+
+if TYPE_CHECKING:
+    import pytest
+
+    from shardctl.checks.findings import Finding
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.pruning import Pruned
+
+POOLERS = "poolers"
+"""A check that tells what a pause does to clients, whoever left it."""
+
+
+def found(fleet: Fleet) -> list[Finding]:
+    """Give all findings but those of servers for tests, and of nodes that wait."""
+    return [
+        f for f in verify(fleet) if f.check not in {"settings", POOLERS} and f.code != "not_there"
+    ]
+
+
+def left(pruned: Pruned) -> list[Finding]:
+    return verify(pruned.fleet, "map", "leftovers")
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise ShardctlError("stopped by a test", hint="go on")
+
+
+def test_an_unfinished_move_is_one_warning_that_stands_for_its_clone_and_its_slot(
+    moved: MovedFleet,
+) -> None:
+    world = moved.world([2, 3], "c")
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    drive(world, list(steps), lambda _: None)
+    move = world.plan.id
+    (running,) = found(moved)
+    assert told([running]) == [("leftovers", "move_running", None, (2, 3), move)]
+    assert running.severity.value == "note"
+    assert "shardctl move-shards by " in running.actual
+
+    world.close()
+    (finding,) = found(moved)
+    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), move)]
+    assert finding.severity.value == "warning"
+    assert finding.actual.startswith("unfinished, step follow, state reserved: from a to c, ")
+    assert "`shardctl moves resume`" in finding.hint
+    assert "`shardctl moves abort`" in finding.hint
+    # The line that people read names the move, its shards and its state.
+    printed = moved.here("verify", "--check", "leftovers", "--strict")
+    assert printed.returncode == 1
+    start = f"warning: leftovers: 2 shards (2-3): {move}: unfinished, "
+    assert [line for line in printed.stdout.splitlines() if line.startswith(start)]
+
+    # A clone that is stopped leaves the slot alone, which holds back WAL.
+    moved.execute("a", "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+    assert {f.code for f in found(moved)} == {"move_unfinished"}
+    assert moved.here("moves", "abort", "--yes").returncode == 0
+    assert found(moved) == []
+
+
+def test_between_two_owners_it_is_an_error_that_stands_for_what_nodes_and_maps_say(
+    moved: MovedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = ("move-shards", "2-3", "--to", "c", "--retain", "0s", "--yes")
+    for command, where, state in (
+        (begin, "claim", "promoting"),
+        (("moves", "resume"), "spread_map", "claimed"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(handover, where, fail)
+            assert moved.here(*command).returncode == 3
+        (finding,) = found(moved)
+        move = moved.listed()[0]["id"]
+        assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), move)]
+        assert finding.severity.value == "error"
+        assert finding.actual.startswith(f"unfinished, state {state}: from a to c, ")
+        assert "abort" not in finding.hint
+    assert moved.here("moves", "resume").returncode == 0
+
+    # Whoever had the target's snapshot is gone, so that nothing could be compared.
+    unconfirmed, *kept = found(moved)
+    assert told([unconfirmed]) == [("leftovers", "move_unconfirmed", None, (2, 3), move)]
+    assert unconfirmed.severity.value == "warning"
+    assert "`shardctl prune --accept-unconfirmed`" in unconfirmed.hint
+    assert told(kept) == [
+        ("leftovers", "retired_due", "a", (2, 3), move),
+        ("leftovers", "retired_due", "c", (0, 1), move),
+    ]
+    assert {f.hint for f in kept} == {"`shardctl prune --accept-unconfirmed` gives the space back"}
+    assert moved.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
+    assert found(moved) == []
+
+
+def test_retired_schemas_are_told_with_their_age_and_whether_they_are_due(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record(retain_s=3600)
+    (kept,) = left(pruned)
+    assert told([kept]) == [("leftovers", "retired_kept", "a", (2, 3), ID)]
+    assert kept.severity.value == "note"
+    assert kept.actual.startswith("2 retired schemas, ")
+    assert " bytes, of a move that ended 0:00:0" in kept.actual
+    assert ", kept until " in kept.actual
+    pruned.fleet.execute_everywhere(
+        "UPDATE shardctl.move SET ended = ended - interval '1 day 1 hour'"
+    )
+    (due,) = left(pruned)
+    assert told([due]) == [("leftovers", "retired_due", "a", (2, 3), ID)]
+    assert " of a move that ended 1 day, 1:00:0" in due.actual
+    assert due.hint == "`shardctl prune` gives the space back"
+
+
+def test_a_locked_retired_schema_is_told_without_its_size(pruned: Pruned) -> None:
+    pruned.retire(2)
+    pruned.record()
+    with pruned.fleet.connect("a", autocommit=False) as session:
+        session.execute(f"LOCK TABLE shard2__retired_{ID}.tags IN ACCESS EXCLUSIVE MODE")
+        (finding,) = left(pruned)
+    assert finding.actual.startswith("1 retired schema, of unknown size, of a move ")
+
+
+def test_copies_that_differ_are_an_error_until_they_are_gone(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record(MoveState.unconfirmed, proof="differs")
+    (finding,) = left(pruned)
+    assert told([finding]) == [("leftovers", "copies_differ", None, (2, 3), ID)]
+    assert finding.severity.value == "error"
+    for shard in (2, 3):
+        pruned.fleet.execute("a", f"DROP SCHEMA shard{shard}__retired_{ID} CASCADE")
+    assert left(pruned) == []
+
+
+def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell(pruned: Pruned) -> None:
+    pruned.retire(2, move=OTHER)
+    pruned.record(MoveState.aborted, proof=None)
+    pruned.retire(3)
+    assert told(left(pruned)) == [
+        ("map", "retired_schema", "a", (), f"shard2__retired_{OTHER}"),
+        ("map", "retired_schema", "a", (), f"shard3__retired_{ID}"),
+    ]
+
+
+def test_the_slot_of_a_move_that_is_over_is_found(pruned: Pruned) -> None:
+    pruned.record()
+    for move in (ID, OTHER):
+        pruned.fleet.execute(
+            "a", f"SELECT pg_create_physical_replication_slot('shardctl_{move}', true)"
+        )
+    try:
+        of_nobody, of_move = left(pruned)
+    finally:
+        pruned.fleet.execute(
+            "a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        )
+    assert told([of_nobody, of_move]) == [
+        ("leftovers", "slot_inactive", "a", (), f"shardctl_{OTHER}"),
+        ("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}"),
+    ]
+    assert of_move.actual.startswith("physical slot of a move that is done, inactive, ")
+    assert f"pg_drop_replication_slot('shardctl_{ID}')" in of_move.hint
+
+
+def test_a_move_that_one_side_does_not_know_to_be_over_is_a_warning(pruned: Pruned) -> None:
+    pruned.record(MoveState.routed, nodes=["a"])
+    pruned.record(nodes=["b"])
+    (finding,) = left(pruned)
+    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
+    assert finding.severity.value == "warning"
+    assert finding.hint == "`shardctl moves resume` goes on with it"
+
+
+def test_of_a_newer_journal_nothing_is_read(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "ALTER TABLE shardctl.move RENAME TO moves")
+    fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 3")
+    assert [f.code for f in verify(fleet_8, "leftovers")] == ["format_newer"]

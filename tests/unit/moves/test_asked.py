@@ -1,0 +1,55 @@
+"""The question before a move, a prune or a calling off, at a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import sys
+
+import pytest
+
+ASK = """
+from shardctl.cli import app
+from shardctl.cli.output import confirm
+from shardctl.errors import ShardctlError
+import sys
+try:
+    confirm("Call off move 5f3a9c1e?", yes=False)
+except ShardctlError as error:
+    app._report(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def answered(keys: bytes) -> tuple[int, str]:
+    """Answer at a terminal of its own; give the exit code and what was shown."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", ASK])  # noqa: S606  # no shell
+    shown = b""
+    with contextlib.suppress(OSError):  # what Linux says at a terminal's end
+        while b"[y/N]" not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, keys)
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "told"),
+    [
+        (b"y\n", 0, ""),
+        (b"n\n", 1, "declined: nothing was changed"),
+        (b"\x03", 130, "interrupted: nothing was changed"),
+        (b"\x04", 130, "interrupted: nothing was changed"),
+    ],
+)
+def test_ctrl_c_at_the_question_is_an_interruption(keys: bytes, code: int, told: str) -> None:
+    ended, shown = answered(keys)
+    assert ended == code
+    assert told in shown
+    assert "Aborted" not in shown
