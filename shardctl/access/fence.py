@@ -7,6 +7,7 @@ than 0.1 ms a schema. What still runs on the old name is waited for afterwards, 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -26,6 +27,7 @@ _LOCK_TIMEOUT_MS = 50
 _LIFT_TRIES = 1000
 _POLL = 0.001
 _WRONG_STATE = "SH002"
+_TOO_LATE = "SH003"
 _TRANSIENT = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.InternalError_,
@@ -41,6 +43,16 @@ class FenceRefused(ShardctlError):
         super().__init__(
             f"node {node}: the moved schemas could not be renamed in time: {reason}",
             hint="end the DDL or GRANT that holds them, then `shardctl moves resume`",
+        )
+
+
+class FenceTooLate(ShardctlError):
+    """A server that came to the fence when its time was up; the fence is not there."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"node {node}: it hung, and would have renamed the moved schemas too late",
+            hint="see what held that server up, then `shardctl moves resume`",
         )
 
 
@@ -71,13 +83,18 @@ def put_up(session: Connection, node: str, move: str, *, revision: int, deadline
 
     `revision` is the journal's at the begin of this attempt: once somebody has called that off,
     nothing is renamed. `deadline` is on the monotonic clock; DDL that is in the way is tried again
-    until then. When this returns, the commit has returned. Raises FenceRefused, NotAtCutover, and
-    psycopg.OperationalError where the answer was lost: `lift` settles that.
+    until then, and a server that hung until then renames nothing. When this returns, the commit
+    has returned. Raises FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError
+    where the answer was lost: `lift` settles that.
     """
+    [(now,)] = session.execute("SELECT clock_timestamp()")
+    # Told after the answer, so that what the server had to wait for is not added.
+    not_after = now + timedelta(seconds=deadline - time.monotonic())
     statement = QUERIES["fence"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        not_after=sql.Literal(not_after),
     )
     _rename(session, node, move, statement, deadline)
 
@@ -150,6 +167,8 @@ def _rename(
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
             time.sleep(_POLL)
         except psycopg.Error as error:
+            if error.sqlstate == _TOO_LATE:
+                raise FenceTooLate(node) from error
             if error.sqlstate == _WRONG_STATE:
                 raise NotAtCutover(node, move) from error
             raise

@@ -22,6 +22,10 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
     END LOOP;
+    IF pg_catalog.clock_timestamp() > {not_after} THEN
+        -- This server hung, and its clients are served again or are about to be.
+        RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
+    END IF;
 END
 $fence$
 
@@ -59,6 +63,12 @@ BEGIN
                     FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
                     WHERE m.id = {move}
                 LOOP
+                    IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
+                        -- Somebody did not find it, and has made another: that keeps what it has.
+                        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
+                                                  pg_catalog.left(one.schema, 40) || '__behind_' || {move});
+                        RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
+                    END IF;
                     EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
                 END LOOP;
             END IF;
@@ -95,6 +105,12 @@ BEGIN
         FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
         WHERE m.id = {move}
     LOOP
+        IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
+            -- Somebody did not find it, and has made another: that keeps what it has.
+            EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
+                                      pg_catalog.left(one.schema, 40) || '__behind_' || {move});
+            RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
+        END IF;
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
     END LOOP;
 END

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError
-from shardctl.pgbouncer.console import Console
+from shardctl.pgbouncer.console import Console, waited_s
 from shardctl.state import lock
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
                 clients=_sum(pools, ("cl_active", "cl_waiting")),
                 waiting=_sum(pools, ("cl_waiting",)),
                 servers=_sum(pools, _SERVERS),
-                longest_wait_s=max((_wait(pool) for pool in pools), default=0.0),
+                longest_wait_s=max(map(waited_s, pools), default=0.0),
                 paused=tuple(one.name for one in offered if held or one.paused),
             )
     except ShardctlError as error:
@@ -82,7 +82,3 @@ def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
 
 def _sum(pools: Iterable[Row], columns: Iterable[str]) -> int:
     return sum(int(pool.get(column) or 0) for pool in pools for column in columns)
-
-
-def _wait(pool: Row) -> float:
-    return int(pool.get("maxwait") or 0) + int(pool.get("maxwait_us") or 0) / 1_000_000

@@ -39,6 +39,10 @@ def move_shards(
         bool, typer.Option("--half", help="Half of the node's shards, by their sizes.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
+    method: Annotated[
+        str,
+        typer.Option("--method", metavar="METHOD", help="How they get there: clone, so far."),
+    ] = "clone",
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -89,7 +93,7 @@ def move_shards(
         )
         purpose = lock.purpose(service.COMMAND)
         chosen = _shards(topology, shards, source, half=half, everything=everything)
-        decided = service.plan(topology, chosen, to, options)
+        decided = service.plan(topology, chosen, to, options, method=method)
         facts = preflight.check(topology, decided, purpose=purpose)
         _show(decided, facts, output)
     if dry_run:

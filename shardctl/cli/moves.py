@@ -226,7 +226,11 @@ def _show_report(report: dict[str, Any]) -> None:
             ],
         )
     if (pause := report.get("pause_ms")) is not None:
-        print(f"clients waited at most {pause:.0f} ms")
+        predicted = report.get("predicted_pause_ms")
+        beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
+        print(f"clients waited at most {pause:.0f} ms{beside}")
+    for pooler, waited in report.get("pooler_waits_ms", {}).items():
+        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     if report.get("proof") == "compared":
         print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
     for table in report.get("differing", ()):

@@ -8,11 +8,12 @@ import ipaddress
 import re
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shardctl.errors import ShardctlError
 
 _LISTEN = "0A"
+_KNOCK_S = 5.0
 
 
 class PortInUse(ShardctlError):
@@ -65,6 +66,35 @@ def _leads_here(family: int, address: tuple[Any, ...]) -> bool:
         except OSError:
             return False
         return bool(probe.getsockname()[0] == address[0])
+
+
+def knock(host: str, port: int) -> Literal["open", "closed", "silent"]:
+    """Tell whether a program takes PostgreSQL's connections at an address; waits some seconds.
+
+    `closed`: that machine says that none does. `silent`: nobody says anything, so a program may
+    be there all the same.
+    """
+    if host.startswith("/"):
+        found: list[tuple[Any, Any]] = [(socket.AF_UNIX, f"{host}/.s.PGSQL.{port}")]
+    else:
+        try:
+            known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except socket.gaierror:
+            return "silent"
+        found = [(family, address) for family, _, _, _, address in known]
+    refused = 0
+    for family, address in found:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_KNOCK_S)
+            try:
+                probe.connect(address)
+            except ConnectionRefusedError:
+                refused += 1
+            except OSError:
+                continue
+            else:
+                return "open"
+    return "closed" if refused == len(found) else "silent"
 
 
 def claim_free(host: str, port: int) -> None:

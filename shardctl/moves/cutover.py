@@ -161,7 +161,7 @@ def call_off(world: World) -> None:
         with world.on(world.plan.source):
             fence.lift(world.session(world.plan.source), world.plan.id)
         if MoveState(_state(world)).undoable:
-            gates.let_go()
+            _let_go(world, gates)
         interrupt.require_none(f"move {world.plan.id}: interrupted: no cutover is at work")
 
 
@@ -195,7 +195,7 @@ def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
 def _pause(world: World, gates: Gates, budget: Budget) -> None:
     """Hold all aliases; with `--terminate`, transactions that go on are ended."""
     try:
-        gates.hold(seconds=max(0.1, budget.left() - _REST_S - _STRAGGLERS_S))
+        gates.hold(seconds=max(0.1, budget.left() - _kept(world)))
     except PauseFailed as error:
         if not world.plan.options.terminate:
             raise
@@ -206,11 +206,16 @@ def _pause(world: World, gates: Gates, budget: Budget) -> None:
         gates.hold(seconds=max(0.1, budget.left() - _REST_S))
 
 
+def _kept(world: World) -> float:
+    """Give the seconds of the budget that waiting for transactions leaves to what follows."""
+    return _REST_S + (_STRAGGLERS_S if world.plan.options.terminate else 0.0)
+
+
 def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budget) -> None:
     """Wait for those who write straight to the source; with `--terminate`, end them."""
     source = world.plan.source
     try:
-        fence.drain(session, source, oids, deadline=budget.deadline - _REST_S - _STRAGGLERS_S)
+        fence.drain(session, source, oids, deadline=budget.deadline - _kept(world))
     except fence.WritersLeft as error:
         if not world.plan.options.terminate or None in error.pids:
             raise
@@ -310,13 +315,13 @@ def _question(world: World) -> Question:
 def _undo(world: World, gates: Gates, budget: Budget) -> None:
     """Lift the fence unless the move is past its point of no return, and serve the clients.
 
-    Whatever fails here is left to the guards; it is logged, for the error that led here is
-    the one to tell. But somebody else who goes on with the move has ended those guards.
+    Whatever fails here is left to the guards; it is a notice, for the error that led here is
+    the one to raise. But somebody else who goes on with the move has ended those guards.
     """
     try:
         _take_back(world, gates, budget)
     except ShardctlError as error:
-        logger.warning("move %s: left to the guards: %s", world.plan.id, error.message)
+        world.notice(f"not all of it is undone, the guards are left to it: {error.message}")
         if gates.held_at is None or time.monotonic() < _pause_ends(world, gates):
             return
         try:
@@ -334,7 +339,7 @@ def _take_back(world: World, gates: Gates, budget: Budget) -> None:
         found = journal.find(world.session(source), plan.id)
     if found is not None and found.state.undoable:
         with world.timeline.span("undo: resume"):
-            gates.let_go()
+            _let_go(world, gates)
         with world.timeline.span("undo: end the source's guard"):
             disarm_source(world)
     elif found is None or (found.state, found.revision) != (
@@ -342,6 +347,12 @@ def _take_back(world: World, gates: Gates, budget: Budget) -> None:
         budget.revision + _TO_PROMOTING,
     ):
         gates.abandon()
+
+
+def _let_go(world: World, gates: Gates) -> None:
+    """Serve all clients as before; tell of poolers that are no more, for nothing is paused there."""
+    for error in gates.let_go():
+        world.notice(f"{error.message}; so nothing is paused there any more")
 
 
 def _pause_ends(world: World, gates: Gates) -> float:

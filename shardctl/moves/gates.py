@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.hosts import files
+from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.pgbouncer import apply, batch, guard, render
-from shardctl.pgbouncer.console import Console, conninfo
+from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo, waited_s
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.topology import aliases as names
 
@@ -114,6 +114,10 @@ class Gates:
         self._plan = plan
         self._purpose = purpose
         self.all = [self._gate(pooler) for pooler in before.poolers.values()]
+        self.held_at: float | None = None
+        """When the first PAUSE was sent, on the monotonic clock; None before that."""
+        self.waits_ms: dict[str, float] = {}
+        """The longest that a client of each pooler had waited when it was served again."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +182,7 @@ class Gates:
         try:
             self._each(one)
         except ShardctlError:
-            self.disarm()
+            self._each(self._disarm_own)
             raise
 
     def await_logins(self) -> None:
@@ -202,15 +206,17 @@ class Gates:
     def hold(self, *, seconds: float) -> dict[str, float]:
         """Pause all aliases on all poolers; give when each pooler's last pause held, in ms.
 
-        Raises PauseFailed. The answer to PAUSE is the proof, together with `require_held`
-        after it: when somebody resumes an alias, waiting sessions are answered all the same.
+        Raises PauseFailed, PauseLost, and what a pooler refused. The answer to PAUSE is the
+        proof, together with `require_held` after it: when somebody resumes an alias, waiting
+        sessions are answered all the same.
         """
+        self.held_at = self.held_at or time.monotonic()
         answers = batch.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
-        waiting: dict[str, tuple[str, ...]] = {}
-        for gate, answer in zip(self.all, answers, strict=True):
-            left = (*answer.waiting, *answer.refused)
-            if left:
-                waiting[gate.pooler.name] = left
+        if refused := [error for answer in answers for error in answer.refused.values()]:
+            raise together(list({error.message: error for error in refused}.values()))
+        waiting: dict[str, tuple[str, ...]] = {
+            g.pooler.name: a.waiting for g, a in zip(self.all, answers, strict=True) if a.waiting
+        }
         if waiting:
             raise PauseFailed(waiting)
         self.require_held()
@@ -272,23 +278,50 @@ class Gates:
 
         self._each(one)
 
-    def let_go(self) -> None:
+    def let_go(self) -> list[ShardctlError]:
         """Resume every alias as it was, and remove what was staged and armed; repeatable.
 
-        A pooler that does not do so keeps its guard, which goes on trying.
+        A pooler that does not do so keeps its guard, which goes on trying. Where nobody listens
+        any more, nothing is paused any more: gives the errors of such poolers.
+        """
+        gone: list[ShardctlError] = []
+
+        def one(gate: Gate) -> None:
+            try:
+                # A PAUSE that still waits is answered by this; its session is of no more use.
+                self._resume(gate, self._watcher(gate))
+            except (PoolerLost, PoolerUnavailable) as error:
+                if ports.knock(gate.pooler.host, gate.pooler.port) != "closed":
+                    raise
+                gone.append(error)
+            files.remove(gate.host, gate.staged, user=gate.pooler.os_user)
+            self._disarm(gate)
+
+        self._each(one)
+        return gone
+
+    def abandon(self) -> None:
+        """Resume every alias, and touch nothing else of a move with which somebody else went on.
+
+        Who did that has ended the guards here, and may have resumed before all was paused.
         """
 
         def one(gate: Gate) -> None:
-            # A PAUSE that still waits is answered by this; its session is of no more use.
             self._resume(gate, self._watcher(gate))
-            files.remove(gate.host, gate.staged, user=gate.pooler.os_user)
-            self._disarm(gate)
+            self._disarm_own(gate)
 
         self._each(one)
 
     def disarm(self) -> list[Disarmed]:
         """End all guards, those of an earlier process of this move too; tell what they had done."""
         return self._each(self._disarm)
+
+    @staticmethod
+    def _disarm_own(gate: Gate) -> None:
+        """End the guard that this process has armed, which is told from another's of its name."""
+        if gate.guard is not None:
+            guard.disarm(gate.guard)
+            gate.guard = None
 
     def _disarm(self, gate: Gate) -> Disarmed:
         parent = gate.pooler.databases_file.parent
@@ -299,10 +332,19 @@ class Gates:
 
     def _reload_and_resume(self, gate: Gate, console: Console) -> None:
         console.reload()
-        wrong = apply.differences(render.entries(self._after, gate.pooler), console.databases())
+        offered = console.databases()
+        wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
+        if any(alias in offered and offered[alias].paused for alias in gate.aliases):
+            self._note_wait(gate, console)
         self._resume(gate, console)
         if wrong:
             raise RouteFailed(gate.pooler.name, wrong)
+
+    def _note_wait(self, gate: Gate, console: Console) -> None:
+        """Ask how long clients have been waiting; a pooler knows it of those that still do."""
+        ours = set(gate.aliases)
+        waits = [waited_s(pool) for pool in console.pools() if pool["database"] in ours]
+        self.waits_ms[gate.pooler.name] = round(max(waits, default=0.0) * 1000, 1)
 
     def _resume(self, gate: Gate, console: Console) -> None:
         """Resume over all sessions that are free, and see that nothing stays paused."""

@@ -14,7 +14,7 @@ from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
-from shardctl.moves import file, interrupts
+from shardctl.moves import file, interrupts, prediction
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, slots, standby
 from shardctl.state import cluster, events, journal
@@ -221,7 +221,9 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
     if errors:
         raise together(errors)
     report = {
+        "predicted_pause_ms": round(prediction.pause_ms(world.topology, plan), 1),
         "pause_ms": world.timeline.pause_ms,
+        "pooler_waits_ms": gates.waits_ms,
         "timeline": [[name, round(ms, 1)] for name, ms in world.timeline.spans],
     }
     for node in (plan.target, plan.source):

@@ -1,4 +1,4 @@
-"""Ctrl-C during a cutover: it is remembered, and heeded where the cutover can be left."""
+"""Signals that end a process, during a cutover: remembered, and heeded where it can be left."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _FIRST = "interrupted: the cutover ends first, one way or the other; it does not take long"
 _AGAIN = "not now: the cutover is being ended"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Deferred:
@@ -29,27 +30,30 @@ class Deferred:
         if self.asked:
             raise Interrupted(what, hint="`shardctl moves resume` goes on with it")
 
-    def note(self, _signal: int, _frame: FrameType | None) -> None:
+    def note(self, number: int, _frame: FrameType | None) -> None:
         """Take a signal."""
         self.asked += 1
-        self._notice(_FIRST if self.asked == 1 else _AGAIN)
+        if number != signal.SIGHUP:  # who would read it has gone
+            self._notice(_FIRST if self.asked == 1 else _AGAIN)
 
 
 @contextmanager
 def deferred(notice: Callable[[str], None]) -> Iterator[Deferred]:
-    """Hold Ctrl-C back while a block runs, and tell by `notice` that it was heard.
+    """Hold Ctrl-C, SIGTERM and SIGHUP back while a block runs; tell by `notice` what was heard.
 
     Only the main thread may handle signals; in others, which get none, nothing is held back.
     """
     held = Deferred(notice)
-    before = signal.getsignal(signal.SIGINT)
-    # None is a handler that is not Python's; who ignores the signal is not to hear of it now.
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or before is None or before == signal.SIG_IGN:
+    if threading.current_thread() is not threading.main_thread():
         yield held
         return
-    signal.signal(signal.SIGINT, held.note)
+    # None is a handler that is not Python's; who ignores a signal is not to hear of it now.
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
     try:
+        for number in ours:
+            signal.signal(number, held.note)
         yield held
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in ours.items():
+            signal.signal(number, handler)

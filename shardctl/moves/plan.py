@@ -14,12 +14,15 @@ from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
 
 METHOD = "clone"
+"""How shards get to another node, unless another way is asked for."""
+
+_POOLERS = "poolers."
 
 _INDIFFERENT = ("shards", "migrations", "keys")
 """What a move does not depend on, or changes itself."""
@@ -79,6 +82,7 @@ class MovePlan:
     said: dict[str, str]
     """That, by its place in the file; told when it differs later."""
     options: Options
+    method: str = METHOD
 
     @property
     def slot(self) -> str:
@@ -109,6 +113,7 @@ class MovePlan:
                 digest=move.plan["digest"],
                 said=dict(move.plan["said"]),
                 options=_options(move.id, move.plan["options"]),
+                method=move.method,
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it has no {error.args[0]}") from error
@@ -241,12 +246,23 @@ def digest(said: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()
 
 
-def require_same(topology: Topology, plan: MovePlan) -> None:
+def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, int]]:
+    """Give host and port of the poolers that the topology had when the move began, and has not."""
+    held = {_part(place).partition(".")[2] for place in plan.said if place.startswith(_POOLERS)}
+    return {
+        name: (plan.said[f"{_POOLERS}{name}.host"], int(plan.said[f"{_POOLERS}{name}.port"]))
+        for name in sorted(held - set(topology.poolers))
+    }
+
+
+def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = ()) -> None:
     """Refuse to go on with another topology than the move began with; raises TopologyChanged.
 
-    A field of a node or pooler that only one of two versions of shardctl knows is no change.
+    A field of a node or pooler that only one of two versions of shardctl knows is no change, and
+    poolers that are `gone` need not be in it any more.
     """
     now = depends_on(topology, plan.source, plan.target)
+    left_out = {f"{_POOLERS}{name}" for name in gone}
     if digest(now) == plan.digest:
         return
     for node in (plan.source, plan.target):
@@ -254,6 +270,8 @@ def require_same(topology: Topology, plan: MovePlan) -> None:
             raise TopologyChanged(plan.id, "node", node, "that there is none")
     parts = {_part(place) for place in plan.said} & {_part(place) for place in now}
     for place in sorted({*plan.said, *now}):
+        if _part(place) in left_out:
+            continue
         was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
         unknown = place not in plan.said or place not in now
         if was != is_now and not (unknown and _part(place) in parts):

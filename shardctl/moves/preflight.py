@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.moves import plan as planning
+from shardctl.moves import prediction
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_fleet as fleets
 from shardctl.moves import preflight_poolers as pooling
 from shardctl.moves import preflight_source as sources
 from shardctl.moves import preflight_target as targets
-from shardctl.moves.preflight_refusals import PauseTooShort, PreflightRefused
+from shardctl.moves.preflight_refusals import PreflightRefused, collected
 from shardctl.provision import maps
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
         source_bytes=source.bytes,
         disk_free_bytes=target.directory.free_bytes if target.directory else None,
         predicted_copy_s=source.bytes / rate(plan.options.max_rate),
-        predicted_pause_ms=predicted_pause_ms(topology, plan),
+        predicted_pause_ms=prediction.pause_ms(topology, plan),
         reclaimed_bytes=sources.reclaimed(topology, plan, source),
         poolers=tuple(one.fact for one in seen.poolers if one.fact is not None),
         notes=tuple(_notes(topology, plan, source, target, seen.poolers)),
@@ -90,22 +90,6 @@ def sizes(topology: Topology, node: NodeName, *, purpose: str) -> dict[ShardId, 
     Raises NodeUnavailable and PreflightRefused.
     """
     return sources.sizes(topology, node, purpose=purpose)
-
-
-def predicted_pause_ms(topology: Topology, plan: MovePlan) -> float:
-    """Estimate how long clients will wait, in ms, from what parts of a cutover cost.
-
-    30 for the promotion; 0.1 for each schema renamed, which are the moved ones on the source and
-    all of them on the target; of the slowest pooler 1 + 0.02 for each alias paused and
-    2 + 0.005 for each that RELOAD reads; 10 for everything else. A pause also waits for the
-    longest transaction that runs then, of which nothing is known before.
-    """
-    renamed = 2 * len(plan.schemas) + len(planning.leaving(topology, plan))
-    poolers = [
-        3 + 0.02 * len(pooling.paused(topology, plan, one)) + 0.005 * pooling.size(topology, one)
-        for one in topology.poolers.values()
-    ]
-    return 30 + 0.1 * renamed + max(poolers, default=0.0) + 10
 
 
 def rate(text: str | None) -> int:
@@ -211,14 +195,13 @@ def _offsets(plan: MovePlan, source: Source | None, target: Target | None) -> di
     return offsets
 
 
-def _budget(topology: Topology, plan: MovePlan) -> Iterator[PreflightRefused]:
-    predicted = predicted_pause_ms(topology, plan)
-    if plan.options.max_pause_s * 1000 < predicted:
-        yield PauseTooShort(plan.options.max_pause_s, predicted)
-    try:
+def _budget(topology: Topology, plan: MovePlan) -> Iterator[ShardctlError]:
+    problems: list[ShardctlError] = []
+    with collected(problems):
+        prediction.require_time(topology, plan)
+    with collected(problems):
         rate(plan.options.max_rate)
-    except PreflightRefused as error:
-        yield error
+    yield from problems
 
 
 def _notes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,16 +65,17 @@ class MoveUnfinished(PreflightRefused):
 class PauseTooShort(PreflightRefused):
     """A budget that the cutover would surely exceed."""
 
-    def __init__(self, max_pause_s: float, predicted_ms: float) -> None:
+    def __init__(self, max_pause_s: float, predicted_ms: float, needed_ms: float) -> None:
         super().__init__(
             "the cutover",
             "pause_too_short",
-            f"it would take about {predicted_ms:.0f} ms, and --max-pause gives it "
-            f"{max_pause_s * 1000:.0f} ms",
-            hint=f"give it more, such as --max-pause {max(1, round(predicted_ms / 400))}s, or move "
+            f"clients would wait about {predicted_ms:.0f} ms, for which it needs a budget of "
+            f"{needed_ms:.0f} ms, and --max-pause gives it {max_pause_s * 1000:.0f} ms",
+            hint=f"give it more, such as --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move "
             "fewer shards at a time",
         )
         self.predicted_ms = predicted_ms
+        self.needed_ms = needed_ms
 
 
 @contextmanager

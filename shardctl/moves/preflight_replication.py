@@ -33,7 +33,7 @@ _LIST = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\((.*)\)\s*", re.IGNORECASE |
 def judge(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
     """Find what keeps the source from being cloned, and standbys that know no fence."""
     yield from _room(plan.source, source)
-    yield from _standbys(plan, source)
+    yield from standbys(plan, source)
 
 
 def lock_table(
@@ -91,7 +91,8 @@ def _room(node: NodeName, source: Source) -> Iterator[SourceUnfit]:
             )
 
 
-def _standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
+def standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
+    """Find standbys that know no fence, and a setting that would make the clone one of them."""
     names = synchronous(source.settings.get("synchronous_standby_names", ""))
     ours = {"*", plan.slot, plan.target.lower(), "walreceiver", "pg_basebackup"}
     if matched := [name for name in names if name in ours]:

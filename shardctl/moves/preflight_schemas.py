@@ -55,9 +55,8 @@ class Contents:
     """Names and databases."""
     publications: tuple[str, ...]
     shadows: tuple[tuple[str, str], ...]
-    crossings: tuple[tuple[str, str], ...]
-    """The first of those that bind across a border: what, and to what."""
-    crossings_total: int
+    crossings: Some
+    """What binds across a border, and to what."""
     tables: Some
     """Tables and sequences beside the shards."""
     databases: Mapping[str, Some]
@@ -71,14 +70,6 @@ def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: st
     """Ask the source; a fixed number of questions for each of its databases."""
     node = topology.nodes[plan.source]
     moved = {"schemas": list(plan.schemas), "shown": SHOWN}
-    crossings = session.execute(
-        QUERIES["crossings"],
-        {
-            "moved": list(plan.schemas),
-            "staying": list(planning.leaving(topology, plan)),
-            "shown": SHOWN,
-        },
-    ).fetchall()
     databases, closed = other_databases(topology, node, session, purpose=purpose)
     large_objects = session.execute(QUERIES["large_objects"]).fetchone()
     return Contents(
@@ -88,13 +79,19 @@ def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: st
         subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
         publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
         shadows=catalog.read_shadows(session, topology, plan.schemas),
-        crossings=tuple((what, to) for what, to, _ in crossings),
-        crossings_total=crossings[0][2] if crossings else 0,
+        crossings=crossings(session, plan.schemas, planning.leaving(topology, plan)),
         tables=tables(session, [topology.schema(shard) for shard in node.shards]),
         databases=databases,
         closed=closed,
         collations=_collations(session),
     )
+
+
+def crossings(session: Connection, moved: Sequence[str], staying: Sequence[str]) -> Some:
+    """List what is bound across the borders of moved schemas by more than names."""
+    given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
+    rows = session.execute(QUERIES["crossings"], given).fetchall()
+    return _some([(f"{what} (on {to})", total) for what, to, total in rows])
 
 
 def tables(session: Connection, known: Sequence[str]) -> Some:
@@ -127,20 +124,7 @@ def other_databases(
 def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
     """Find what would write behind the fence, be lost, or be there twice afterwards."""
     node = plan.source
-    yield from _unfenced(plan, there)
-    if there.crossings:
-        shown = "; ".join(f"{what} (on {to})" for what, to in there.crossings)
-        more = there.crossings_total - len(there.crossings)
-        yield SourceUnfit(
-            node,
-            "crossing",
-            f"{there.crossings_total} objects are bound across the border of the shards' schemas, "
-            f"by more than names: {shown}" + (f"; and {more} more" if more else ""),
-            hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
-            "binds names, and these would write behind it",
-        )
-    for schema, table in there.shadows:
-        yield TableShadowed(node, schema, table)
+    yield from unfenced(plan, there)
     for one in there.collations:
         if one.recorded != one.actual:
             yield SourceUnfit(
@@ -162,6 +146,23 @@ def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[Shard
         )
 
 
+def unfenced(plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
+    """Find what would write behind the fence or be lost: it may come about until the cutover."""
+    node = plan.source
+    yield from _unbound(plan, there)
+    if there.crossings.total:
+        yield SourceUnfit(
+            node,
+            "crossing",
+            f"{there.crossings.total} objects are bound across the border of the shards' schemas, "
+            f"by more than names: {there.crossings}",
+            hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
+            "binds names, and these would write behind it",
+        )
+    for schema, table in there.shadows:
+        yield TableShadowed(node, schema, table)
+
+
 def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
     """Say what the operator should know of the contents beside refusals."""
     if there.publications:
@@ -177,7 +178,7 @@ def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
             yield f"tables of database {name} are {both}{some}"
 
 
-def _unfenced(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:
+def _unbound(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:
     if there.prepared:
         shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
         yield SourceUnfit(

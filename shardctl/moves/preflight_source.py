@@ -186,6 +186,15 @@ def judge(topology: Topology, plan: MovePlan, source: Source) -> Iterator[Shardc
     yield from schemas.judge(topology, plan, source.contents)
 
 
+def again(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
+    """Find what has come about since the preflight and would write behind the fence, or be lost.
+
+    Raises NodeUnavailable and PreflightRefused.
+    """
+    source = look(topology, plan, purpose=purpose)
+    return [*replication.standbys(plan, source), *schemas.unfenced(plan, source.contents)]
+
+
 def old_transactions(plan: MovePlan, found: Sequence[Transaction]) -> SourceUnfit:
     """Refuse transactions for which the cutover would wait in vain."""
     return SourceUnfit(

@@ -7,29 +7,30 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardctl.moves import destroyed, preflight_poolers
+from shardctl.errors import UsageError
+from shardctl.moves import destroyed, prediction, preflight_poolers
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import MovePlan
+from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped
 from shardctl.moves.world import World
-from shardctl.postgres.connection import NodeUnavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.plan import Options
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import NodeName, Topology
 
     Notice = Callable[[str], None]
 
@@ -38,15 +39,33 @@ logger = logging.getLogger(__name__)
 COMMAND = "move-shards"
 
 
-def plan(topology: Topology, shards: Sequence[int], target: str, options: Options) -> MovePlan:
+class NoSuchMethod(UsageError):
+    """A way of moving shards that there is not."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(
+            f"{method!r} is no method of a move", hint=f"methods: {', '.join(METHODS)}"
+        )
+
+
+def plan(
+    topology: Topology,
+    shards: Sequence[int],
+    target: str,
+    options: Options,
+    *,
+    method: str = planning.METHOD,
+) -> MovePlan:
     """Decide what a move does, by the topology and the databases' map; changes nothing.
 
-    Raises what `plan.make` and `maps.version` raise.
+    Raises NoSuchMethod, and what `plan.make` and `maps.version` raise.
     """
+    if method not in METHODS:
+        raise NoSuchMethod(method)
     # What the topology alone forbids is told before anybody is asked.
     decided = planning.make(topology, shards, target, 0, options)
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
-    return replace(decided, map_version=version)
+    return replace(decided, map_version=version, method=method)
 
 
 def start(
@@ -128,7 +147,7 @@ def abort(
             if entry.move.state is MoveState.promoting:
                 destroyed.take_back(world)
                 notice("if poolers lead to the target already, `shardctl pgbouncer apply` mends it")
-            undo(world, METHODS[entry.move.method], told)
+            undo(world, METHODS[decided.method], told)
 
 
 def require_resumable(
@@ -140,17 +159,19 @@ def require_resumable(
 ) -> MovePlan:
     """See that a move can go on, with this topology.
 
-    Raises MoveEnded, TopologyChanged, and PoolerUnfit where clients do not outlast the pause.
+    Raises MoveEnded, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
+    not outlast the pause, and NodeLocked while somebody is at it.
     """
-    entry.require_open()
-    decided = MovePlan.of_journal(entry.move)
-    planning.require_same(topology, decided)
+    decided = _decided(topology, entry)
     options = decided.options
     pause = max_pause_s or options.max_pause_s
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
+    if max_pause_s is not None and entry.move.state.undoable:
+        prediction.require_time(planning.before(topology, decided), decided)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
+    _require_free(topology, entry, (decided.source, decided.target))
     return decided
 
 
@@ -159,15 +180,37 @@ def require_abortable(
 ) -> MovePlan:
     """See that the source still owns the shards, or that it can have them back.
 
-    Raises MoveEnded, NotAbortable, TopologyChanged.
+    Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, and NodeLocked while somebody
+    is at it.
     """
     entry.require_open()
     promoting = entry.move.state is MoveState.promoting
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
+    decided = _decided(topology, entry)
+    _require_free(topology, entry, (decided.source,))
+    return decided
+
+
+def _decided(topology: Topology, entry: Entry) -> MovePlan:
+    """Give the plan of a move that has not ended, if this version and this topology fit it."""
+    entry.require_open()
     decided = MovePlan.of_journal(entry.move)
+    if decided.method not in METHODS:
+        raise PlanUnreadable(decided.id, f"it has a method {decided.method}")
     planning.require_same(topology, decided)
     return decided
+
+
+def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -> None:
+    """See that those who held a lock when the journal was read have let go; raises NodeLocked."""
+    for name in nodes if entry.holder else ():
+        try:
+            node, purpose = topology.nodes[name], lock.purpose("moves")
+            with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+                lock.require_free(session, name)
+        except NodeUnavailable as error:
+            logger.debug("move %s: %s", entry.move.id, error.message)
 
 
 def read(topology: Topology) -> Ledger:
@@ -178,4 +221,4 @@ def read(topology: Topology) -> Ledger:
 def _drive(world: World, told: Callable[[Step], None]) -> None:
     world.look_for_target()
     with stopped(world):
-        drive(world, METHODS[planning.METHOD], told)
+        drive(world, METHODS[world.plan.method], told)

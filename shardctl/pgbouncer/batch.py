@@ -73,7 +73,7 @@ def _run(
 ) -> list[Answers]:
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as ends:
-        jobs = [_Job(selector, command, deque(aliases)) for _, aliases in poolers]
+        jobs = [_Job(selector, command, deque(aliases), deadline) for _, aliases in poolers]
         for job, (consoles, _) in zip(jobs, poolers, strict=True):
             ends.callback(job.abandon)
             for console in consoles:
@@ -96,6 +96,8 @@ class _Job:
     selector: selectors.BaseSelector
     command: Callable[[str], str]
     todo: deque[str]
+    deadline: float
+    """After which nothing more is asked."""
     began: float = field(default_factory=time.monotonic)
     running: dict[Console, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -131,7 +133,9 @@ class _Job:
             console.abandon()
 
     def _send(self, console: Console) -> bool:
-        """Send the next command; tell whether the session took it."""
+        """Send the next command; tell whether there was time, and the session took it."""
+        if time.monotonic() > self.deadline:
+            return False
         alias = self.todo.popleft()
         try:
             console.send(self.command(alias))

@@ -314,6 +314,11 @@ def conninfo(pooler: Pooler, database: Database, *, purpose: str) -> str:
     return make_conninfo("", **given)
 
 
+def waited_s(pool: Row) -> float:
+    """Tell for how many seconds the first of a pool's clients that wait has been waiting."""
+    return int(pool.get("maxwait") or 0) + int(pool.get("maxwait_us") or 0) / 1_000_000
+
+
 def addresses(shown: str) -> tuple[str, ...]:
     """Take addresses out of a list as the console writes it, where each has a port.
 

@@ -54,10 +54,16 @@ def take(connection: Connection, node: str) -> None:
     row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
     if row is not None and row[0]:
         return
+    require_free(connection, node)
+    # It has let go in between; then it is told as it was found, and the hint still holds.
+    raise NodeLocked(node, "somebody", None)
+
+
+def require_free(connection: Connection, node: str) -> None:
+    """See that nobody holds the node's lock, and take none; raises NodeLocked."""
     holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
-    # It may have let go in between; then it is told as it was found, and the hint still holds.
-    name, since = (holding[0], holding[1]) if holding else ("somebody", None)
-    raise NodeLocked(node, name, since)
+    if holding is not None:
+        raise NodeLocked(node, holding[0], holding[1])
 
 
 def holder(connection: Connection) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
 from shardctl.moves.gates import Gates
-from shardctl.pgbouncer.console import Console
+from shardctl.pgbouncer.console import Console, waited_s
 from tests.fixtures.harming import frozen, processes
 from tests.fixtures.servers import wait_for
 
@@ -55,3 +55,27 @@ def test_a_login_that_does_not_end_holds_up_no_cutover(lab: Lab) -> None:
             at_work.await_logins()
             assert logins(lab, "shard0") == 1
         assert client.result() > 0
+
+
+def waited(lab: Lab, alias: str) -> float:
+    (pooler,) = lab.topology.poolers.values()
+    with Console(pooler, lab.topology.database, purpose="test") as console:
+        found = [waited_s(p) for p in console.pools() if p["database"] == alias]
+    return max(found, default=0.0)
+
+
+def test_how_long_clients_waited_is_noted_when_they_are_served_again(lab: Lab) -> None:
+    plan, topology = lab.plan([0, 1], "c"), lab.topology
+    stays = Gates(topology, topology, plan, purpose="shardctl test")
+    with stays as at_work, ThreadPoolExecutor() as threads:
+        at_work.open()
+        at_work.hold(seconds=5)
+        client = threads.submit(lab.put, 0)
+        wait_for(lambda: waited(lab, "shard0") > 0.1)
+        assert not at_work.waits_ms
+        at_work.settle()
+        assert client.result() > 0
+        assert 100 < at_work.waits_ms["p1"] < 5_000
+        at_work.waits_ms.clear()
+        at_work.settle()
+        assert not at_work.waits_ms  # somebody else has served them

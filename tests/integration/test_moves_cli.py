@@ -29,6 +29,9 @@ PLANNED = {
     "format", "move", "source", "target", "shards", "size_bytes", "copy_bytes", "disk_free_bytes",
     "predicted_copy_s", "predicted_pause_ms", "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
+REPORTED = {
+    "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
+}  # fmt: skip
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EVERYTHING = """
 SELECT (SELECT array_agg((oid, nspname)::text ORDER BY oid) FROM pg_namespace),
@@ -74,7 +77,8 @@ def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
     )
     done = moved.shardctl("move-shards", "2-3", "--to", "c", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "clients waited at most" in done.stdout
+    assert re.search(r"\nclients waited at most \d+ ms \(predicted: 7\d ms\)\n", done.stdout)
+    assert "longest wait at pooler p1: 0 ms\n" in done.stdout  # it had no clients
     assert "compared: 2 tables, 500 rows" in done.stdout
     for step in METHODS[METHOD]:
         assert step.name == "clear" or f": {step.name}: {step.sentence}\n" in done.stderr
@@ -101,7 +105,10 @@ def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
     shown = one_json(moved.here("moves", "show", "-o", "json"))
     assert {*LISTED, "format", "steps", "report"} == set(shown)
     assert {k: v for k, v in shown.items() if k in LISTED} == move
+    assert set(shown["report"]) == REPORTED
     assert shown["report"]["proof"] == "compared"
+    assert 70 < shown["report"]["predicted_pause_ms"] < 80
+    assert shown["report"]["pooler_waits_ms"] == {"p1": 0.0}
     assert (shown["report"]["tables"], shown["report"]["rows"]) == (2, 500)
     names = [step["name"] for step in shown["steps"]]
     assert {"reserve", "clone", "follow", "cutover", "cutover.fence", "cutover.promote"} < {*names}
@@ -177,6 +184,7 @@ USAGE = {
     "no time at all": ["2", "--to", "c", "--max-pause", "0s"],
     "a negative time": ["2", "--to", "c", "--retain", "-1s"],
     "no target": ["2"],
+    "no such method": ["2", "--to", "c", "--method", "copy"],
     "an unknown option": ["2", "--to", "c", "--now"],
 }
 REFUSED = {
@@ -273,9 +281,10 @@ def test_an_unfinished_move_is_aborted_after_a_question(moved: MovedFleet) -> No
     running = moved.listed()[0]
     assert (running["state"], running["can"]) == ("running", [])
     topology = moved.topology()
-    busy = moved.here("moves", "resume")
-    assert "is being changed by shardctl move-shards" in busy.stderr
-    assert busy.returncode == 1
+    for arguments in (["resume"], ["resume", "--dry-run"], ["abort", "--dry-run"]):
+        busy = moved.here("moves", *arguments)
+        assert "node a is being changed by shardctl move-shards" in busy.stderr
+        assert busy.returncode == 1
     world.close()
     unfinished = moved.listed()[0]
     assert (unfinished["state"], unfinished["can"]) == ("unfinished", ["resume", "abort"])

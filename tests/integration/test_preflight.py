@@ -9,8 +9,9 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
-from shardctl.moves import preflight, preflight_clocks
+from shardctl.moves import cutover, prediction, preflight, preflight_clocks
 from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -67,8 +68,9 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) 
     assert facts.reclaimed_bytes == 4 * sizes[0][0]
     assert facts.source_bytes > 20_000_000
     assert facts.predicted_copy_s == facts.source_bytes / (200 * 1024 * 1024)
-    # 4 renames on the source and the target for 2 shards, 2 for those that stay.
-    assert facts.predicted_pause_ms == pytest.approx(30 + 0.6 + 3 + 0.02 * 3 + 0.005 * 11 + 10)
+    # 2 shards that move and 2 that stay, 3 aliases of 11 that are paused, and a RELOAD.
+    wanted = 70 + 2 * 0.17 + 2 * 0.02 + 3 * 0.07 + 11 * 0.02 + cost.reload_ms(11)
+    assert facts.predicted_pause_ms == pytest.approx(wanted)
     assert facts.disk_free_bytes is not None
     assert facts.disk_free_bytes > facts.source_bytes
     (pooler,) = facts.poolers
@@ -115,10 +117,14 @@ def test_every_refusal_is_told_at_once(pooled_movable: Movable, tmp_path: Path) 
 
 
 def test_a_cutover_that_cannot_be_done_in_time(movable: Movable) -> None:
-    movable.choose(max_pause_s=0.03)
+    assert cutover._REST_S * 1000 < prediction.RESERVED_MS
+    movable.choose(max_pause_s=0.4)
     told = movable.only("pause_too_short")
-    assert "it would take about 41 ms, and --max-pause gives it 30 ms" in told
+    assert "about 70 ms, for which it needs a budget of 470 ms" in told
+    assert "--max-pause gives it 400 ms" in told
     assert "such as --max-pause 1s" in told
+    movable.choose(max_pause_s=0.48)
+    movable.check()
 
 
 def test_a_rate_that_pg_basebackup_would_not_take(movable: Movable) -> None:

@@ -124,24 +124,24 @@ def age(movable: Movable, pid: int) -> float:
 
 
 def test_transactions_that_are_older_than_the_budget(movable: Movable) -> None:
-    movable.choose(max_pause_s=0.2)
+    movable.choose(max_pause_s=0.6)
     with movable.fleet.connect("a", autocommit=False, application_name="slow") as writer:
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
         pid = writer.info.backend_pid
-        wait_for(lambda: age(movable, pid) > 0.25)
+        wait_for(lambda: age(movable, pid) > 0.65)
         told = movable.only("old_transactions")
-        assert f"older than --max-pause (0.2 s): pid {pid} (slow, for " in told
+        assert f"older than --max-pause (0.6 s): pid {pid} (slow, for " in told
         movable.choose(max_pause_s=60)
         movable.check()
         writer.rollback()
-        movable.choose(max_pause_s=0.2)
+        movable.choose(max_pause_s=0.6)
         writer.execute("SELECT * FROM shard2.photos")
-        wait_for(lambda: age(movable, pid) > 0.25)
+        wait_for(lambda: age(movable, pid) > 0.65)
         told = movable.notes()
         assert f"that only read moved shards, and are not waited for: pid {pid}" in told
         writer.rollback()
         writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
-        wait_for(lambda: age(movable, pid) > 0.25)
+        wait_for(lambda: age(movable, pid) > 0.65)
         movable.check()
         writer.rollback()
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Unfinished
 from shardctl.moves import confirm
+from shardctl.moves import plan as planning
+from shardctl.moves import preflight_schemas as schemas
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.step import Step
 from shardctl.postgres import timeline
@@ -38,6 +40,7 @@ def run(world: World) -> None:
 
     Raises CopiesDiffer, which the journal keeps: nobody else can compare them again.
     """
+    _tell_of_unfenced(world)
     differs: CopiesDiffer | None = None
     compared = None
     with world.timeline.span("confirm"):
@@ -66,6 +69,19 @@ def run(world: World) -> None:
             )  # fmt: skip
     if differs is not None:
         raise differs
+
+
+def _tell_of_unfenced(world: World) -> None:
+    """Tell of what was made during the cutover and writes into the source's retired copies."""
+    plan = world.plan
+    staying = planning.leaving(world.topology, plan)
+    with world.on(plan.source):
+        found = schemas.crossings(world.session(plan.source), plan.retired, staying)
+    if found.total:
+        world.notice(
+            f"node {plan.source}: made during the cutover, and bound to retired copies of moved "
+            f"shards: {found}; what is written through them is on no owner: drop them"
+        )
 
 
 def _require_fork(world: World, move: journal.Move) -> None:

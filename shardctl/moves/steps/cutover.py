@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import cutover, handover
+from shardctl.errors import together
+from shardctl.moves import cutover, handover, preflight_source
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 
@@ -21,14 +22,21 @@ def probe(world: World) -> bool:
 
 
 def run(world: World) -> None:
-    """Do it, or what an earlier process left of it."""
+    """Do it, or what an earlier process left of it.
+
+    What the fence does not bind is looked for once more: it is long ago that the plan was made.
+    Raises SourceUnfit and others for that, or Problems of several.
+    """
     if not world.past_cutover():
         # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
         cutover.call_off(world)
     if world.past_cutover():
         handover.complete(world)
-    else:
-        cutover.run(world)
+        return
+    problems = preflight_source.again(world.topology, world.plan, purpose=world.purpose)
+    if problems:
+        raise together(problems)
+    cutover.run(world)
 
 
 def undo(world: World) -> None:

@@ -45,7 +45,7 @@ def run(world: World) -> None:
             journal.open_move(
                 session,
                 move=plan.id,
-                method="clone",
+                method=plan.method,
                 source=plan.source,
                 target=plan.target,
                 shards=plan.shards,

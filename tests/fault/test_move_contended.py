@@ -1,0 +1,313 @@
+"""Shards that move while others hold what the move needs, or are at the move themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.fixtures.moving import finish
+from tests.fixtures.proving import prove
+from tests.fixtures.servers import wait_for
+from tests.fixtures.writing import MAX_PAUSE_S, SERVED_S, Clients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.moving import MovingFleet
+
+pytestmark = pytest.mark.fault
+
+INSERT = "INSERT INTO shard2.writes (token) VALUES (-1)"
+PAUSE = "span pause begin: Console.send"
+
+
+def terminate(fleet: MovingFleet) -> None:
+    """Let the move end what is in its way."""
+    fleet.choice = dataclasses.replace(fleet.choice, terminate=True)
+
+
+def patient(fleet: MovingFleet) -> None:
+    """Give the move more time than any process of the test takes to start."""
+    fleet.choice = dataclasses.replace(fleet.choice, max_pause_s=20.0)
+
+
+@contextmanager
+def held(session: psycopg.Connection[tuple[object, ...]], *statements: str) -> Iterator[None]:
+    """Hold a transaction open with what these statements have done."""
+    with session, session.transaction():
+        for statement in statements:
+            session.execute(statement.encode())
+        yield
+
+
+def holder(fleet: MovingFleet, kind: str) -> tuple[psycopg.Connection[tuple[object, ...]], str]:
+    """Give a session of some kind, and a statement whose transaction a cutover has to wait for."""
+    match kind:
+        case "pooled":
+            statement = "INSERT INTO writes (token) VALUES (-1)"
+            return fleet.pg_bouncer.connect("shard2", fleet.role), statement
+        case "reading":
+            return fleet.pg_bouncer.connect("shard2", fleet.role), "SELECT count(*) FROM writes"
+        case "direct":
+            return fleet.log_in("a"), INSERT
+        case "ddl":
+            return fleet.log_in("a", user="postgres"), "CREATE TABLE shard2.made ()"
+    return fleet.log_in("a", user="postgres"), "GRANT USAGE ON SCHEMA shard2 TO PUBLIC"
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("pooled", "PauseFailed"),
+        ("reading", "PauseFailed"),
+        ("direct", "WritersLeft"),
+        ("ddl", "FenceRefused"),
+        ("grant", "FenceRefused"),
+    ],
+)
+def test_a_transaction_that_goes_on_calls_the_cutover_off(
+    moving: MovingFleet, kind: str, error: str
+) -> None:
+    with Clients(moving) as clients:
+        session, statement = holder(moving, kind)
+        with held(session, statement):
+            mover = moving.mover("start")
+            assert mover.end() == 3
+            assert any(line.startswith(error) for line in mover.said), mover.said
+            assert moving.state() == "undone"
+            clients.wait_served()
+        finish(moving, "resume" if kind in {"pooled", "direct", "ddl"} else "abort")
+    assert clients.errors() == []
+    assert clients.gap() < SERVED_S
+    if kind in {"pooled", "direct"}:
+        assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(1,)]
+    if kind == "ddl":
+        assert moving.ask("c", "SELECT to_regclass('shard2.made') IS NULL") == [(False,)]
+        moving.execute_everywhere("SELECT 1")
+        moving.ask("c", "DROP TABLE shard2.made")
+    if kind == "grant":
+        moving.ask("a", "REVOKE USAGE ON SCHEMA shard2 FROM PUBLIC")
+    prove(moving, clients)
+
+
+@pytest.mark.parametrize("kind", ["pooled", "direct"])
+def test_a_transaction_that_goes_on_is_ended_where_the_operator_wants_it(
+    moving: MovingFleet, kind: str
+) -> None:
+    terminate(moving)
+    with Clients(moving) as clients:
+        session, statement = holder(moving, kind)
+        session.execute("BEGIN")
+        session.execute(statement.encode())
+        mover = moving.mover("start")
+        assert mover.end() == 0, mover.said
+        with pytest.raises(psycopg.OperationalError):
+            session.execute("COMMIT")
+        session.close()
+        clients.wait_served()
+    assert clients.gap() < SERVED_S
+    assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(0,)]
+    prove(moving, clients)
+
+
+def test_ddl_that_ends_in_time_is_waited_for(moving: MovingFleet) -> None:
+    patient(moving)
+    with Clients(moving) as clients:
+        mover = moving.mover("start", "span fence begin")
+        with held(moving.log_in("a", user="postgres"), "COMMENT ON SCHEMA shard3 IS 'moves'"):
+            mover.at()
+            mover.go()
+            locks = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            wait_for(lambda: moving.ask("a", locks))
+        assert mover.end() == 0, mover.said
+    assert clients.errors() == []
+    prove(moving, clients)
+
+
+def test_readers_of_the_source_hold_nothing_up(moving: MovingFleet) -> None:
+    reading = (
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SELECT count(*) FROM shard2.writes",
+        "DECLARE rows CURSOR FOR SELECT * FROM shard3.writes",
+    )
+    with Clients(moving) as clients:
+        with held(moving.log_in("a"), *reading):
+            mover = moving.mover("start")
+            assert mover.end() == 0, mover.said
+        assert clients.gap() < MAX_PAUSE_S
+    prove(moving, clients)
+
+
+def test_grants_at_the_same_moment(moving: MovingFleet) -> None:
+    stop = threading.Event()
+
+    def grant(privilege: str) -> None:
+        with moving.log_in("a", user="postgres") as session:
+            while not stop.is_set():
+                for word, of in (("GRANT", "TO"), ("REVOKE", "FROM")):
+                    try:
+                        session.execute(f"{word} {privilege} ON SCHEMA shard2 {of} PUBLIC".encode())
+                    except (psycopg.errors.InvalidSchemaName, psycopg.errors.InternalError):
+                        continue
+
+    with Clients(moving) as clients:
+        threads = [threading.Thread(target=grant, args=[p]) for p in ("USAGE", "CREATE")]
+        for thread in threads:
+            thread.start()
+        try:
+            mover = moving.mover("start")
+            if mover.end() != 0:
+                finish(moving, "resume")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        moving.ask("c", "REVOKE ALL ON SCHEMA shard2 FROM PUBLIC")
+    assert clients.errors() == []
+    prove(moving, clients)
+
+
+def test_a_prepared_transaction_on_a_moved_shard_calls_the_cutover_off(
+    moving: MovingFleet,
+) -> None:
+    terminate(moving)
+    with Clients(moving) as clients:
+        mover = moving.mover("start", "span arm guards begin")
+        mover.at()
+        with moving.log_in("a", user="postgres") as session:
+            session.execute(f"BEGIN; {INSERT}; PREPARE TRANSACTION 'moved'".encode())
+        mover.go()
+        assert mover.end() == 3
+        assert any("a prepared transaction" in line for line in mover.said), mover.said
+        clients.wait_served()
+        moving.ask("a", "COMMIT PREPARED 'moved'")
+        finish(moving, "resume")
+    assert clients.gap() < SERVED_S
+    assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(1,)]
+    prove(moving, clients)
+
+
+def test_a_prepared_transaction_on_a_shard_that_stays_stays(moving: MovingFleet) -> None:
+    insert = INSERT.replace("shard2", "shard1")
+    with Clients(moving) as clients:
+        mover = moving.mover("start", "span pause begin")
+        mover.at()
+        with moving.log_in("a", user="postgres") as session:
+            session.execute(f"BEGIN; {insert}; PREPARE TRANSACTION 'stays'".encode())
+        mover.go()
+        assert mover.end() == 0, mover.said
+        assert moving.ask("c", "SELECT gid FROM pg_prepared_xacts") == []
+        moving.ask("a", "COMMIT PREPARED 'stays'")
+    assert moving.ask("a", "SELECT count(*) FROM shard1.writes WHERE token = -1") == [(1,)]
+    assert clients.errors() == []
+    prove(moving, clients)
+
+
+@pytest.mark.parametrize("point", ["span pause begin", "span fence begin", "span route begin"])
+def test_a_synchronous_standby_that_does_not_answer(moving: MovingFleet, point: str) -> None:
+    with Clients(moving) as clients:
+        mover = moving.mover("start", point)
+        mover.at()
+        moving.ask("a", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        moving.ask("a", "SELECT pg_reload_conf()")
+        try:
+            mover.go()
+            code = mover.end()
+            if point == "span route begin":
+                clients.wait_served({2, 3})
+        finally:
+            moving.ask("a", "ALTER SYSTEM RESET synchronous_standby_names")
+            moving.ask("a", "SELECT pg_reload_conf()")
+        if code != 0:
+            finish(moving, "resume")
+        clients.wait_served()
+    assert clients.errors() == []
+    prove(moving, clients)
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["span pause begin", PAUSE, "span fence begin", "span mark begin", "span decide begin"],
+)
+@pytest.mark.parametrize("verb", ["resume", "abort"])
+def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
+    moving: MovingFleet, point: str, verb: str
+) -> None:
+    with Clients(moving) as clients:
+        mover = moving.mover("start", point)
+        mover.at()
+        moving.unlock()
+        finish(moving, verb)
+        mover.go()
+        assert mover.end() != 0
+        clients.wait_served()
+    assert clients.errors() == []
+    assert moving.owner == ("a" if verb == "abort" else "c")
+    prove(moving, clients)
+
+
+def test_what_is_paused_though_another_has_ended_the_guards_is_let_go(moving: MovingFleet) -> None:
+    with Clients(moving) as clients:
+        mover = moving.mover("start", PAUSE)
+        mover.at()
+        moving.unlock()
+        other = moving.mover("abort", "undo cutover end")
+        other.at()
+        mover.go()
+        assert mover.end() == 3, mover.said
+        clients.wait_served()
+        other.go()
+        assert other.end() == 0, other.said
+    assert clients.errors() == []
+    assert clients.gap() < SERVED_S
+    prove(moving, clients)
+
+
+def test_nobody_calls_off_what_another_has_decided_meanwhile(moving: MovingFleet) -> None:
+    patient(moving)
+    with Clients(moving) as clients:
+        mover = moving.mover("start", "span decide begin", "span promote begin")
+        mover.at("span decide begin")
+        moving.unlock()
+        other = moving.mover("abort", "undo cutover begin")
+        other.at()
+        mover.go()
+        mover.at("span promote begin")
+        other.go()
+        assert other.end() == 3, other.said
+        assert any(line.startswith("NotAbortable") for line in other.said), other.said
+        mover.go()
+        if mover.end() != 0:
+            finish(moving, "resume")
+        clients.wait_served()
+    assert clients.errors() == []
+    assert moving.owner == "c"
+    prove(moving, clients)
+
+
+@pytest.mark.parametrize(
+    "command", [("init", "--yes"), ("migrate",), ("pgbouncer", "apply", "--yes")]
+)
+def test_a_stale_topology_brings_no_moved_shard_to_life(
+    moving: MovingFleet, command: tuple[str, ...]
+) -> None:
+    with Clients(moving) as clients:
+        before = moving.write().read_text()
+        mover = moving.mover("start")
+        assert mover.end() == 0, mover.said
+        after = moving.file.read_text()
+        assert after != before
+        moving.file.write_text(before)
+        refused = moving.here(*command)
+        assert refused.returncode == 1, refused.stdout
+        told = "gives shards 2-3 to c, the topology gives them to a"
+        assert told in refused.stderr, refused.stderr
+        moving.file.write_text(after)
+        clients.wait_served()
+    assert clients.errors() == []
+    prove(moving, clients)
