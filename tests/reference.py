@@ -61,7 +61,7 @@ SUB_STEPS = {
     "decide": "commits `promoting` on the source: the point of no return",
     "promote": "makes the target a primary",
     "claim": "makes the target the owner: new id blocks, names, map, `claimed`",
-    "open": "lets applications in on the target, as the source lets them in",
+    "open": "lets applications in on the target, where the claim's message could not",
     "route": "puts the new file into place on every pooler, RELOAD, RESUME",
     "settings": "sees that the target runs with its own files and settings",
     "slot": "drops the replication slot on the source",

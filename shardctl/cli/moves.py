@@ -86,11 +86,18 @@ def resume(
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
     ] = False,
+    source_destroyed: Annotated[
+        bool,
+        typer.Option(
+            "--source-destroyed",
+            help="You know that the source is gone for good; the target has claimed the shards.",
+        ),
+    ] = False,
 ) -> None:
     """Go on with a move, wherever it stopped and whoever began it.
 
     A move that was called off before its point of no return tries its cutover again; one that is
-    past it is finished.
+    past it is finished. A source that is gone for good keeps it from its end until you say so.
     """
     from shardctl.cli.progress import bars
     from shardctl.errors import UsageError
@@ -103,7 +110,13 @@ def resume(
         raise UsageError(str(error)) from error
     topology = load_topology(ctx)
     entry = _entry(topology, move)
-    service.require_resumable(topology, entry, max_pause_s=pause, terminate=terminate)
+    service.require_resumable(
+        topology,
+        entry,
+        max_pause_s=pause,
+        terminate=terminate,
+        source_destroyed=source_destroyed,
+    )
     if dry_run:
         print_table(_HEADER, [_row(entry)])
         return
@@ -116,6 +129,7 @@ def resume(
             notice=say,
             max_pause_s=pause,
             terminate=terminate,
+            source_destroyed=source_destroyed,
         )
     finish(topology, world, Report.table)
 

@@ -31,8 +31,22 @@ SELECT pg_sleep(greatest(0, extract(epoch FROM %(not_before)s::timestamptz - clo
                             + (%(tick_ms)s + 1) / 1000.0)::double precision)
 
 -- name: prepared
--- Prepared transactions that the clone brought along
-SELECT gid FROM pg_prepared_xacts WHERE database = current_database()
+-- Prepared transactions that the clone brought along, and whose they are
+SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
+
+-- name: holds
+-- Whether a prepared transaction, once committed, could change something in these schemas, or
+-- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema
+SELECT EXISTS (
+    SELECT FROM pg_prepared_xacts AS p
+    JOIN pg_locks AS l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
+    LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation
+    JOIN pg_namespace AS n ON n.oid = CASE
+        WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid
+        WHEN l.mode NOT IN ('AccessShareLock', 'RowShareLock') THEN c.relnamespace END
+    WHERE p.gid = %(gid)s AND p.database = current_database()
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
 
 -- name: leaving
 -- Live schemas of shards that stay on the source

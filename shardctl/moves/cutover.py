@@ -350,7 +350,7 @@ def _take_back(world: World, gates: Gates, budget: Budget) -> None:
 
 
 def _let_go(world: World, gates: Gates) -> None:
-    """Serve all clients as before; tell of poolers that are no more, for nothing is paused there."""
+    """Serve all clients as before, and tell of poolers that are not there any more."""
     for error in gates.let_go():
         world.notice(f"{error.message}; so nothing is paused there any more")
 

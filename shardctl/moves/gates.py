@@ -341,7 +341,10 @@ class Gates:
             raise RouteFailed(gate.pooler.name, wrong)
 
     def _note_wait(self, gate: Gate, console: Console) -> None:
-        """Ask how long clients have been waiting; a pooler knows it of those that still do."""
+        """Ask how long clients have been waiting; it knows that of those that still do.
+
+        Those that are logging in are not among them.
+        """
         ours = set(gate.aliases)
         waits = [waited_s(pool) for pool in console.pools() if pool["database"] in ours]
         self.waits_ms[gate.pooler.name] = round(max(waits, default=0.0) * 1000, 1)

@@ -22,7 +22,7 @@ from shardctl.state.journal import MoveState
 from shardctl.topology import names, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shardctl.moves.world import World
     from shardctl.postgres.connection import Connection
@@ -55,6 +55,21 @@ class NotDecided(Unfinished):
             f"move {move}: only its source knows whether it may go on",
             hint="start the source again, then `shardctl moves resume`",
         )
+
+
+class PreparedLeft(Unfinished):
+    """A prepared transaction on the target that could write to what it is to own."""
+
+    def __init__(self, node: str, gid: str, owner: str) -> None:
+        super().__init__(
+            f"node {node}: prepared transaction {gid!r} of {owner} holds schemas of shards, and "
+            "may be ended by its owner or a superuser only",
+            hint="add a line for one of them to pg_hba.conf there, which lets in nobody but "
+            "shardctl yet, reload, ROLLBACK PREPARED (the source has it, too), then "
+            "`shardctl moves resume`",
+        )
+        self.gid = gid
+        self.owner = owner
 
 
 def wait_for_replay(world: World, lsn: str, *, deadline: float) -> None:
@@ -114,10 +129,10 @@ def claim(world: World, lsn: str) -> bool:
             raise NotTheClone(target, plan.id)
         if move.state not in (MoveState.drained, MoveState.promoting):
             return False
-        for (gid,) in session.execute(QUERIES["prepared"]).fetchall():
-            session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
-        _open_blocks(world, session, move)
         leaving = _leaving(world, session)
+        for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
+            _end_prepared(world, session, gid, owner, leaving)
+        _open_blocks(world, session, move)
         claiming = QUERIES["claim"].format(
             move=sql.Literal(plan.id),
             lsn=sql.Literal(lsn),
@@ -127,6 +142,32 @@ def claim(world: World, lsn: str) -> bool:
             map_version=sql.Literal(plan.map_version + 1),
         )
         return _claim_and_open(session, claiming)
+
+
+def _end_prepared(
+    world: World, session: Connection, gid: str, owner: str, leaving: Sequence[str]
+) -> None:
+    """Roll back a prepared transaction, which the source has, too, and decides about there.
+
+    Only its owner or a superuser may. Of others nothing is to be feared here as long as they
+    hold nothing of the moved shards, and the cutover has waited until none did: they stay, for
+    clients wait. Raises PreparedLeft.
+    """
+    try:
+        session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+    except psycopg.errors.UndefinedObject:
+        logger.debug("prepared transaction %s has ended meanwhile", gid)
+    except (
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.ObjectNotInPrerequisiteState,  # somebody is ending it
+    ) as error:
+        held = {"gid": gid, "moved": list(world.plan.retired), "leaving": list(leaving)}
+        if session.execute(QUERIES["holds"], held).fetchone() != (False,):
+            raise PreparedLeft(world.plan.target, gid, owner) from error
+        world.notice(
+            f"node {world.plan.target}: prepared transaction {gid!r} of {owner} is left there "
+            f"({reason_of(error)}): it holds nothing of the moved shards; let {owner} roll it back"
+        )
 
 
 def _leaving(world: World, session: Connection) -> list[str]:
@@ -226,7 +267,7 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
         "pooler_waits_ms": gates.waits_ms,
         "timeline": [[name, round(ms, 1)] for name, ms in world.timeline.spans],
     }
-    for node in (plan.target, plan.source):
+    for node in world.keepers:
         with world.on(node):
             journal.advance(
                 world.session(node), plan.id, [MoveState.claimed], MoveState.routed, report=report
@@ -260,12 +301,13 @@ def complete(world: World) -> None:
 def spread_map(world: World) -> None:
     """Write the new owners to every other node that has a map, and the journal to the source.
 
-    A node without shards may not be there. Raises what could not be told, when all others were.
+    A node without shards may not be there, nor a source that is lost. Raises what could not be
+    told, when all others were.
     """
     plan = world.plan
     errors: list[ShardctlError] = []
     for node in world.topology.nodes.values():
-        if node.name == plan.target:
+        if node.name == plan.target or (node.name == plan.source and world.source_lost):
             continue
         try:
             with world.on(node.name):
@@ -276,7 +318,7 @@ def spread_map(world: World) -> None:
     if errors:
         raise together(errors)
     told = world.journal()
-    if told is not None:
+    if told is not None and plan.source in world.keepers:
         with world.on(plan.source):
             journal.copy(world.session(plan.source), told)
 
@@ -303,6 +345,8 @@ def _tell(world: World, node: Node) -> None:
 
 def _drop_slot(world: World) -> None:
     """Drop the replication slot at once: a forgotten one fills the source's disk."""
+    if world.source_lost:
+        return
     with world.on(world.plan.source):
         slots.drop(world.session(world.plan.source), world.plan.slot)
 

@@ -167,7 +167,8 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
         yield from sources.judge(topology, plan, source)
     if target is not None:
         systems = {peer.system for peer in seen.fleet.peers.values()} if seen.fleet else set()
-        yield from targets.judge(topology, plan, target, source, systems)
+        unproven = fleets.unproven(plan.target, seen.fleet) if seen.fleet else []
+        yield from targets.judge(topology, plan, target, source, systems=systems, unproven=unproven)
     for looked in seen.poolers:
         yield from pooling.judge(topology, plan, looked)
     if source is not None:

@@ -10,7 +10,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.moves.preflight_refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from shardctl.hosts.host import Host
@@ -28,6 +28,8 @@ _C = {"LC_ALL": "C"}
 _NOT_RUNNING = 3  # what pg_ctl status ends with then
 _DF = re.compile(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s")
 _SYSTEM = re.compile(r"^Database system identifier:\s+(\d+)$", re.MULTILINE)
+_STATE = re.compile(r"^Database cluster state:\s+(.+)$", re.MULTILINE)
+_STANDBYS = ("in archive recovery", "shut down in recovery")
 # What stands in a directory that may not be entered looks as if it were not there.
 _LOOK = f"""
 dir=$1 seen=$1 leftover=
@@ -62,6 +64,8 @@ class Directory:
     """The system identifier of the server whose it is, where one can tell."""
     running: bool = False
     """Whether a server of it runs, on whichever port."""
+    state: str | None = None
+    """The state in which its server was last, as pg_controldata names it."""
 
 
 def look(host: Host, path: Path, *, programs: Binaries | None, account: str | None) -> Directory:
@@ -76,10 +80,10 @@ def look(host: Host, path: Path, *, programs: Binaries | None, account: str | No
     if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other
         raise AssertionError(kind)
     free = _DF.search(disk)
-    system, running = None, False
+    system, state, running = None, None, False
     if kind == "server" and programs is not None:
         running = _runs(host, path, programs, account)
-        system = _system(host, path, programs, account)
+        system, state = _control_data(host, path, programs, account)
     return Directory(
         cast("Kind", kind),
         bool(leftover),
@@ -88,6 +92,7 @@ def look(host: Host, path: Path, *, programs: Binaries | None, account: str | No
         tuple(holds),
         system,
         running,
+        state,
     )
 
 
@@ -96,13 +101,15 @@ def judge(
     place: Directory,
     *,
     systems: Collection[str],
+    unproven: Sequence[str],
     account: str | None,
     occupied: bool,
 ) -> Iterator[TargetUnfit]:
     """Find what is in the way of a clone.
 
     `systems` are the identifiers of this cluster's servers; a stopped clone of one may be
-    moved aside. `occupied` when a server at the node's address was found to be of this place.
+    moved aside, unless `unproven` names moves whose only copies may be in it. `occupied` when a
+    server at the node's address was found to be of this place.
     """
     path = node.data_directory
     name = node.name
@@ -137,11 +144,15 @@ def judge(
             hint=f"move away what is in it, or {elsewhere}",
         )
     elif place.kind == "server" and not occupied:
-        yield from _stopped(node, place, systems, elsewhere)
+        yield from _stopped(node, place, systems, unproven, elsewhere)
 
 
 def _stopped(
-    node: Node, place: Directory, systems: Collection[str], elsewhere: str
+    node: Node,
+    place: Directory,
+    systems: Collection[str],
+    unproven: Sequence[str],
+    elsewhere: str,
 ) -> Iterator[TargetUnfit]:
     """Refuse a server's directory of which nobody can tell that nothing in it is missed."""
     path = node.data_directory
@@ -159,6 +170,22 @@ def _stopped(
             f"{path} has a stopped server's data, and it is no clone of this cluster's servers",
             hint="start it, so that it can be looked into; or move it away, or " + elsewhere,
         )
+    elif place.state in _STANDBYS:
+        yield TargetUnfit(
+            node.name,
+            "directory_standby",
+            f"{path} has a stopped standby's data ({place.state})",
+            hint="see whose standby it is; if nobody's, remove it, or " + elsewhere,
+        )
+    elif unproven:
+        yield TargetUnfit(
+            node.name,
+            "target_has_unproven_copies",
+            f"{path} has a stopped server's data, and what unconfirmed moves have left there may "
+            f"be in it: {listed(unproven)}",
+            hint="start it and see that nothing is missed, then `shardctl prune "
+            "--accept-unconfirmed`; or move it away, or " + elsewhere,
+        )
 
 
 def _runs(host: Host, path: Path, programs: Binaries, account: str | None) -> bool:
@@ -172,11 +199,14 @@ def _runs(host: Host, path: Path, programs: Binaries, account: str | None) -> bo
     return True
 
 
-def _system(host: Host, path: Path, programs: Binaries, account: str | None) -> str | None:
+def _control_data(
+    host: Host, path: Path, programs: Binaries, account: str | None
+) -> tuple[str | None, str | None]:
+    """Read whose server it is, and in which state it was last."""
     argv = [programs.program("pg_controldata"), "-D", str(path)]
     try:
         said = host.run(argv, user=account, env=_C, timeout=_SECONDS).stdout
     except CommandFailed:  # of another version, or damaged: then it is nobody's that we know
-        return None
-    found = _SYSTEM.search(said)
-    return found[1] if found else None
+        return None, None
+    system, state = _SYSTEM.search(said), _STATE.search(said)
+    return system[1] if system else None, state[1] if state else None

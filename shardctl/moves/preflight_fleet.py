@@ -108,12 +108,29 @@ def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[Shardctl
     yield from _unfinished(plan, fleet)
 
 
-def _unfinished(plan: MovePlan, fleet: Fleet) -> Iterator[MoveUnfinished]:
+def unproven(node: NodeName, fleet: Fleet) -> list[str]:
+    """List the moves from a node whose retired copies there no comparison has confirmed.
+
+    By all journals: that node's server need not run.
+    """
+    newest = (journal.newest(known.values()) for known in _copies(fleet).values())
+    return [
+        move.id
+        for move in newest
+        if move is not None and move.source == node and not move.state.terminal
+    ]
+
+
+def _copies(fleet: Fleet) -> dict[str, dict[NodeName, Move]]:
     copies: dict[str, dict[NodeName, Move]] = defaultdict(dict)
     for name, peer in fleet.peers.items():
         for move in peer.moves:
             copies[move.id][name] = move
-    for known in copies.values():
+    return copies
+
+
+def _unfinished(plan: MovePlan, fleet: Fleet) -> Iterator[MoveUnfinished]:
+    for known in _copies(fleet).values():
         newest = journal.newest(known.values())
         if newest is not None and not newest.state.closed and newest.id != plan.id:
             yield MoveUnfinished(newest.id, newest.state.value, list(known))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psycopg.conninfo import make_conninfo
-
 from shardctl.hosts.host import CommandFailed
-from shardctl.libpq import LIVELINESS
 from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 30.0
 _ABSENT = 127  # what a command ends with that could not be begun
+# What is only in today's environment neither copy nor standby will have.
+_AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
 
 def try_replication(
@@ -35,12 +35,10 @@ def try_replication(
     when it was. Raises TargetUnfit when it failed.
     """
     source, database = topology.nodes[plan.source], topology.database
-    given: dict[str, str | int] = LIVELINESS | dict(database.options)
-    given |= {"host": source.host, "port": source.port, "user": database.replication_user}
-    given |= {"replication": "true", "application_name": purpose}
-    conninfo = make_conninfo("", **given)
+    conninfo = Source(source, database).conninfo(purpose, replication="true")
     for program in (programs.program("psql") if programs else "psql", "psql"):
-        argv = [program, "-X", "-w", "-q", "-t", "-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
+        argv = ["sh", "-c", _AS_THE_CLONE, "sh", program, "-X", "-w", "-q", "-t"]
+        argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
         try:
             host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS)
         except CommandFailed as error:

@@ -20,7 +20,7 @@ from shardctl.moves.preflight_replication import STANDBY_CRITICAL, lock_table
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from shardctl.checks.clock import Offset
@@ -103,11 +103,14 @@ def judge(
     plan: MovePlan,
     target: Target,
     source: Source | None,
+    *,
     systems: Collection[str],
+    unproven: Sequence[str],
 ) -> Iterator[ShardctlError]:
     """Find what keeps a clone from being made there; without the source, what can be told.
 
-    `systems` are the system identifiers of the cluster's servers.
+    `systems` are the system identifiers of the cluster's servers, `unproven` the moves from
+    here that no comparison has confirmed.
     """
     node = topology.nodes[plan.target]
     yield from target.problems
@@ -118,6 +121,7 @@ def judge(
             node,
             target.directory,
             systems=systems,
+            unproven=unproven,
             account=target.account,
             occupied=target.occupant is not None,
         )

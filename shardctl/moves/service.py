@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
+from shardctl.hosts import ports
 from shardctl.moves import destroyed, prediction, preflight_poolers
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
@@ -101,16 +102,29 @@ def resume(
     notice: Notice = logger.warning,
     max_pause_s: float | None = None,
     terminate: bool = False,
+    source_destroyed: bool = False,
 ) -> World:
     """Go on with a move wherever it stopped.
 
-    A cutover that is yet to come may be given more time than was planned, or `terminate`.
+    A cutover that is yet to come may be given more time than was planned, or `terminate`. With
+    `source_destroyed` a move that the target has claimed is ended by what that has of it.
     Raises what `require_resumable` raises, and MoveStopped with what a step raises.
     """
-    decided = require_resumable(topology, entry, max_pause_s=max_pause_s, terminate=terminate)
+    decided = require_resumable(
+        topology,
+        entry,
+        max_pause_s=max_pause_s,
+        terminate=terminate,
+        source_destroyed=source_destroyed,
+    )
     before = planning.before(topology, decided)
     world = World(before, decided, progress, lock.purpose(COMMAND), notice)
+    _tell_missing(topology, decided, notice)
     with closing(world):
+        if source_destroyed:
+            world.source_lost = True
+            _drive(world, told)
+            return world
         try:
             world.lock(decided.source)
             world.session(decided.source)
@@ -140,13 +154,13 @@ def abort(
     decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
     world = World(before, decided, progress, lock.purpose("moves abort"), notice)
+    _tell_missing(topology, decided, notice)
     with closing(world):
         world.lock(decided.source)
         world.session(decided.source)
         with stopped(world, aborting=True):
             if entry.move.state is MoveState.promoting:
                 destroyed.take_back(world)
-                notice("if poolers lead to the target already, `shardctl pgbouncer apply` mends it")
             undo(world, METHODS[decided.method], told)
 
 
@@ -156,13 +170,17 @@ def require_resumable(
     *,
     max_pause_s: float | None = None,
     terminate: bool = False,
+    source_destroyed: bool = False,
 ) -> MovePlan:
     """See that a move can go on, with this topology.
 
     Raises MoveEnded, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
-    not outlast the pause, and NodeLocked while somebody is at it.
+    not outlast the pause, SourceNeeded, SourceThere, and NodeLocked while somebody is at it.
     """
-    decided = _decided(topology, entry)
+    decided = _decided(topology, entry, may_be_there=False)
+    if source_destroyed:
+        purpose = lock.purpose("moves resume")
+        destroyed.require_source_gone(topology, entry.move, purpose=purpose)
     options = decided.options
     pause = max_pause_s or options.max_pause_s
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
@@ -187,19 +205,30 @@ def require_abortable(
     promoting = entry.move.state is MoveState.promoting
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
-    decided = _decided(topology, entry)
+    decided = _decided(topology, entry, may_be_there=not promoting)
     _require_free(topology, entry, (decided.source,))
     return decided
 
 
-def _decided(topology: Topology, entry: Entry) -> MovePlan:
-    """Give the plan of a move that has not ended, if this version and this topology fit it."""
+def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
+    """Give the plan of a move that has not ended, if this version and this topology fit it.
+
+    A pooler may have been taken out of the topology since, if nobody listens at its address any
+    more, or `may_be_there`: it would be cut off from the moved shards, or not be asked.
+    """
     entry.require_open()
     decided = MovePlan.of_journal(entry.move)
     if decided.method not in METHODS:
         raise PlanUnreadable(decided.id, f"it has a method {decided.method}")
-    planning.require_same(topology, decided)
+    missing = planning.missing_poolers(topology, decided)
+    gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
+    planning.require_same(topology, decided, gone=gone)
     return decided
+
+
+def _tell_missing(topology: Topology, decided: MovePlan, notice: Notice) -> None:
+    for name, (host, port) in planning.missing_poolers(topology, decided).items():
+        notice(f"pooler {name} ({host}:{port}) is not in the topology any more: it is left alone")
 
 
 def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -> None:

@@ -92,6 +92,8 @@ class World:
     """Tells the operator something while a step is at work."""
     sessions: dict[str, Connection] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    source_lost: bool = False
+    """Whether an operator has said that the source is gone for good: it is not asked any more."""
     snapshot: str | None = None
     """What the target had at the cutover, held by its session `snapshot`."""
 
@@ -109,6 +111,12 @@ class World:
     def target(self) -> Node:
         """The node to which they go."""
         return self.topology.nodes[self.plan.target]
+
+    @property
+    def keepers(self) -> tuple[NodeName, ...]:
+        """The nodes whose journals are to say, past the point of no return, how far it is."""
+        plan = self.plan
+        return (plan.target,) if self.source_lost else (plan.target, plan.source)
 
     @cached_property
     def clone(self) -> Clone:

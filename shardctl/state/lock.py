@@ -25,7 +25,7 @@ class NodeLocked(ShardctlError):
         when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
         super().__init__(
             f"node {node} is being changed by {holder}{when}",
-            hint="wait until that has ended, then run the command again",
+            hint="wait until that has ended, or end it if it hangs; then run the command again",
         )
         self.node = node
         self.holder = holder

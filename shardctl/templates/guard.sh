@@ -73,7 +73,7 @@ arm() { # directory, owner, seconds, number of aliases, passfile, console, dsn, 
 
 require_programs() {
     lacking=
-    for program in setsid timeout psql awk sleep mkdir mv rm cat date tail wc; do
+    for program in setsid timeout psql awk sleep mkdir mv rm cat date tail wc readlink; do
         command -v "$program" >/dev/null || lacking="$lacking $program"
     done
     [ -z "$lacking" ] || refuse "$LACKING" "this host lacks:$lacking"
@@ -184,7 +184,8 @@ place() {
     if [ ! -e "$file" ]; then
         say "$file is gone: somebody else has moved it"
     else
-        mv -fT -- "$file" "$target" || say "$file: could not be moved"
+        # What a link leads to is replaced, as shardctl does it.
+        mv -fT -- "$file" "$(readlink -f -- "$target")" || say "$file: could not be moved"
     fi
 }
 

@@ -95,7 +95,7 @@ def many(scale: Scale) -> list[Row]:
     still: list[Found] = []
     pruning: list[Found] = []
     took: list[float] = []
-    for number in range(scale.of(3, 1)):
+    for number in range(scale.of(5, 1)):
         say(f"  {shards} shards, move {number + 1} ({moving.busy()})")
         with moving.sandbox(shards, 1, 1, aliases=["node"]) as fleet:
             words = [f"0-{shards // 2 - 1}", "--to", "b", "--retain", "0s"]

@@ -67,14 +67,16 @@ def waited(lab: Lab, alias: str) -> float:
 def test_how_long_clients_waited_is_noted_when_they_are_served_again(lab: Lab) -> None:
     plan, topology = lab.plan([0, 1], "c"), lab.topology
     stays = Gates(topology, topology, plan, purpose="shardctl test")
-    with stays as at_work, ThreadPoolExecutor() as threads:
+    with stays as at_work, lab.alias("shard0") as session, ThreadPoolExecutor() as threads:
+        session.execute("SELECT").close()
+        session.commit()
         at_work.open()
         at_work.hold(seconds=5)
-        client = threads.submit(lab.put, 0)
+        client = threads.submit(session.execute, "SELECT")
         wait_for(lambda: waited(lab, "shard0") > 0.1)
         assert not at_work.waits_ms
         at_work.settle()
-        assert client.result() > 0
+        assert client.result().rowcount == 1
         assert 100 < at_work.waits_ms["p1"] < 5_000
         at_work.waits_ms.clear()
         at_work.settle()

@@ -123,6 +123,21 @@ def test_without_a_question_the_staged_file_is_moved(site: Site) -> None:
     disarm_fired(armed)
 
 
+def test_of_a_symbolic_link_what_it_leads_to_is_replaced(site: Site) -> None:
+    staged = site.stage()
+    real = site.directory / "elsewhere.ini"
+    staged.target.rename(real)
+    staged.target.symlink_to(real.name)
+    try:
+        armed = site.arm("one", staged=staged)
+        wait_until_done(armed)
+        assert site.port_of("one") == site.other.port
+        assert staged.target.is_symlink()
+        disarm_fired(armed)
+    finally:
+        real.rename(staged.target)
+
+
 def test_a_staged_file_that_somebody_has_moved_is_still_reloaded(site: Site) -> None:
     site.pause("one")
     staged = site.stage()
@@ -266,7 +281,7 @@ def test_a_host_that_lacks_a_program_is_refused(site: Site, lacking: str) -> Non
     few = ["sh", "setsid", "timeout", "awk", "psql", "sleep", "mkdir", "mv", "rm", "cat"]
     folder = site.directory.parent / "programs"
     folder.mkdir()
-    for program in [*few, "date", "tail", "wc"]:
+    for program in [*few, "date", "tail", "wc", "readlink"]:
         found = shutil.which(program)
         assert found is not None
         if program != lacking:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import accounts
+from shardctl.hosts.local import Local
+from shardctl.moves import preflight_login as login
 from shardctl.postgres import binaries
 from shardctl.topology.model import Ssh
 from tests.fixtures.servers import SUPERUSER
@@ -158,6 +160,17 @@ def test_an_old_clone_of_this_cluster_is_moved_aside(movable: Movable) -> None:
     assert f"{place(movable)} is moved aside: it has an old clone" in movable.notes()
 
 
+def test_a_stopped_standby_is_not_moved_aside(movable: Movable) -> None:
+    movable.clone(place(movable), standby=True)
+    with movable.running(place(movable)) as there:
+        there.server.stop()
+        told = movable.only("directory_standby")
+    assert f"{place(movable)} has a stopped standby's data (shut down in recovery)" in told
+    with movable.running(place(movable)):
+        pass  # it ends at once, as in a crash
+    assert "(in archive recovery)" in movable.only("directory_standby")
+
+
 def test_somebody_elses_stopped_server(movable: Movable) -> None:
     there = movable.server()
     other = dataclasses.replace(there, name="other", data_directory=place(movable))
@@ -242,6 +255,25 @@ def test_a_role_that_may_not_replicate(movable: Movable) -> None:
     assert "plain cannot log in from its host to node a for replication: " in told
     assert "must be superuser or replication role" in told
     assert "pg_hba.conf of the source" in told
+
+
+def test_the_login_is_tried_as_copy_and_standby_will_log_in(
+    movable: Movable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = movable.topology
+    options = {**topology.database.options, "options": "-c role=nobody_of_this_name"}
+    database = dataclasses.replace(topology.database, options=options)
+    monkeypatch.setenv("PGOPTIONS", "-c nothing.of=this -c role=nobody_of_this_name")
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
+    untried = login.try_replication(
+        dataclasses.replace(topology, database=database),
+        movable.plan(),
+        Local(),
+        programs=movable.server().binaries,
+        account=None,
+        purpose="test",
+    )
+    assert untried is None
 
 
 def test_a_login_that_cannot_be_tried(

@@ -59,12 +59,17 @@ def _problems(world: World) -> list[ShardctlError]:
         account=server.account,
     )
     fleet = preflight_fleet.look(world.topology, world.plan, purpose=world.purpose)
-    systems = {peer.system for peer in fleet.peers.values()}
-    return list(
-        preflight_directory.judge(
-            node, place, systems=systems, account=server.account, occupied=False
-        )
-    )
+    return [
+        *fleet.problems,  # whose journal may know what is in it
+        *preflight_directory.judge(
+            node,
+            place,
+            systems={peer.system for peer in fleet.peers.values()},
+            unproven=preflight_fleet.unproven(node.name, fleet),
+            account=server.account,
+            occupied=False,
+        ),
+    ]
 
 
 STEP = Step("clear", "moves an empty server out of the clone's way", probe, run, undo)

@@ -40,7 +40,8 @@ def run(world: World) -> None:
 
     Raises CopiesDiffer, which the journal keeps: nobody else can compare them again.
     """
-    _tell_of_unfenced(world)
+    if not world.source_lost:
+        _tell_of_unfenced(world)
     differs: CopiesDiffer | None = None
     compared = None
     with world.timeline.span("confirm"):
@@ -61,7 +62,7 @@ def run(world: World) -> None:
     else:
         _require_fork(world, move)
         proof = "forked"
-    for node in (world.plan.target, world.plan.source):
+    for node in world.keepers:
         with world.on(node):
             journal.advance(
                 world.session(node), world.plan.id, [MoveState.routed], MoveState.routed,

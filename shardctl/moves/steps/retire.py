@@ -17,11 +17,11 @@ _OVER = (MoveState.unconfirmed, MoveState.done)
 
 
 def probe(world: World) -> bool:
-    """See whether both journals say that it is over."""
+    """See whether the journals on both sides say that it is over."""
     newest = world.journal()
     if newest is None or newest.state not in _OVER:
         return False
-    for node in (world.plan.source, world.plan.target):
+    for node in world.keepers:
         with world.on(node):
             copy = journal.find(world.session(node), world.plan.id)
         if copy is None or copy.state not in _OVER:
@@ -40,7 +40,7 @@ def run(world: World) -> None:
     # Only a comparison that found no difference closes it for good.
     state = MoveState.done if newest.proof == "compared" else MoveState.unconfirmed
     told = f"shards {ranges.of(plan.shards)} moved from {plan.source} to {plan.target}"
-    for node in (plan.target, plan.source):
+    for node in world.keepers:
         with world.on(node):
             session = world.session(node)
             journal.copy(session, newest)

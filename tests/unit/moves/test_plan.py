@@ -54,7 +54,7 @@ def of_journal(move: MovePlan) -> MovePlan:
 
 def read_back(move: MovePlan, text: dict[str, Any]) -> MovePlan:
     """Read a plan of a journal that has this text of it."""
-    kept = {name: getattr(move, name) for name in ("id", "source", "target", "shards")}
+    kept = {name: getattr(move, name) for name in ("id", "method", "source", "target", "shards")}
     kept |= {"schemas": move.schemas, "retired": move.retired, "plan": text}
     return MovePlan.of_journal(type("Row", (), kept)())
 
@@ -213,6 +213,17 @@ def test_the_order_of_settings_is_no_change() -> None:
         for text in ("fsync: 'off', work_mem: 8MB", "work_mem: 8MB, fsync: 'off'")
     )
     plan.require_same(second, made(topology=first))
+
+
+def test_poolers_that_are_gone_are_no_change_and_others_are() -> None:
+    without = topology((TEXT[TEXT.index("poolers:") :], ""))
+    assert plan.missing_poolers(topology(), made()) == {}
+    assert plan.missing_poolers(without, made()) == {"p1": ("four", 6432)}
+    plan.require_same(without, made(), gone=["p1"])
+    with pytest.raises(TopologyChanged, match=r"poolers\.p1"):
+        plan.require_same(without, made())
+    with pytest.raises(TopologyChanged, match=r"poolers\.p1"):
+        plan.require_same(topology(), made(topology=without), gone=["p2"])
 
 
 def test_the_digest_differs_where_anything_differs() -> None:

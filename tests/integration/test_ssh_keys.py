@@ -1,0 +1,177 @@
+"""Who a host is, and who is let in there: as ssh has it, and without a question."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts.host import (
+    HostUnreachable,
+)
+from shardctl.hosts.known_hosts import HostKeyChanged, HostKeyUnknown
+from shardctl.hosts.ssh import Ssh, SshSettings
+from tests.fixtures.servers import wait_for
+from tests.fixtures.sshd import error_of, gone, running, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.sshd import Sshd, SshHome
+
+
+def test_a_host_that_nobody_knows_is_refused(sshd: Sshd, ssh_home: SshHome) -> None:
+    ssh_home.config.write_text(sshd.block("box"))
+    with pytest.raises(HostKeyUnknown) as refused:
+        Ssh(SshSettings("box")).run(["true"])
+    assert f"ssh-keyscan -p {sshd.port} {sshd.host}" in refused.value.hint
+    assert "accept_new: true" in refused.value.hint
+    assert not ssh_home.known_hosts.exists()
+
+
+@pytest.mark.parametrize("hashed", ["yes", "no"])
+def test_a_new_host_is_accepted_once_where_that_is_allowed(
+    sshd: Sshd, ssh_home: SshHome, hashed: str
+) -> None:
+    ssh_home.config.write_text(sshd.block("box", f"HashKnownHosts {hashed}"))
+    ssh_home.known_hosts.write_text("# no line end")
+    Ssh(SshSettings("box", accept_new=True)).run(["true"])
+    Ssh(SshSettings("box")).run(["true"])
+    comment, line = ssh_home.known_hosts.read_text().splitlines()
+    assert comment == "# no line end"
+    assert line.startswith("|1|" if hashed == "yes" else f"[{sshd.host}]:{sshd.port} ")
+    found = tool("ssh-keygen", "-f", ssh_home.known_hosts, "-F", f"[{sshd.host}]:{sshd.port}")
+    assert line.split()[2] in found
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_host_with_another_key_is_refused(
+    sshd: Sshd, ssh_home: SshHome, *, accept_new: bool
+) -> None:
+    ssh_home.config.write_text(sshd.block("box"))
+    ssh_home.known_hosts.write_text(f"# a comment\n{sshd.known()}")
+    sshd.stop()
+    sshd.new_key()
+    sshd.start()
+    before = ssh_home.known_hosts.read_text()
+    with pytest.raises(HostKeyChanged, match=f"{ssh_home.known_hosts}:2"):
+        Ssh(SshSettings("box", accept_new=accept_new)).run(["true"])
+    assert ssh_home.known_hosts.read_text() == before
+
+
+def test_a_revoked_key_is_refused(sshd: Sshd, ssh_home: SshHome) -> None:
+    ssh_home.config.write_text(sshd.block("box"))
+    ssh_home.known_hosts.write_text(f"{sshd.known()}@revoked {sshd.known()}")
+    with pytest.raises(HostKeyChanged, match="revokes"):
+        Ssh(SshSettings("box")).run(["true"])
+
+
+def test_a_host_is_known_as_ssh_knows_it(sshd: Sshd, ssh_home: SshHome) -> None:
+    name, kind, key = sshd.known().split()
+    for line in (
+        f"elsewhere,[127.0.0.*]:{sshd.port} {kind} {key} a comment\n",
+        f"{sshd.host} {kind} {key}\n",
+        f"|broken\n{name} ssh-unknown AAAA\n{name} {kind} AAAA\n{name} {kind} {key}\n",
+    ):
+        ssh_home.config.write_text(sshd.block("box"))
+        ssh_home.known_hosts.write_text(line)
+        host = Ssh(SshSettings("box"))
+        host.run(["true"])
+        host.close()
+    other = ssh_home.directory / "others"
+    other.write_text(f"the-alias {kind} {key}\n")
+    ssh_home.config.write_text(
+        sshd.block("box", "HostKeyAlias the-alias", f"UserKnownHostsFile /no/such {other}")
+    )
+    Ssh(SshSettings("box")).run(["true"])
+
+
+def test_a_new_key_that_cannot_be_kept_is_not_accepted(sshd: Sshd, ssh_home: SshHome) -> None:
+    kept = ssh_home.directory / "a-file" / "known_hosts"
+    kept.parent.write_text("")
+    ssh_home.config.write_text(sshd.block("box", f"UserKnownHostsFile {kept}"))
+    with pytest.raises(HostUnreachable, match="cannot be written"):
+        Ssh(SshSettings("box", accept_new=True)).run(["true"])
+
+
+def test_settings_go_before_the_configuration(sshd: Sshd, ssh_home: SshHome) -> None:
+    ssh_home.config.write_text("Host *\n  Port 1\n  User nobody-there\n  IdentityFile /no/such\n")
+    ssh_home.known_hosts.write_text(sshd.known())
+    host = Ssh(SshSettings(sshd.host, sshd.login, sshd.port, sshd.user_key))
+    assert host.run(["id", "-un"]).stdout == f"{sshd.login}\n"
+
+
+def test_included_configuration_counts(sshd: Sshd, ssh_home: SshHome) -> None:
+    (ssh_home.config.parent / "more.d").mkdir()
+    (ssh_home.config.parent / "more.d" / "box").write_text(sshd.block("box"))
+    ssh_home.config.write_text("Include more.d/* /no/such\nHost other\n  Port 1\n")
+    ssh_home.known_hosts.write_text(sshd.known())
+    Ssh(SshSettings("box")).run(["true"])
+
+
+def test_configuration_that_is_not_understood_is_told(ssh_home: SshHome) -> None:
+    ssh_home.config.write_text("Host\n")
+    with pytest.raises(HostUnreachable, match="not understood") as refused:
+        Ssh(SshSettings("box")).run(["true"])
+    assert "~/.ssh/config" in refused.value.hint
+
+
+@pytest.fixture
+def agent(sshd: Sshd, ssh_home: SshHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An agent that has the user's key among others; the key's file has a passphrase."""
+    socket = ssh_home.directory / "agent"
+    tool("ssh-agent", "-a", socket)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    wait_for(socket.exists)
+    for number in range(8):
+        key = f"{socket}-{number}"
+        tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+        tool("ssh-add", "-q", key)
+    tool("ssh-add", "-q", sshd.user_key)
+    locked = ssh_home.directory / "locked"
+    for suffix in ("", ".pub"):
+        shutil.copy(f"{sshd.user_key}{suffix}", f"{locked}{suffix}")
+    tool("ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", locked)
+    ssh_home.config.write_text(
+        f"Host box\n  HostName {sshd.host}\n  Port {sshd.port}\n  User {sshd.login}\n"
+        f"  IdentityFile {locked}\n"
+    )
+    ssh_home.known_hosts.write_text(sshd.known())
+    yield
+    [pid] = running(str(socket))
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: gone(str(socket)))
+
+
+@pytest.mark.usefixtures("agent")
+def test_the_agent_is_asked_first_for_the_key_that_is_named(ssh_home: SshHome) -> None:
+    Ssh(SshSettings("box")).run(["true"])
+    Ssh(SshSettings("box")).close()
+    with ssh_home.config.open("a") as config:
+        config.write("  IdentitiesOnly yes\n")
+    Ssh(SshSettings("box")).run(["true"])
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_key_with_a_passphrase_is_asked_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    message = error_of(Ssh(SshSettings("box")), ["true"], HostUnreachable)
+    assert "locked: has a passphrase" in message
+
+
+def test_a_default_key_is_found(sshd: Sshd, ssh_home: SshHome) -> None:
+    shutil.copy(sshd.user_key, ssh_home.config.parent / "id_ed25519")
+    ssh_home.known_hosts.write_text(sshd.known())
+    Ssh(SshSettings(sshd.host, sshd.login, sshd.port)).run(["true"])
+
+
+def test_a_user_who_is_not_let_in_is_told(sshd: Sshd, ssh_home: SshHome) -> None:
+    ssh_home.known_hosts.write_text(sshd.known())
+    host = Ssh(SshSettings(sshd.host, "no-such-user", sshd.port, sshd.user_key))
+    message = error_of(host, ["true"], HostUnreachable)
+    assert f"accepts no key for the user no-such-user ({sshd.user_key})" in message
+    host = Ssh(SshSettings(sshd.host, sshd.login, sshd.port, ssh_home.directory / "missing"))
+    assert "missing: No such file" in error_of(host, ["true"], HostUnreachable)

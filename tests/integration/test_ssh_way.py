@@ -1,0 +1,182 @@
+"""The way to another machine, and as whom commands run there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts.host import (
+    CommandFailed,
+    CommandTimedOut,
+    HostLost,
+    HostUnreachable,
+    SudoRefused,
+)
+from shardctl.hosts.known_hosts import HostKeyUnknown
+from shardctl.hosts.local import Local
+from shardctl.hosts.ssh import Ssh, SshSettings
+from tests.fixtures.servers import wait_for
+from tests.fixtures.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
+
+if TYPE_CHECKING:
+    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
+
+
+@pytest.mark.usefixtures("ssh_home")
+def test_a_host_that_is_not_there_is_told(sshd: Sshd) -> None:
+    sshd.stop()
+    gone = SshSettings(sshd.host, port=sshd.port)
+    assert "Connection refused" in error_of(Ssh(gone), ["true"], HostUnreachable)
+    unknown = SshSettings("no-such-host.invalid")
+    assert "no-such-host.invalid" in error_of(Ssh(unknown), ["true"], HostUnreachable)
+
+
+def test_a_host_that_takes_connections_and_hangs_is_told(sshd: Sshd, box: Ssh) -> None:
+    sshd.hang()
+    host = Ssh(dataclasses.replace(box.settings, connect_timeout=0.5))
+    began = time.monotonic()
+    assert "in time" in error_of(host, ["true"], HostUnreachable)
+    assert time.monotonic() - began < 10
+
+
+def test_a_user_who_may_run_nothing_is_told(start_sshd: StartSshd, ssh_home: SshHome) -> None:
+    server = start_sshd("ForceCommand echo not for you")
+    ssh_home.known_hosts.write_text(server.known())
+    ssh_home.config.write_text(server.block("box"))
+    host = Ssh(SshSettings("box"))
+    assert "not for you" in error_of(host, ["true"], HostUnreachable)
+
+
+def test_jump_hosts_are_gone_through_in_their_order(
+    start_sshd: StartSshd, sshd: Sshd, ssh_home: SshHome, token: str
+) -> None:
+    second = start_sshd(f"PermitOpen {sshd.host}:{sshd.port}")
+    first = start_sshd(f"PermitOpen {second.host}:{second.port}")
+    ssh_home.config.write_text(
+        first.block("first")
+        + second.block("second")
+        + sshd.block("box", "ProxyJump first,second")
+        + "Host *\n  ProxyJump first\n"
+    )
+    ssh_home.known_hosts.write_text(first.known() + second.known() + sshd.known())
+    host = Ssh(SshSettings("box"))
+    assert host.run(["echo", "far"]).stdout == "far\n"
+    assert first.sessions()
+    assert second.sessions()
+    breaker = when_running(token, lambda: first.signal(signal.SIGKILL))
+    error_of(host, sleeping(token), HostLost)
+    breaker.join()
+    assert host.run(["echo", "again"]).stdout == "again\n"
+    host.close()
+    wait_for(lambda: not (first.sessions() or second.sessions()))
+    ssh_home.known_hosts.write_text(first.known() + sshd.known())
+    message = error_of(host, ["true"], HostKeyUnknown)
+    assert "host second" in message
+    ssh_home.known_hosts.write_text(first.known() + second.known() + sshd.known())
+    sshd.stop()
+    assert "host box" in error_of(host, ["true"], HostUnreachable)
+    second.stop()
+    assert "host second (on the way to box)" in error_of(host, ["true"], HostUnreachable)
+
+
+def test_a_proxy_command_is_gone_through_and_ends(
+    sshd: Sshd, ssh_home: SshHome, token: str
+) -> None:
+    proxy = ssh_home.directory / "proxy.py"
+    proxy.write_text(_PROXY)
+    command = f"{sys.executable} {proxy} {token} '%h' %p"
+    ssh_home.config.write_text(sshd.block("box", f"ProxyCommand {command}"))
+    ssh_home.known_hosts.write_text(sshd.known())
+    host = Ssh(SshSettings("box"))
+    assert host.run(["cat"], input="x" * 1_000_000).stdout == "x" * 1_000_000
+    [pid] = running(token)
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    error_of(host, ["sleep", "60"], HostLost)
+    assert host.run(["echo", "again"]).stdout == "again\n"
+    host.close()
+    assert gone(token)
+    ssh_home.config.write_text(sshd.block("box", "ProxyCommand echo no way >&2; exit 1"))
+    assert "its ProxyCommand says: no way" in error_of(host, ["true"], HostUnreachable)
+
+
+_PROXY = """
+import os, select, socket, sys
+there = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+while True:
+    for one in select.select([0, there], [], [])[0]:
+        piece = os.read(0, 65536) if one == 0 else there.recv(65536)
+        if not piece:
+            sys.exit()
+        if one == 0:
+            there.sendall(piece)
+        else:
+            os.write(1, piece)
+"""
+
+
+def may_sudo() -> bool:
+    try:
+        Local().run(["sudo", "-n", "true"])
+    except CommandFailed:
+        return False
+    return True
+
+
+def test_the_user_who_logs_in_needs_no_sudo(sshd: Sshd, box: Ssh) -> None:
+    assert box.run(["id", "-un"], user=sshd.login).stdout == f"{sshd.login}\n"
+
+
+def test_a_user_whom_sudo_does_not_allow_is_told(sshd: Sshd, box: Ssh) -> None:
+    other = "nobody" if sshd.login != "nobody" else "daemon"
+    if not ROOT and may_sudo():
+        pytest.skip("this user may do anything here")
+    with pytest.raises(SudoRefused) as refused:
+        box.run(["id"], user=other)
+    assert refused.value.reason
+    assert f"{sshd.login} ALL=({other}) NOPASSWD: ALL" in refused.value.hint
+
+
+@pytest.fixture
+def as_root(box: Ssh) -> Ssh:
+    """A login that may become anybody."""
+    if shutil.which("sudo") is None:
+        pytest.skip("sudo is not installed here")
+    if ROOT:
+        return Ssh(dataclasses.replace(box.settings, user="root"))
+    if not may_sudo():
+        pytest.skip("this user may not become another")
+    return box
+
+
+def test_another_user_runs_in_a_small_world(as_root: Ssh, token: str) -> None:
+    other = "nobody"
+    assert as_root.run(["id", "-un"], user=other).stdout == f"{other}\n"
+    assert as_root.run(["pwd"], user=other).stdout == "/\n"
+    names = as_root.run(["env"], user=other, env={"PGPASSWORD": "a 'b"}).stdout
+    assert "PGPASSWORD=a 'b\n" in names
+    assert "SUDO_" not in names
+    said = as_root.run(
+        shell("ps -eww -o args; printenv PGPASSWORD; cat", "$HOME 'x' größe"),
+        user=other,
+        env={"PGPASSWORD": f"secret-{token}"},
+        input=f"secret-{token}",
+    ).stdout
+    assert said.count("secret-") == 2
+    assert "SudoRefused" not in error_of(as_root, ["false"], CommandFailed, user=other)
+    assert "unknown user" in error_of(as_root, ["true"], SudoRefused, user="no-such-user")
+
+
+def test_another_users_command_is_killed_too(sshd: Sshd, as_root: Ssh, token: str) -> None:
+    error_of(as_root, sleeping(token), CommandTimedOut, user="nobody", timeout=1)
+    assert gone(token)
+    when_running(token, lambda: sshd.signal(signal.SIGKILL))
+    error_of(as_root, sleeping(token), HostLost, user="nobody")
+    wait_for(lambda: gone(token))
