@@ -40,6 +40,6 @@ clean: ## Remove what was built
 	@touch $@
 
 .venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
-	@tests/system-packages.sh postgresql pgbouncer
+	@tests/system-packages.sh postgresql pgbouncer openssh-server sudo
 	@tests/make-venv.sh dev,sandbox
 	@touch $@

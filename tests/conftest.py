@@ -8,6 +8,7 @@ settings.load_profile("house")
 
 pytest_plugins = [
     "tests.fixtures.servers",
+    "tests.fixtures.sshd",
     "tests.fixtures.poolers",
     "tests.fixtures.guards",
     "tests.fixtures.fleets",

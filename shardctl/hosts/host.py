@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardctl.errors import ShardctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 TAIL = 5
 """Lines of standard error that an error message repeats."""
@@ -39,7 +39,24 @@ class Host(Protocol):
         """Run `argv`, never through a shell, and give its output.
 
         `user` None is whoever shardctl runs as there; `env` adds to the environment;
-        `timeout` is in seconds. Raises CommandFailed and CommandTimedOut.
+        `timeout` is in seconds. Raises CommandFailed and CommandTimedOut; of another machine
+        also HostUnreachable, where nothing was begun, and HostLost.
+        """
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        line: Callable[[str], None],
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # as above
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as `run` does, and call `line` with each line of its output as it comes.
+
+        Lines come without their ends, in the caller's thread, and are not in what is given
+        back. What `line` raises ends the command, and goes on to the caller.
         """
 
 
@@ -66,3 +83,48 @@ class CommandTimedOut(ShardctlError):
         )
         self.argv = list(argv)
         self.seconds = seconds
+
+
+class HostUnreachable(ShardctlError):
+    """A machine on which nothing can be run now; what was to run has not been begun."""
+
+    def __init__(self, host: str, reason: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"host {host} cannot be reached by ssh: {reason}",
+            hint=hint or f"find out with: ssh -v {shlex.quote(host)} true",
+        )
+        self.host = host
+        self.reason = reason
+
+
+class HostLost(ShardctlError):
+    """A machine that was lost while a command ran there.
+
+    Whether the command was carried out, is under way still, or will be killed by its host when
+    that notices, is not known: look at what it should have done.
+    """
+
+    def __init__(self, host: str, argv: Sequence[str], reason: str) -> None:
+        super().__init__(
+            f"host {host} was lost while it ran {shlex.join(argv)}: {reason}",
+            hint="the command may or may not have been carried out: when the host is back,"
+            " look at what it should have done, then try again",
+        )
+        self.host = host
+        self.argv = list(argv)
+        self.reason = reason
+
+
+class SudoRefused(ShardctlError):
+    """A user as whom nothing may be run on a machine."""
+
+    def __init__(self, host: str, login: str, user: str, reason: str) -> None:
+        super().__init__(
+            f"host {host}: {login} may not run commands as {user}: {reason}",
+            hint="allow it there without a password (see `man sudoers`), with the line"
+            f" `{login} ALL=({user}) NOPASSWD: ALL`, or log in as {user}",
+        )
+        self.host = host
+        self.login = login
+        self.user = user
+        self.reason = reason

@@ -6,18 +6,22 @@ import contextlib
 import logging
 import os
 import pwd
+import selectors
 import shlex
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
+from shardctl.hosts.output import Lines, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
+
+_PIECE = 65536
 
 
 class Local:
@@ -42,12 +46,7 @@ class Local:
         with that user's groups and an environment without the caller's own variables.
         """
         began = time.monotonic()
-        try:
-            process = self._begin(argv, user=user, env=env or {}, keep_open=keep_open)
-        except OSError as error:
-            failed = Completed("", error.strerror or str(error), 127)
-            raise CommandFailed(argv, failed) from error
-        with process:
+        with self._begin(argv, user=user, env=env or {}, keep_open=keep_open) as process:
             try:
                 stdout, stderr = process.communicate(input or "", timeout=timeout)
             except subprocess.TimeoutExpired:
@@ -56,17 +55,34 @@ class Local:
             except BaseException:
                 _kill(process)
                 raise
-        completed = Completed(stdout, stderr, process.returncode)
-        logger.debug(
-            "ran %s%s: code %d, %d ms",
-            shlex.join(argv),
-            f" as {user}" if user else "",
-            completed.code,
-            (time.monotonic() - began) * 1000,
-        )
-        if completed.code != 0:
-            raise CommandFailed(argv, completed)
-        return completed
+        return _judged(argv, user, began, Completed(stdout, stderr, process.returncode))
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        line: Callable[[str], None],
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # as above
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as `Host.stream` says."""
+        began = time.monotonic()
+        lines, errors = Lines(line), Text()
+        with self._begin(argv, user=user, env=env or {}, keep_open=()) as process:
+            try:
+                _converse(process, input or "", lines, errors, timeout)
+                spent = time.monotonic() - began
+                process.wait(None if timeout is None else max(0, timeout - spent))
+                lines.end()
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                raise CommandTimedOut(argv, timeout or 0) from None
+            except BaseException:
+                _kill(process)
+                raise
+        return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
 
     def _begin(
         self,
@@ -76,7 +92,21 @@ class Local:
         env: Mapping[str, str],
         keep_open: Collection[int],
     ) -> subprocess.Popen[str]:
-        """Start the process, with pipes for its three streams."""
+        """Start the process, with pipes for its three streams; raises CommandFailed."""
+        try:
+            return self._open(argv, user=user, env=env, keep_open=keep_open)
+        except OSError as error:
+            failed = Completed("", error.strerror or str(error), 127)
+            raise CommandFailed(argv, failed) from error
+
+    def _open(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str | None,
+        env: Mapping[str, str],
+        keep_open: Collection[int],
+    ) -> subprocess.Popen[str]:
         other = None
         if user is not None and pwd.getpwnam(user).pw_uid != os.geteuid():
             other = pwd.getpwnam(user)
@@ -95,6 +125,63 @@ class Local:
             start_new_session=True,
             pass_fds=tuple(keep_open),
         )
+
+
+def _converse(
+    process: subprocess.Popen[str], text: str, lines: Text, errors: Text, timeout: float | None
+) -> None:
+    """Feed and drain a process until it has closed its outputs; raises TimeoutExpired.
+
+    All at once, for it may wait to be read before it reads; and whoever has left its process
+    group with an output open does not make this wait beyond the deadline.
+    """
+    pipes = (process.stdin, process.stdout, process.stderr)
+    stdin, stdout, stderr = cast("tuple[IO[str], IO[str], IO[str]]", pipes)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    left = memoryview(text.encode(errors="replace"))
+    with selectors.DefaultSelector() as ready:
+        os.set_blocking(stdin.fileno(), False)
+        ready.register(stdin, selectors.EVENT_WRITE)
+        ready.register(stdout, selectors.EVENT_READ, lines)
+        ready.register(stderr, selectors.EVENT_READ, errors)
+        while ready.get_map():
+            seconds = None if deadline is None else deadline - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout or 0)
+            for key, _ in ready.select(seconds):
+                if key.fileobj is stdin:
+                    left = _given(key.fd, left)
+                    if not left:
+                        ready.unregister(stdin)
+                        stdin.close()
+                elif piece := os.read(key.fd, _PIECE):
+                    key.data.feed(piece)
+                else:
+                    ready.unregister(key.fileobj)
+
+
+def _given(pipe: int, left: memoryview) -> memoryview:
+    """Write what goes into a pipe now, and give what is left; nothing, if nobody reads there."""
+    try:
+        return left[os.write(pipe, left[:_PIECE]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]
+
+
+def _judged(argv: Sequence[str], user: str | None, began: float, completed: Completed) -> Completed:
+    """Log how a command ended, and give what it left; raises CommandFailed."""
+    logger.debug(
+        "ran %s%s: code %d, %d ms",
+        shlex.join(argv),
+        f" as {user}" if user else "",
+        completed.code,
+        (time.monotonic() - began) * 1000,
+    )
+    if completed.code != 0:
+        raise CommandFailed(argv, completed)
+    return completed
 
 
 def _environment(account: pwd.struct_passwd) -> dict[str, str]:

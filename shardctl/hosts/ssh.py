@@ -1,0 +1,147 @@
+"""Another machine as a host, reached with fabric; importing this does not import fabric."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, HostUnreachable
+from shardctl.hosts.output import Lines, Text
+from shardctl.hosts.ssh_call import Call
+from shardctl.hosts.ssh_links import StaleConnection, connections
+from shardctl.hosts.ssh_wrapper import Wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from shardctl.hosts.ssh_links import Link
+
+logger = logging.getLogger(__name__)
+
+_KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
+_KILLED_WITHIN = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How to reach a host; None stands for what `~/.ssh/config` says.
+
+    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key_file: Path | None = None
+    accept_new: bool = False
+    connect_timeout: float = 10.0
+
+
+class Ssh:
+    """Runs commands on another machine, each in a session of its own, on one connection.
+
+    Threads may share it, and hosts with the same settings share the connection. When it is
+    closed, or this process ends, what still runs there is killed by its own host.
+    """
+
+    def __init__(self, settings: SshSettings) -> None:
+        self.settings = settings
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # the word that subprocess uses
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as `Host.run` says; another `user` through sudo, which asks for nothing.
+
+        That user's command begins in `/`, others in the home of who logs in. Raises SudoRefused
+        too.
+        """
+        return self._carry_out(argv, Text(), user=user, env=env, given=input, timeout=timeout)
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        line: Callable[[str], None],
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # as above
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as `Host.stream` says, and otherwise as `run` does."""
+        output = Lines(line)
+        return self._carry_out(argv, output, user=user, env=env, given=input, timeout=timeout)
+
+    def close(self) -> None:
+        """Close the connection; the next command opens another."""
+        connections.close(self.settings)
+
+    def _carry_out(
+        self,
+        argv: Sequence[str],
+        output: Text,
+        *,
+        user: str | None,
+        env: Mapping[str, str] | None,
+        given: str | None,
+        timeout: float | None,
+    ) -> Completed:
+        began = time.monotonic()
+        with self._session(timeout) as (link, channel):
+            sudo_to = None if user in (None, link.login) else user
+            wrapped = Wrapped(argv, sudo_to, env or {}, given or "")
+            call = Call(link, channel, wrapped, output, timeout)
+            try:
+                completed = call.carry_out()
+            except CommandTimedOut:
+                # It has ended and has left somebody who holds its output.
+                if call.left is not None:
+                    self._kill_group(call.left, sudo_to)
+                raise
+        logger.debug(
+            "ran %s%s on %s: code %d, %d ms",
+            shlex.join(argv),
+            f" as {user}" if user else "",
+            self.settings.host,
+            completed.code,
+            (time.monotonic() - began) * 1000,
+        )
+        if completed.code != 0:
+            raise CommandFailed(argv, completed)
+        return completed
+
+    @contextmanager
+    def _session(self, timeout: float | None) -> Iterator[tuple[Link, Any]]:
+        """Open a channel; on a new connection, when the old one turns out to be dead."""
+        link = connections.get(self.settings)
+        try:
+            channel = link.session(timeout)
+        except StaleConnection:
+            link.close()
+            link = connections.get(self.settings)
+            try:
+                channel = link.session(timeout)
+            except StaleConnection as error:
+                link.close()
+                raise HostUnreachable(
+                    self.settings.host, "it lets in, and then answers no more"
+                ) from error
+        try:
+            yield link, channel
+        finally:
+            link.done(channel)
+
+    def _kill_group(self, group: str, user: str | None) -> None:
+        with suppress(ShardctlError):
+            self.run(["sh", "-c", _KILL, "sh", group], user=user, timeout=_KILLED_WITHIN)

@@ -1,0 +1,126 @@
+"""What goes to a host and what is known of it, without one."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import known_hosts
+from shardctl.hosts.host import HostLost, HostUnreachable
+from shardctl.hosts.known_hosts import Entry, HostKey, HostKeyChanged, HostKeyUnknown
+from shardctl.hosts.output import Lines, Text
+from shardctl.hosts.ssh_wrapper import Wrapped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = HostKey("ssh-ed25519", b"the key", "SHA256:abc")
+OTHER = HostKey("ssh-ed25519", b"another", "SHA256:def")
+RSA = HostKey("ssh-rsa", b"of another kind", "SHA256:ghi")
+
+
+def line(names: str, key: HostKey = KEY) -> str:
+    return f"{names} {key.kind} {base64.b64encode(key.blob).decode()} a comment\n"
+
+
+def found(file: Path, text: str, address: str) -> list[Entry]:
+    file.write_text(text)
+    return known_hosts.entries([file.with_name("missing"), file], address)
+
+
+def test_ssh_is_imported_without_fabric() -> None:
+    code = "import sys, shardctl.hosts.ssh; print({'fabric', 'paramiko'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+def test_neither_environment_nor_input_is_in_what_a_process_list_shows() -> None:
+    wrapped = Wrapped(["psql"], "postgres", {"PGPASSWORD": "s3cret"}, "s3cret")
+    script = wrapped.script()
+    assert b"export PGPASSWORD=s3cret\n" in script
+    assert "s3cret" not in wrapped.line(len(script))
+    assert "s3cret" not in repr(wrapped)
+
+
+def test_a_user_is_quoted() -> None:
+    assert " -u 'a b;c' -H " in Wrapped(["true"], "a b;c", {}, "").line(1)
+
+
+@pytest.mark.parametrize("part", range(0, 100, 7))
+def test_a_script_that_is_cut_off_is_a_syntax_error(part: int) -> None:
+    script = Wrapped(["echo", "it runs"], None, {}, "").script()
+    cut = script[: len(script) * part // 100]
+    argv = ["sh", "-c", cut.decode()]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert b"it runs" not in done.stdout
+
+
+def test_a_host_is_found_by_name_pattern_and_hash(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    hashed = known_hosts._hash("db1", os.urandom(20))
+    for names in ("db1", "DB1", "x,db1", "db?", "*", hashed):
+        assert [entry.blob for entry in found(file, line(names), "db1")] == [KEY.blob]
+    for names in ("db2", "db1.example", "[db1]:2222", "*,!db1", "|1|broken", "|1||", f"{hashed}x"):
+        assert found(file, line(names), "db1") == []
+    assert found(file, line("[db1]:2222"), "[db1]:2222")
+
+
+def test_lines_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    text = "\n# a comment\ndb1\ndb1 ssh-rsa\ndb1 ssh-rsa !!!\n@cert-authority db1 ssh-rsa AAAA\n@\n"
+    [entry] = found(tmp_path / "known_hosts", text + line("db1"), "db1")
+    assert entry.line == 8
+
+
+def vouch(known: list[Entry], key: HostKey = KEY) -> None:
+    known_hosts.vouch("box", "db1", key, known, [])
+
+
+def test_a_key_is_vouched_for_by_any_line(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    vouch(found(file, line("db1", OTHER) + line("db1", RSA) + line("db1"), "db1"))
+    with pytest.raises(HostKeyUnknown):
+        vouch([])
+    with pytest.raises(HostKeyUnknown):
+        vouch(found(file, f"@revoked {line('db1', OTHER)}", "db1"))
+    with pytest.raises(HostKeyChanged, match=f"{file}:2"):
+        vouch(found(file, line("db1", RSA) + line("db1", OTHER), "db1"))
+    with pytest.raises(HostKeyChanged):
+        vouch(found(file, line("db1", RSA), "db1"))
+    with pytest.raises(HostKeyChanged, match="revokes"):
+        vouch(found(file, f"{line('db1')}@revoked {line('*')}", "db1"))
+
+
+def test_a_new_key_is_added_after_what_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "known_hosts"
+    known_hosts.add(file, "db1", KEY, hashed=False)
+    with file.open("a") as opened:
+        opened.write("# cut off")
+    known_hosts.add(file, "[db2]:2222", OTHER, hashed=True)
+    assert [e.blob for e in known_hosts.entries([file], "db1")] == [KEY.blob]
+    assert [e.line for e in known_hosts.entries([file], "[db2]:2222")] == [3]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_unreachable_and_what_is_lost_are_told_apart() -> None:
+    assert "ssh -v db1" in HostUnreachable("db1", "why").hint
+    assert "may or may not" in HostLost("db1", ["psql", "a b"], "why").hint
+    assert "psql 'a b'" in HostLost("db1", ["psql", "a b"], "why").message
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_pieces_make_the_same_text_wherever_they_are_cut(size: int) -> None:
+    whole = "größe\r\n\r€ 😀\n\nend".encode() + b"\xff"
+    lines: list[str] = []
+    text, by_line = Text(), Lines(lines.append)
+    for start in range(0, len(whole), size):
+        text.feed(whole[start : start + size])
+        by_line.feed(whole[start : start + size])
+    assert by_line.end() == ""
+    assert text.end() == "größe\n\n€ 😀\n\nend\ufffd"
+    assert lines == ["größe", "", "€ 😀", "", "end\ufffd"]
