@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.moves import cutover, handover, interrupts
+from shardctl.moves import handover, interrupts, undoing
 from shardctl.moves.gates import Gates
 from shardctl.state.journal import MoveState
 from tests.fixtures.lab import Lab, messages
@@ -32,14 +32,14 @@ VIEW = "CREATE VIEW public.v AS SELECT * FROM shard2.photos"
 def test_what_no_fence_binds_is_looked_for_again_before_the_cutover(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, made: str, dropped: str, said: str
 ) -> None:
-    call_off = cutover.call_off
+    call_off = undoing.call_off
 
     def late(world: World) -> None:
         call_off(world)
         with lab.connect("a") as session:
             session.execute(made.encode())
 
-    monkeypatch.setattr(cutover, "call_off", late)
+    monkeypatch.setattr(undoing, "call_off", late)
     error = lab.stopped([2, 3], "c")
     assert said in messages(error)
     assert error.state is MoveState.reserved or error.state is MoveState.undone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import together
-from shardctl.moves import cutover, handover, preflight_source
+from shardctl.moves import cutover, handover, preflight_source, undoing
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 
@@ -29,7 +29,7 @@ def run(world: World) -> None:
     """
     if not world.past_cutover():
         # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
-        cutover.call_off(world)
+        undoing.call_off(world)
     if world.past_cutover():
         handover.complete(world)
         return
@@ -47,7 +47,7 @@ def undo(world: World) -> None:
     if (before := world.journal()) is None:
         return
     if before.state.undoable:
-        cutover.call_off(world)
+        undoing.call_off(world)
     after = world.journal()
     if after is None or not after.state.undoable:
         raise NotAbortable(world.plan.id, after.state.value if after else "unknown")
