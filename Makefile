@@ -13,7 +13,7 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
 test: .venv/.for-test lint ## Run everything that CI runs
-	@$(BIN)/pytest -n 4 --dist loadfile
+	@$(BIN)/pytest -n 3 --dist loadfile
 
 lint: .venv/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet

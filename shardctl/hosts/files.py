@@ -115,14 +115,13 @@ def write(
         raise _refused(path, error) from error
 
 
-def replace(host: Host, new: Path, path: Path, *, user: str | None = None) -> None:
+def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None) -> None:
     """Let a file that lies beside another take its place, at once; raises FileRefused.
 
-    It is on the disk already, and a link is followed, as `write` does both.
+    It is on the disk already, and `path` is no link: `place_of` follows those, at leisure.
     """
     try:
-        script = 'target=$(readlink -f -- "$2") && exec mv -fT -- "$1" "$target"'
-        argv = ["sh", "-c", script, "sh", str(new), str(path)]
+        argv = ["mv", "-fT", "--", str(new), str(path)]
         host.run(argv, user=user, timeout=_SECONDS)
     except CommandFailed as error:
         raise _refused(path, error) from error

@@ -94,6 +94,8 @@ class Gate:
     watcher: Console | None = None
     """A session that no PAUSE ever occupies."""
     guard: Guard | None = None
+    place: str | None = None
+    """Where the staged file is to go, without links; None before it is staged."""
 
     @property
     def staged(self) -> Path:
@@ -148,6 +150,7 @@ class Gates:
             # One of an earlier attempt would be kept as a copy.
             files.remove(gate.host, gate.staged, user=user)
             files.write(gate.host, gate.staged, gate.text, user=user, like=place)
+            gate.place = files.place_of(gate.host, place, user=user)
 
         self._each(one)
 
@@ -257,7 +260,8 @@ class Gates:
             console = self._watcher(gate)
             user = gate.pooler.os_user
             try:
-                files.replace(gate.host, gate.staged, gate.pooler.databases_file, user=user)
+                place = gate.place or gate.pooler.databases_file
+                files.replace(gate.host, gate.staged, place, user=user)
             except files.FileRefused:
                 # Its guard has fired, and was quicker.
                 if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:

@@ -266,7 +266,7 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
             files.remove(seen.host, pooler.databases_file, user=pooler.os_user)
         else:
             before = Path(seen.place + files.BACKUP)
-            files.replace(seen.host, before, pooler.databases_file, user=pooler.os_user)
+            files.replace(seen.host, before, seen.place, user=pooler.os_user)
         with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is told
             console.reload()
     except ShardctlError as error:

@@ -76,8 +76,7 @@ def by_itself() -> sql.Composed:
 
 def loaded(target: Connection) -> object:
     """Give the time at which the server has read its files, by which `is_open` goes."""
-    row = target.execute("SELECT pg_conf_load_time()").fetchone()
-    return row and row[0]
+    return _files(target)[0]
 
 
 def is_open(target: Connection, before: object, deadline: float) -> bool:
@@ -87,11 +86,21 @@ def is_open(target: Connection, before: object, deadline: float) -> bool:
     """
     # The postmaster tells its children before it reads the rules for clients, and takes no
     # connection in between: whoever logs in from now on is judged by the new ones.
-    while loaded(target) == before:
+    while True:
+        at, fit = _files(target)
+        if at != before:
+            return fit
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL)
-    return not target.execute(_QUERIES["refused_rules"]).fetchall()
+
+
+def _files(target: Connection) -> tuple[object, bool]:
+    """Tell when the server has read its files, and whether it can use its rules for clients."""
+    row = target.execute(_QUERIES["files_read"]).fetchone()
+    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
+        raise AssertionError
+    return row[0], row[1]
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:

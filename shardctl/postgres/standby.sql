@@ -118,6 +118,12 @@ WHERE s.setting <> wanted.setting
 COPY (SELECT WHERE false) TO PROGRAM {program};
 SELECT pg_reload_conf()
 
+-- name: files_read
+-- When the files were read, and whether no line keeps pg_hba.conf from that
+SELECT pg_conf_load_time(),
+       NOT EXISTS (SELECT FROM pg_hba_file_rules
+                   WHERE error IS NOT NULL AND position(' cannot match ' IN error) = 0)
+
 -- name: refused_rules
 -- Lines that keep pg_hba.conf from being read; those that only never match are not among them
 SELECT line_number, error FROM pg_hba_file_rules
