@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 BIN := .venv/bin
 
-.PHONY: help demo test lint unit bench docs clean
+.PHONY: help demo test fault lint unit bench docs clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -14,6 +14,9 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 
 test: .venv/.for-test lint ## Run everything that CI runs
 	@$(BIN)/pytest -n 3 --dist loadfile
+
+fault: .venv/.for-test ## Break moves at every point; `test` does so at every fourth; takes half an hour
+	@SHARDCTL_EVERY_POINT=1 $(BIN)/pytest -n 2 --dist loadfile tests/fault
 
 lint: .venv/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet

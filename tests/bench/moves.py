@@ -21,6 +21,8 @@ Found = dict[str, Any]
 MEDIAN_MS, WORST_MS = 80, 200
 MANY_MS = 1_000
 PRUNE_MS = 100
+PACED = 50
+"""Operations a second of each client that rests between them: two cores are then half idle."""
 
 
 def move(scale: Scale) -> list[Row]:
@@ -46,7 +48,14 @@ def move(scale: Scale) -> list[Row]:
             for side in sides if number % 2 == 0 else reversed(sides):
                 fleet.settle()
                 side()
+    paced: list[Found] = []
+    for number in range(scale.of(5, 1)):
+        say(f"  move {number + 1}, with a paced load ({moving.busy()})")
+        with moving.sandbox(8, 2, 1) as fleet:
+            fleet.settle()
+            _with(fleet, ["2-3", "--to", "c"], lasting / 3, [], paced, rate=PACED)
     waits = [found["longest_moved_ms"] for found in during]
+    rested = [found["longest_moved_ms"] for found in paced]
     held_up = ", ".join(f"{found['held_up_ms']:.0f}" for found in during)
     note = f"{moving.busy()}; load held up itself: {held_up} ms"
     stayed = [[_longest(found, moved=during[0]["moved"]) for found in s] for s in (during, still)]
@@ -67,7 +76,13 @@ def move(scale: Scale) -> list[Row]:
             target=f"<= {WORST_MS} ms",
             note=", ".join(f"{wait:.1f}" for wait in waits),
         ),
-        moving.flaws("moves", during),
+        Row(
+            f"  with {PACED} operations a second a client: median of {len(rested)}",
+            f"{statistics.median(rested):.1f} ms",
+            "",
+            note=", ".join(f"{wait:.1f}" for wait in rested),
+        ),
+        moving.flaws("moves", [*during, *paced]),
         compare(
             "  shards that stay: longest wait",
             *stayed,
@@ -145,9 +160,10 @@ def _with(
     during: list[Found],
     *,
     aliases: str = "shard",
+    rate: int | None = None,
 ) -> None:
     """Move while a load runs that lasts so many seconds, or as long as the move."""
-    with fleet.load(aliases) as load:
+    with fleet.load(aliases, rate) as load:
         moves.append(fleet.move(*words))
         during.append(load.end(lasting))
 

@@ -181,12 +181,15 @@ class Sandbox:
         return took
 
     @contextlib.contextmanager
-    def load(self, aliases: str = "shard") -> Iterator[Traffic]:
-        """Begin a load in a process of its own, as quick as answers come; give it at work."""
+    def load(self, aliases: str = "shard", rate: int | None = None) -> Iterator[Traffic]:
+        """Begin a load in a process of its own; give it at work.
+
+        Each client does at most `rate` operations a second; None is as quick as answers come.
+        """
         held = Path(tempfile.mkdtemp(dir=self.directory))
         argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "sandbox", "traffic"]
         argv += ["--clients", str(CLIENTS), "--seconds", str(_LOAD_S), "--aliases", aliases]
-        argv += ["-o", "json"]
+        argv += ["-o", "json", *(["--rate", str(rate)] if rate else [])]
         with (held / "output").open("wb") as output, (held / "told").open("wb") as told:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=told)
         try:

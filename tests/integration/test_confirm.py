@@ -237,4 +237,4 @@ def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(moved: Mo
     assert done.returncode == 0, done.stderr
     moved.move([1], "d")
     assert [m["state"] for m in moved.listed()] == ["done", "unconfirmed"]
-    assert moved.problems() == []
+    assert [problem[1] for problem in moved.problems()] == ["move_unconfirmed"]

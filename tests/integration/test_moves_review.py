@@ -16,7 +16,7 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import cutover, gates, handover, interrupts, service
+from shardctl.moves import cutover, gates, handover, interrupts, service, undoing
 from shardctl.moves.cutover import NotPromoting
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
@@ -165,7 +165,7 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
         raise fence.FenceRefused("a", "for this test")
 
     monkeypatch.setattr(gates.Gates, "_resume", refuse)
-    monkeypatch.setattr(cutover, "call_off", lambda _: None)
+    monkeypatch.setattr(undoing, "call_off", lambda _: None)
     monkeypatch.setattr(fence, "put_up", no_fence)
     lab.stopped([2, 3], "c", max_pause_s=1.0)
     monkeypatch.undo()
