@@ -105,7 +105,9 @@ def take_back(session: Connection, node: str, move: str, *, deadline: float) -> 
     Raises what `put_up` raises.
     """
     statement = QUERIES["take_back"].format(
-        move=sql.Literal(move), lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+        move=sql.Literal(move),
+        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        names_back=names_back(move),
     )
     _rename(session, node, move, statement, deadline)
 
@@ -130,7 +132,17 @@ def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
         seconds=sql.Literal(after_s),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         tries=sql.Literal(_LIFT_TRIES),
+        names_back=names_back(move),
     )
+
+
+def names_back(move: str) -> sql.Composed:
+    """Compose the part of a DO block that gives moved schemas their names back.
+
+    What somebody has made under such a name meanwhile is renamed, and keeps what it has. The
+    block declares `one`, a record.
+    """
+    return QUERIES["names_back"].format(move=sql.Literal(move))
 
 
 def relations(session: Connection, retired: Sequence[str]) -> list[int]:

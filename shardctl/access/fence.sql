@@ -29,6 +29,22 @@ BEGIN
 END
 $fence$
 
+-- name: names_back
+-- Part of others: give the moved schemas their names back; `one` is a record
+FOR one IN
+    SELECT u.schema, u.retired
+    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+    WHERE m.id = {move}
+LOOP
+    IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
+        -- Somebody did not find it, and has made another: that keeps what it has.
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
+                                  pg_catalog.left(one.schema, 40) || '__behind_' || {move});
+        RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
+    END IF;
+    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
+END LOOP;
+
 -- name: lift
 -- Undo the fence unless the move is past its point of no return; after a sleep, as the guard does.
 -- One that is not up yet is undone, too: the raised revision keeps it from coming afterwards.
@@ -58,19 +74,7 @@ BEGIN
                 WHERE id = {move};
             END IF;
             IF before IN ('fenced', 'drained') THEN
-                FOR one IN
-                    SELECT u.schema, u.retired
-                    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-                    WHERE m.id = {move}
-                LOOP
-                    IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
-                        -- Somebody did not find it, and has made another: that keeps what it has.
-                        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
-                                                  pg_catalog.left(one.schema, 40) || '__behind_' || {move});
-                        RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
-                    END IF;
-                    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
-                END LOOP;
+                {names_back}
             END IF;
             EXIT;
         EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
@@ -100,19 +104,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        WHERE m.id = {move}
-    LOOP
-        IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
-            -- Somebody did not find it, and has made another: that keeps what it has.
-            EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
-                                      pg_catalog.left(one.schema, 40) || '__behind_' || {move});
-            RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
-        END IF;
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
-    END LOOP;
+    {names_back}
 END
 $take_back$
 

@@ -145,9 +145,12 @@ def down(
         topology,
         output,
         ("server", "result", "data"),
-        [*map(_down_row, found), *map(_pooler_down_row, ended)],
-        nodes=map(_down_json, found),
-        poolers=map(_pooler_down_json, ended),
+        [
+            *(_down_row(one.node.name, one) for one in found),
+            *(_down_row(one.pooler.name, one) for one in ended),
+        ],
+        nodes=(_down_json(one.node.name, one, "directory") for one in found),
+        poolers=(_down_json(one.pooler.name, one, "file") for one in ended),
     )
 
 
@@ -207,19 +210,19 @@ def _up_json(one: Up) -> dict[str, object]:
     }
 
 
-def _down_row(one: Down) -> tuple[str, str, str]:
+def _down_row(name: str, one: Down | PoolerDown) -> tuple[str, str, str]:
     data = "removed" if one.deleted else ""
     if one.left:
         data = f"left: {one.left[0]}: {one.left[1]}"
-    return one.node.name, "stopped" if one.was_up else "was down", data
+    return name, "stopped" if one.was_up else "was down", data
 
 
-def _down_json(one: Down) -> dict[str, object]:
+def _down_json(name: str, one: Down | PoolerDown, kind: str) -> dict[str, object]:
     return {
-        "name": one.node.name,
+        "name": name,
         "did": "stopped" if one.was_up else "down",
         "deleted": [str(path) for path in one.deleted],
-        "left": {"directory": str(one.left[0]), "reason": one.left[1]} if one.left else None,
+        "left": {kind: str(one.left[0]), "reason": one.left[1]} if one.left else None,
     }
 
 
@@ -253,22 +256,6 @@ def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
 def _pooler_up_json(one: PoolerUp) -> dict[str, object]:
     pooler = one.pooler
     return {"name": pooler.name, "host": pooler.host, "port": pooler.port, "did": one.did}
-
-
-def _pooler_down_row(one: PoolerDown) -> tuple[str, str, str]:
-    data = "removed" if one.deleted else ""
-    if one.left:
-        data = f"left: {one.left[0]}: {one.left[1]}"
-    return one.pooler.name, "stopped" if one.was_up else "was down", data
-
-
-def _pooler_down_json(one: PoolerDown) -> dict[str, object]:
-    return {
-        "name": one.pooler.name,
-        "did": "stopped" if one.was_up else "down",
-        "deleted": [str(path) for path in one.deleted],
-        "left": {"file": str(one.left[0]), "reason": one.left[1]} if one.left else None,
-    }
 
 
 def _pooler_row(one: PoolerState) -> tuple[str, ...]:

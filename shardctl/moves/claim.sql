@@ -74,19 +74,7 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
     END LOOP;
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        WHERE m.id = {move}
-    LOOP
-        IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
-            -- Somebody did not find it, and has made another: that keeps what it has.
-            EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
-                                      pg_catalog.left(one.schema, 40) || '__behind_' || {move});
-            RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
-        END IF;
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
-    END LOOP;
+    {names_back}
     UPDATE shardctl.cluster
     SET node = {target}, identity = pg_catalog.gen_random_uuid(), map_version = {map_version};
     UPDATE shardctl.map AS m SET node = {target}

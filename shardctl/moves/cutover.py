@@ -32,8 +32,6 @@ _REST_S = 0.3
 """What has to be left of the budget for what comes after a check."""
 _STRAGGLERS_S = 1.0
 """What is kept of the budget for ending transactions that go on."""
-PROMOTION_S = 60.0
-"""How long a promotion may take; it cannot be undone, so it is waited for."""
 
 
 class BudgetSpent(ShardctlError):
@@ -65,8 +63,7 @@ class Budget:
     """
 
     def __init__(self, seconds: float, revision: int, interrupt: Deferred) -> None:
-        self.began = time.monotonic()
-        self.deadline = self.began + seconds
+        self.deadline = time.monotonic() + seconds
         self.revision = revision
         self._interrupt = interrupt
 
@@ -120,7 +117,7 @@ def run(world: World) -> None:
         except BaseException:
             undoing.take_back(world, gates, budget)
             raise
-        handover.promote(world, lsn, seconds=PROMOTION_S)
+        handover.promote(world, lsn)
         if not handover.claim(world, lsn):
             handover.open_up(world)
 
@@ -273,8 +270,7 @@ def _question(world: World) -> Question:
 
 
 def _revision(world: World) -> int:
-    with world.on(world.plan.source):
-        found = journal.find(world.session(world.plan.source), world.plan.id)
+    found = undoing.at_source(world)
     if found is None or not found.state.undoable:
         raise NotPromoting(world.plan.id, found.state if found else "unknown")
     return found.revision

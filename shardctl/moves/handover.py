@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
@@ -35,6 +36,7 @@ QUERIES = queries.load("shardctl.moves", "claim.sql")
 
 _OPEN_S = 10.0
 _PROMOTION_S = 60.0
+"""How long a promotion may take; it cannot be undone, so it is waited for."""
 
 
 class NotTheClone(Unfinished):
@@ -105,12 +107,12 @@ def warm(world: World) -> None:
         opening.loaded(session)
 
 
-def promote(world: World, lsn: str, *, seconds: float) -> None:
+def promote(world: World, lsn: str) -> None:
     """Make the target a primary that has all up to `lsn`; raises NotReplayed, NotPromoted."""
     session = world.session(world.plan.target, "lock")
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _PROMOTION_S
     with world.timeline.span("promote"), world.on(world.plan.target):
-        if in_recovery(world):
+        if standby.in_recovery(session):
             standby.replayed(session, lsn, deadline)
         standby.promote(session, deadline)
 
@@ -140,6 +142,7 @@ def claim(world: World, lsn: str) -> bool:
             left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
             target=sql.Literal(target),
             map_version=sql.Literal(plan.map_version + 1),
+            names_back=fence.names_back(plan.id),
         )
         return _claim_and_open(session, claiming)
 
@@ -290,7 +293,7 @@ def complete(world: World) -> None:
             raise NotDecided(plan.id)
         if move.state is MoveState.promoting:
             lsn = move.drained_to or "0/0"
-            promote(world, lsn, seconds=_PROMOTION_S)
+            promote(world, lsn)
             claim(world, lsn)
         open_up(world)
         with Gates(world.topology, world.after, plan, purpose=world.purpose) as gates:
@@ -354,9 +357,3 @@ def _drop_slot(world: World) -> None:
 def _write_file(world: World) -> None:
     if not file.is_written(world.topology, world.plan):
         file.write(world.topology, world.plan, world.after)
-
-
-def in_recovery(world: World) -> bool:
-    """Tell whether the target is a standby yet."""
-    row = world.session(world.plan.target, "lock").execute("SELECT pg_is_in_recovery()").fetchone()
-    return bool(row and row[0])

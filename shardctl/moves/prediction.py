@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 FIXED_MS = 70.0
-"""What a cutover takes but for its shards and aliases, in the median of `make bench`: promote 26,
-claim and letting everybody in 22, route 5, pause and snapshot 4 each, fence 3, drain, mark and
-decide 2 each."""
+"""What a cutover takes but for its shards and aliases, without a load (`moves show` tells each):
+promote 26, claim and letting everybody in 22, route 5, pause and snapshot 4 each, fence 3, drain,
+mark and decide 2 each. Under the loads of `make bench` it takes twice that."""
 MOVED_MS = 0.17
 """For each moved shard: its renames, its new id block, its locks."""
 STAYING_MS = 0.02

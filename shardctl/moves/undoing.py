@@ -21,6 +21,7 @@ from shardctl.state.lock import NodeLocked
 if TYPE_CHECKING:
     from shardctl.moves.cutover import Budget
     from shardctl.moves.world import World
+    from shardctl.state.journal import Move
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ def call_off(world: World) -> None:
     ):
         with world.on(world.plan.source):
             fence.lift(world.session(world.plan.source), world.plan.id)
-        if MoveState(state(world)).undoable:
+        found = at_source(world)
+        if found is not None and found.state.undoable:
             _let_go(world, gates)
             interrupt.require_none(f"move {world.plan.id}: interrupted: no cutover is at work")
 
@@ -136,8 +138,13 @@ def disarm_source(world: World) -> None:
     session.close()
 
 
-def state(world: World) -> str:
-    """Read the move's state on the source, over a session that is fresh if the old one broke."""
+def at_source(world: World) -> Move | None:
+    """Read the move on its source, over a session that is fresh if the old one broke."""
     with world.on(world.plan.source):
-        found = journal.find(world.session(world.plan.source), world.plan.id)
+        return journal.find(world.session(world.plan.source), world.plan.id)
+
+
+def state(world: World) -> str:
+    """Tell the move's state on its source."""
+    found = at_source(world)
     return found.state.value if found else "unknown"

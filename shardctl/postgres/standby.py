@@ -183,13 +183,13 @@ def promote(target: Connection, deadline: float) -> Promotion:
     `target` is in autocommit, `deadline` on `time.monotonic()`. Raises NotPromoted.
     """
     began = time.monotonic()
-    if not _recovering(target):
+    if not in_recovery(target):
         return Promotion(0, 0)
     # The built-in wait sleeps 100 ms at a time. One that was asked for earlier may end just now.
     with contextlib.suppress(psycopg.errors.ObjectNotInPrerequisiteState):
         ask(target, "SELECT pg_promote(wait => false)")
     asked = time.monotonic()
-    while _recovering(target):
+    while in_recovery(target):
         if time.monotonic() > deadline:
             raise NotPromoted(time.monotonic() - began)
         time.sleep(_CUTOVER_POLL)
@@ -244,6 +244,7 @@ def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
     return recovering, replayed, status
 
 
-def _recovering(target: Connection) -> bool:
+def in_recovery(target: Connection) -> bool:
+    """Tell whether a server is a standby yet; `target` is in autocommit."""
     [(recovering,)] = ask(target, "SELECT pg_is_in_recovery()")
     return bool(recovering)
