@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg import sql
@@ -18,6 +18,7 @@ from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from shardctl.postgres.connection import Connection
 
@@ -78,25 +79,38 @@ class WritersLeft(ShardctlError):
         self.pids = tuple(pids)
 
 
-def put_up(session: Connection, node: str, move: str, *, revision: int, deadline: float) -> None:
+def not_after(session: Connection, deadline: float) -> datetime:
+    """Give the time on the server's clock that a `deadline` on the monotonic one is."""
+    [(now,)] = session.execute("SELECT clock_timestamp()")
+    # Told after the answer, so that what the server had to wait for is not added.
+    return cast("datetime", now) + timedelta(seconds=deadline - time.monotonic())
+
+
+def put_up(
+    session: Connection,
+    node: str,
+    move: str,
+    *,
+    revision: int,
+    deadline: float,
+    not_after: datetime,
+) -> list[int]:
     """Rename the moved schemas to their retired names, and commit journal state `fenced`.
 
     `revision` is the journal's at the begin of this attempt: once somebody has called that off,
-    nothing is renamed. `deadline` is on the monotonic clock; DDL that is in the way is tried again
-    until then, and a server that hung until then renames nothing. When this returns, the commit
-    has returned. Raises FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError
-    where the answer was lost: `lift` settles that.
+    nothing is renamed. `deadline` is on the monotonic clock: DDL that is in the way is tried again
+    until then. `not_after` is on the server's: one that hung until then renames nothing. Gives
+    the OIDs of all relations behind the fence; its commit has returned then. Raises
+    FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError where the answer was
+    lost: `lift` settles that.
     """
-    [(now,)] = session.execute("SELECT clock_timestamp()")
-    # Told after the answer, so that what the server had to wait for is not added.
-    not_after = now + timedelta(seconds=deadline - time.monotonic())
     statement = QUERIES["fence"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         not_after=sql.Literal(not_after),
     )
-    _rename(session, node, move, statement, deadline)
+    return [oid for (oid,) in _rename(session, node, move, statement, deadline)]
 
 
 def take_back(session: Connection, node: str, move: str, *, deadline: float) -> None:
@@ -145,12 +159,6 @@ def names_back(move: str) -> sql.Composed:
     return QUERIES["names_back"].format(move=sql.Literal(move))
 
 
-def relations(session: Connection, retired: Sequence[str]) -> list[int]:
-    """List the OIDs of all relations behind the fence."""
-    row = session.execute(QUERIES["relations"], {"schemas": list(retired)}).fetchone()
-    return list(row[0] or ()) if row else []
-
-
 def writers(session: Connection, oids: Sequence[int]) -> list[int | None]:
     """List who holds or awaits a lock that a write takes; None is a prepared transaction."""
     return [pid for (pid,) in session.execute(QUERIES["writers"], {"relations": list(oids)})]
@@ -169,11 +177,11 @@ def drain(session: Connection, node: str, oids: Sequence[int], *, deadline: floa
 
 def _rename(
     session: Connection, node: str, move: str, statement: sql.Composed, deadline: float
-) -> None:
-    """Run a statement that renames schemas, again and again while DDL is in its way."""
+) -> list[Any]:
+    """Run what renames schemas, again and again while DDL is in its way; give its last rows."""
     while True:
         try:
-            session.execute(statement)
+            return queries.rows_of_last(session, statement)
         except _TRANSIENT as error:
             if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
@@ -184,5 +192,3 @@ def _rename(
             if error.sqlstate == _WRONG_STATE:
                 raise NotAtCutover(node, move) from error
             raise
-        else:
-            return

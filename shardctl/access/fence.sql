@@ -1,5 +1,6 @@
 -- name: fence
--- Take the moved schemas' names away and say so in the journal, in one transaction
+-- Take the moved schemas' names away and say so in the journal, at once; then list what is in them
+BEGIN;
 DO $fence$
 DECLARE
     one record;
@@ -27,7 +28,12 @@ BEGIN
         RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
     END IF;
 END
-$fence$
+$fence$;
+COMMIT;
+-- Only now do all new statements miss the old names.
+SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+JOIN shardctl.move AS m ON m.id = {move} AND n.nspname = ANY (m.retired)
 
 -- name: names_back
 -- Part of others: give the moved schemas their names back; `one` is a record
@@ -107,12 +113,6 @@ BEGIN
     {names_back}
 END
 $take_back$
-
--- name: relations
--- All relations in these schemas
-SELECT array_agg(c.oid) FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s)
 
 -- name: writers
 -- Who holds or awaits a lock that a write takes on one of these relations; NULL: a prepared transaction

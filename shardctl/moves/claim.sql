@@ -18,17 +18,18 @@ FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (
 -- name: open_blocks
 -- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
 SELECT count(shardctl.open_block_at(
-    pg_catalog.format('%%I.%%I', u.schema, %(register)s::text)::regclass,
+    pg_catalog.format('%I.%I', u.schema, {register}::text)::regclass,
     coalesce(pg_sequence_last_value(
-        pg_catalog.format('%%I.%%I', u.schema, %(counter)s::text)::regclass), 0) >> %(sequence_bits)s,
-    greatest((ceil(extract(epoch FROM %(not_before)s::timestamptz) * 1000)::bigint - %(epoch_ms)s)
-        / %(tick_ms)s, 0)))
-FROM unnest(%(schemas)s::name[]) AS u (schema)
+        pg_catalog.format('%I.%I', u.schema, {counter}::text)::regclass), 0) >> {sequence_bits},
+    greatest((ceil(extract(epoch FROM m.drained_at) * 1000)::bigint - {epoch_ms}) / {tick_ms}, 0)))
+FROM shardctl.move AS m, LATERAL unnest(m.retired) AS u (schema)
+WHERE m.id = {move} AND m.state IN ('drained', 'promoting')
 
 -- name: wait_for_clock
 -- Wait until this server's clock shows more than the source's did, a whole tick more
-SELECT pg_sleep(greatest(0, extract(epoch FROM %(not_before)s::timestamptz - clock_timestamp())
-                            + (%(tick_ms)s + 1) / 1000.0)::double precision)
+SELECT pg_sleep(greatest(0, extract(epoch FROM drained_at - clock_timestamp())
+                            + ({tick_ms} + 1) / 1000.0)::double precision)
+FROM shardctl.move WHERE id = {move} AND state IN ('drained', 'promoting')
 
 -- name: prepared
 -- Prepared transactions that the clone brought along, and whose they are
@@ -54,7 +55,13 @@ SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname
 WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 
 -- name: claim
--- Moved schemas get their names back, the others lose theirs; own identity, own map: one transaction
+-- Moved schemas get their names back, the others lose theirs; own identity, own map: one transaction,
+-- which commits what the blocks have written, too
+BEGIN;
+SET LOCAL synchronous_commit TO off;
+{blocks};
+COMMIT;
+BEGIN;
 DO $claim$
 DECLARE
     one record;
@@ -70,7 +77,14 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
-    FOR one IN SELECT * FROM unnest({leaving}::name[], {left_as}::name[]) AS u (schema, retired)
+    IF EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts
+               WHERE database = pg_catalog.current_database() AND gid <> ALL ({known}::text[])) THEN
+        RAISE EXCEPTION 'there are prepared transactions' USING ERRCODE = 'SH004';
+    END IF;
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM unnest({leaving}::name[], {left_as}::name[]) AS u (schema, retired)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
     LOOP
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
     END LOOP;
@@ -80,7 +94,9 @@ BEGIN
     UPDATE shardctl.map AS m SET node = {target}
     FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);
 END
-$claim$
+$claim$;
+COMMIT;
+{opening}
 
 -- name: map_version
 -- The node's row, locked, unless its map is of a later move

@@ -23,6 +23,7 @@ from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from shardctl.moves.interrupts import Deferred
     from shardctl.moves.world import World
@@ -98,7 +99,7 @@ def run(world: World) -> None:
             gates.open()
             with world.on(plan.target):  # a login takes longer than all that is asked there
                 world.session(plan.target, "snapshot")
-            handover.warm(world)
+            leaving = handover.warm(world)
         with timeline.span("stage files"):
             gates.stage()
         question = _question(world)
@@ -111,14 +112,16 @@ def run(world: World) -> None:
                 _arm_source(world, budget)
             with timeline.span("logins"):
                 gates.await_logins()
+            with world.on(plan.source):
+                not_after = fence.not_after(world.session(plan.source), budget.deadline - _REST_S)
             paused_at = time.monotonic()
-            lsn = _until_drained(world, gates, budget)
+            lsn = _until_drained(world, gates, budget, not_after)
             _point_of_no_return(world, gates, budget, lsn)
         except BaseException:
             undoing.take_back(world, gates, budget)
             raise
-        handover.promote(world, lsn)
-        if not handover.claim(world, lsn):
+        handover.promote(world)
+        if not handover.claim(world, lsn, leaving):
             handover.open_up(world)
 
         def route() -> None:
@@ -134,26 +137,33 @@ def run(world: World) -> None:
         )
 
 
-def _until_drained(world: World, gates: Gates, budget: Budget) -> str:
-    """Pause, fence, drain, mark, and wait until the target has it all; give the WAL position."""
+def _until_drained(world: World, gates: Gates, budget: Budget, not_after: datetime) -> str:
+    """Pause, fence, drain, mark, and wait until the target has it all; give the WAL position.
+
+    `not_after` is the budget's end on the source's clock.
+    """
     plan, timeline, source = world.plan, world.timeline, world.plan.source
+    session = world.session(source)
     budget.require("pause")
     with timeline.span("pause"):
         world.require_locks()  # whoever has taken them has ended our guards, too
         _pause(world, gates, budget)
-    session = world.session(source)
     budget.require("fence")
     with timeline.span("fence"), world.on(source):
-        fence.put_up(
-            session, source, plan.id, revision=budget.revision, deadline=budget.deadline - _REST_S
+        oids = fence.put_up(
+            session,
+            source,
+            plan.id,
+            revision=budget.revision,
+            deadline=budget.deadline - _REST_S,
+            not_after=not_after,
         )
     with timeline.span("drain"), world.on(source):
-        oids = fence.relations(session, plan.retired)
         _drain(world, session, oids, budget)
     with timeline.span("mark"), world.on(source):
-        if not journal.mark_drained(session, plan.id, revision=budget.revision + 1):
-            raise NotPromoting(plan.id, undoing.state(world))
-        lsn = journal.flushed_to(session)
+        lsn = journal.mark_drained(session, plan.id, revision=budget.revision + 1)
+    if lsn is None:
+        raise NotPromoting(plan.id, undoing.state(world))
     with timeline.span("replay"):
         handover.wait_for_replay(world, lsn, deadline=budget.deadline - _REST_S)
     with timeline.span("snapshot"):
@@ -196,8 +206,8 @@ def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budge
 def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
     """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
     source, plan = world.plan.source, world.plan
+    # The target's is held by the session that has just told what it has replayed.
     world.require_lock(source)
-    world.require_lock(plan.target)
     gates.require_held()
     budget.require("promoting")
     # Of this attempt, and not of another operator's after it.

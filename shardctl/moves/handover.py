@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
@@ -18,6 +17,7 @@ from shardctl.libpq import reason_of
 from shardctl.moves import file, interrupts, prediction
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, slots, standby
+from shardctl.postgres.connection import is_lost
 from shardctl.state import cluster, events, journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names, ranges
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from shardctl.moves.world import World
     from shardctl.postgres.connection import Connection
-    from shardctl.state.journal import Move
     from shardctl.topology.model import Node
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.moves", "claim.sql")
 
 _OPEN_S = 10.0
+_PREPARED = "SH004"
 _PROMOTION_S = 60.0
 """How long a promotion may take; it cannot be undone, so it is waited for."""
 
@@ -93,8 +93,11 @@ def hold_snapshot(world: World) -> None:
         world.snapshot = row[0] if row else None
 
 
-def warm(world: World) -> None:
-    """Let the session that will claim get to know what it will read, before clients wait."""
+def warm(world: World) -> list[str]:
+    """Let the session that will claim get to know what it will read, before clients wait.
+
+    Gives what `leaving` does.
+    """
     given = {
         "schemas": list(world.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -103,48 +106,91 @@ def warm(world: World) -> None:
         session = world.session(world.plan.target, "lock")
         session.execute(QUERIES["warm"], given)
         session.execute(QUERIES["prepared"])
-        _leaving(world, session)
         opening.loaded(session)
+    return leaving(world)
 
 
-def promote(world: World, lsn: str) -> None:
-    """Make the target a primary that has all up to `lsn`; raises NotReplayed, NotPromoted."""
-    session = world.session(world.plan.target, "lock")
-    deadline = time.monotonic() + _PROMOTION_S
+def leaving(world: World) -> list[str]:
+    """List the schemas that the target does not own.
+
+    The databases say who owns a shard; the topology may be another operator's. Nobody changes
+    that as long as this process holds the nodes' locks.
+    """
+    stay = {"source": world.plan.source, "moved": list(world.plan.shards)}
+    with world.on(world.plan.target):
+        session = world.session(world.plan.target, "lock")
+        return [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
+
+
+def catch_up(world: World, lsn: str) -> None:
+    """See, at leisure, that a target which is still a standby has all up to `lsn`."""
+    with world.on(world.plan.target):
+        if standby.in_recovery(world.session(world.plan.target, "lock")):
+            wait_for_replay(world, lsn, deadline=time.monotonic() + _PROMOTION_S)
+
+
+def promote(world: World) -> None:
+    """Make the target, which has replayed all that it must have, a primary; raises NotPromoted."""
     with world.timeline.span("promote"), world.on(world.plan.target):
-        if standby.in_recovery(session):
-            standby.replayed(session, lsn, deadline)
-        standby.promote(session, deadline)
+        session = world.session(world.plan.target, "lock")
+        standby.promote(session, time.monotonic() + _PROMOTION_S)
 
 
-def claim(world: World, lsn: str) -> bool:
+def claim(world: World, lsn: str, leaving: Sequence[str]) -> bool:
     """Make the target the owner of the moved shards, in one transaction; repeatable.
 
-    `lsn` is what it has replayed: it may have been promoted before it was told that. Tells
-    whether everybody is let in, too; else that is left to `open_up`.
+    `lsn` is what it has replayed: it may have been promoted before it was told that. `leaving`
+    loses its names. All goes as one message, which the server carries out to its end: the guards
+    lead clients to a target that has claimed, also if this process is killed meanwhile. Tells
+    whether everybody is let in, too; else that is left to `open_up`. Raises NotTheClone,
+    PreparedLeft.
     """
     plan, target = world.plan, world.plan.target
     session = world.session(target, "lock")
+    known: list[str] = []
     with world.timeline.span("claim"), world.on(target):
-        move = journal.find(session, plan.id)
-        if move is None:
-            raise NotTheClone(target, plan.id)
-        if move.state not in (MoveState.drained, MoveState.promoting):
-            return False
-        leaving = _leaving(world, session)
-        for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
-            _end_prepared(world, session, gid, owner, leaving)
-        _open_blocks(world, session, move)
-        claiming = QUERIES["claim"].format(
-            move=sql.Literal(plan.id),
-            lsn=sql.Literal(lsn),
-            leaving=sql.Literal(leaving),
-            left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
-            target=sql.Literal(target),
-            map_version=sql.Literal(plan.map_version + 1),
-            names_back=fence.names_back(plan.id),
-        )
-        return _claim_and_open(session, claiming)
+        while True:
+            try:
+                rows = queries.rows_of_last(session, _claiming(world, lsn, leaving, known))
+            except psycopg.Error as error:
+                if is_lost(error):
+                    raise
+                if error.sqlstate == _PREPARED:
+                    known = _end_all_prepared(world, session, leaving)
+                    continue
+                move = journal.find(session, plan.id)
+                if move is None:
+                    raise NotTheClone(target, plan.id) from error
+                if move.state in (MoveState.drained, MoveState.promoting):
+                    raise
+                # It has claimed, and perhaps may not run programs: `open_up` needs none.
+                logger.info("the target has claimed, and does not open up: %s", reason_of(error))
+                return False
+            return opening.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
+
+
+def _claiming(world: World, lsn: str, leaving: Sequence[str], known: Sequence[str]) -> sql.Composed:
+    """Compose the message by which the target claims; `known` prepared transactions may stay."""
+    plan = world.plan
+    return QUERIES["claim"].format(
+        blocks=_blocks(world),
+        move=sql.Literal(plan.id),
+        lsn=sql.Literal(lsn),
+        known=sql.Literal(list(known)),
+        leaving=sql.Literal(list(leaving)),
+        left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
+        target=sql.Literal(plan.target),
+        map_version=sql.Literal(plan.map_version + 1),
+        names_back=fence.names_back(plan.id),
+        opening=opening.by_itself(),
+    )
+
+
+def _end_all_prepared(world: World, session: Connection, leaving: Sequence[str]) -> list[str]:
+    """Roll back the prepared transactions that the clone has brought along; list what stays."""
+    for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
+        _end_prepared(world, session, gid, owner, leaving)
+    return [gid for gid, _ in session.execute(QUERIES["prepared"])]
 
 
 def _end_prepared(
@@ -173,55 +219,22 @@ def _end_prepared(
         )
 
 
-def _leaving(world: World, session: Connection) -> list[str]:
-    """List the schemas that the target does not own.
-
-    The databases say who owns a shard; the topology may be another operator's.
-    """
-    stay = {"source": world.plan.source, "moved": list(world.plan.shards)}
-    return [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
-
-
-def _claim_and_open(session: Connection, claiming: sql.Composed) -> bool:
-    """Claim and let everybody in by one message, which the server carries out to its end.
-
-    The guards lead clients to a target that has claimed, also if this process is killed between.
-    """
-    message = sql.SQL("BEGIN; {}; COMMIT; {}").format(claiming, opening.by_itself())
-    before = opening.loaded(session)
-    try:
-        session.execute(message)
-    except psycopg.Error as error:
-        status = session.info.transaction_status
-        if status is TransactionStatus.INERROR:
-            session.rollback()
-        if status is not TransactionStatus.IDLE:
-            raise
-        # It has claimed, and may not run programs: `open_up` needs none.
-        logger.info("the target does not open up by itself: %s", reason_of(error))
-        return False
-    return opening.is_open(session, before, time.monotonic() + _OPEN_S)
-
-
-def _open_blocks(world: World, session: Connection, move: Move) -> None:
-    """Let all ids from now on lie above those that the source has made."""
+def _blocks(world: World) -> sql.Composed:
+    """Compose what lets all ids from now on lie above those that the source has made."""
     layout = Layout.of(world.topology.id)
+    given = {
+        "move": sql.Literal(world.plan.id),
+        "register": sql.Literal(generator.REGISTER),
+        "counter": sql.Literal(generator.COUNTER),
+        "sequence_bits": sql.Literal(layout.sequence_bits),
+        "epoch_ms": sql.Literal(layout.epoch_ms),
+        "tick_ms": sql.Literal(layout.tick_ms),
+    }
+    blocks = [QUERIES["open_blocks"].format(**given)]
     if world.topology.id.generator == "classic":
         # Nothing but the clock keeps those ids apart, so a clock that is behind is waited for.
-        tick = {"not_before": move.drained_at, "tick_ms": layout.tick_ms}
-        session.execute(QUERIES["wait_for_clock"], tick)
-    session.execute(
-        QUERIES["open_blocks"],
-        {
-            "schemas": list(world.plan.retired),
-            "register": generator.REGISTER,
-            "counter": generator.COUNTER,
-            "sequence_bits": layout.sequence_bits,
-            "epoch_ms": layout.epoch_ms,
-            "tick_ms": layout.tick_ms,
-            "not_before": move.drained_at,
-        },
-    )
+        blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
+    return sql.SQL("; ").join(blocks)
 
 
 def open_up(world: World) -> None:
@@ -293,8 +306,9 @@ def complete(world: World) -> None:
             raise NotDecided(plan.id)
         if move.state is MoveState.promoting:
             lsn = move.drained_to or "0/0"
-            promote(world, lsn)
-            claim(world, lsn)
+            catch_up(world, lsn)
+            promote(world)
+            claim(world, lsn, leaving(world))
         open_up(world)
         with Gates(world.topology, world.after, plan, purpose=world.purpose) as gates:
             conclude(world, gates, gates.settle)

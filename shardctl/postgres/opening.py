@@ -68,8 +68,9 @@ def require_closed(clone: Clone, target: Connection, user: str) -> None:
 def by_itself() -> sql.Composed:
     """Compose what lets everybody in without anybody's help, for the same message as a claim.
 
-    Who sends it need not live to see its end. It takes a role that may run programs there.
-    `is_open` tells whether it worked, and `open_up` proves it when there is time for that.
+    Who sends it need not live to see its end. It takes a role that may run programs there. Its
+    row is what `is_open` wants, which tells whether it worked; `open_up` proves it when there is
+    time for that.
     """
     return _QUERIES["open"].format(program=sql.Literal(clones.OPENING_ONCE))
 

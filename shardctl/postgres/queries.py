@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from importlib import resources
-from typing import LiteralString, cast
+from typing import TYPE_CHECKING, Any, LiteralString, cast
 
+import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
 
 _BLOCK = re.compile(r"^-- name: (\w+)\n-- .+\n((?:(?!^-- name: ).*\n?)*)", re.MULTILINE)
 
@@ -20,3 +25,20 @@ def load(package: str, file: str) -> dict[str, sql.SQL]:
     blocks = {match[1]: match[2].strip() for match in _BLOCK.finditer(text)}
     # A file of the package is as literal as a string in the code.
     return {name: sql.SQL(cast("LiteralString", block)) for name, block in blocks.items()}
+
+
+def rows_of_last(session: Connection, message: sql.Composed) -> list[Any]:
+    """Send several statements as one message, and give the rows of the last, if it has any.
+
+    `session` is in autocommit. A statement that fails ends the message, and the transaction that
+    was open then is rolled back.
+    """
+    try:
+        cursor = session.execute(message)
+    except psycopg.Error:
+        if session.info.transaction_status is TransactionStatus.INERROR:
+            session.rollback()
+        raise
+    while cursor.nextset():
+        pass
+    return cursor.fetchall() if cursor.description else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from shardctl.errors import Interrupted, ShardctlError, Unfinished
 from shardctl.libpq import reason_of
@@ -34,6 +35,8 @@ _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _ATTEMPTS = 50
 _FOLLOW_POLL = 0.1
 _CUTOVER_POLL = 0.001
+_PROMOTING_S = 1.0
+"""How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
 _STREAMING = "streaming"
 
 
@@ -91,14 +94,6 @@ class Following:
 
     lag: int
     replayed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Promotion:
-    """How long a promotion took: until it was asked for, and in all; milliseconds."""
-
-    asked_ms: float
-    took_ms: float
 
 
 def start(clone: Clone, *, timeout: float = 300) -> Started:
@@ -177,23 +172,23 @@ def replayed(target: Connection, lsn: str, deadline: float) -> str:
         time.sleep(_CUTOVER_POLL)
 
 
-def promote(target: Connection, deadline: float) -> Promotion:
+def promote(target: Connection, deadline: float) -> None:
     """Promote the standby, and wait until it takes writes; one that does already is left alone.
 
     `target` is in autocommit, `deadline` on `time.monotonic()`. Raises NotPromoted.
     """
     began = time.monotonic()
-    if not in_recovery(target):
-        return Promotion(0, 0)
-    # The built-in wait sleeps 100 ms at a time. One that was asked for earlier may end just now.
-    with contextlib.suppress(psycopg.errors.ObjectNotInPrerequisiteState):
-        ask(target, "SELECT pg_promote(wait => false)")
-    asked = time.monotonic()
-    while in_recovery(target):
+    while True:
+        left = min(_PROMOTING_S, max(0.0, deadline - time.monotonic()))
+        # Replay may cancel it, and a promotion asked for earlier may end just now.
+        with contextlib.suppress(
+            psycopg.errors.SerializationFailure, psycopg.errors.ObjectNotInPrerequisiteState
+        ):
+            target.execute(_QUERIES["promote"].format(polls=sql.Literal(int(left * 1000))))
+        if not in_recovery(target):
+            return
         if time.monotonic() > deadline:
             raise NotPromoted(time.monotonic() - began)
-        time.sleep(_CUTOVER_POLL)
-    return Promotion((asked - began) * 1000, (time.monotonic() - began) * 1000)
 
 
 class _Watch:

@@ -103,6 +103,20 @@ ORDER BY ordinality
 SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn(), '0/0'),
        coalesce((SELECT status FROM pg_stat_wal_receiver), '')
 
+-- name: promote
+-- Promote it, and wait in the server, which needs no message a poll; its own wait sleeps 100 ms
+DO $promote$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        PERFORM pg_promote(wait => false);
+    END IF;
+    FOR poll IN 1..{polls} LOOP
+        EXIT WHEN NOT pg_is_in_recovery();
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+END
+$promote$
+
 -- name: not_closed
 -- Rules by which others than shardctl's role may log in, and parameters that are not as they must be
 SELECT 'pg_hba.conf, line ' || line_number || ' lets in ' || array_to_string(user_name, ',')
@@ -116,7 +130,7 @@ WHERE s.setting <> wanted.setting
 -- name: open
 -- Put the node's own files into force, all within the server: programs begin in its directory
 COPY (SELECT WHERE false) TO PROGRAM {program};
-SELECT pg_reload_conf()
+SELECT pg_conf_load_time() FROM pg_reload_conf()
 
 -- name: files_read
 -- When the files were read, and whether no line keeps pg_hba.conf from that

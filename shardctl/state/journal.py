@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
@@ -209,24 +210,18 @@ def advance(
     return cursor.rowcount == 1
 
 
-def mark_drained(session: Connection, move: str, *, revision: int) -> bool:
-    """Set state `drained` with this server's clock; tell whether the fence is the expected one.
+def mark_drained(session: Connection, move: str, *, revision: int) -> str | None:
+    """Set state `drained` with this server's clock; give up to where its WAL is on the disk then.
 
-    `revision` is the journal's when that was put up.
+    `revision` is the journal's when the fence was put up; None where it is another's by now. Only
+    after the commit does the position cover what others had committed with
+    `synchronous_commit = off`.
     """
-    return session.execute(QUERIES["drained"], {"id": move, "revision": revision}).rowcount == 1
-
-
-def flushed_to(session: Connection) -> str:
-    """Give the WAL position up to which everything is on the disk.
-
-    Only after a commit of this session has returned does it cover what others had committed
-    with `synchronous_commit = off`.
-    """
-    row = session.execute(QUERIES["flushed"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    return str(row[0])
+    marking = QUERIES["drained"].format(
+        id=sql.Literal(move), revision=sql.Literal(revision), drained=sql.Literal(revision + 1)
+    )
+    rows = queries.rows_of_last(session, marking)
+    return str(rows[0][0]) if rows else None
 
 
 def copy(session: Connection, move: Move) -> None:

@@ -22,15 +22,15 @@ WHERE id = %(id)s AND state = ANY (%(expected)s)
   AND revision = coalesce(%(revision)s::bigint, revision)
 
 -- name: drained
--- That no write can come any more, and when that was by this server's clock
+-- That no write can come any more, and when that was; then up to where the WAL is on the disk
+BEGIN;
 UPDATE shardctl.move
 SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
     drained_at = clock_timestamp()
-WHERE id = %(id)s AND state = 'fenced' AND revision = %(revision)s
-
--- name: flushed
--- Up to where the WAL is on the disk; after a commit, that commit is in it
-SELECT pg_current_wal_flush_lsn()::text
+WHERE id = {id} AND state = 'fenced' AND revision = {revision};
+COMMIT;
+SELECT pg_current_wal_flush_lsn()::text FROM shardctl.move
+WHERE id = {id} AND state = 'drained' AND revision = {drained}
 
 -- name: copy
 -- Bring this node's record to what a newer copy of it says

@@ -107,9 +107,16 @@ def test_a_source_that_comes_to_its_fence_too_late(moving: MovingFleet) -> None:
         mover.at(point)
         before = moving.journal()
         assert before is not None
-        too_late = time.monotonic() - 0.1
+        soon = time.monotonic() + 10
         with moving.log_in("a", user="postgres") as session, pytest.raises(fence.FenceTooLate):
-            fence.put_up(session, "a", before.id, revision=before.revision, deadline=too_late)
+            fence.put_up(
+                session,
+                "a",
+                before.id,
+                revision=before.revision,
+                deadline=soon,
+                not_after=fence.not_after(session, time.monotonic() - 0.1),
+            )
         assert moving.journal() == before
         mover.go()
         if mover.end() != 0:

@@ -288,7 +288,7 @@ def prepare_late(lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str) -> N
     """Let somebody prepare a transaction behind the fence that the mover may not end."""
     mark_drained, end = journal.mark_drained, handover._end_prepared
 
-    def late(session: Any, move: str, **named: Any) -> bool:
+    def late(session: Any, move: str, **named: Any) -> str | None:
         with lab.connect("a") as other:
             text = statement.format(retired=f"shard2__retired_{move}")
             other.execute(f"BEGIN; {text}; PREPARE TRANSACTION 'late'".encode())

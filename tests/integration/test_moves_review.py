@@ -29,7 +29,7 @@ from tests.fixtures.lab import Lab, messages
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shardctl.moves.world import World
 
@@ -39,9 +39,9 @@ def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
 ) -> None:
     put_up = fence.put_up
 
-    def late(*given: Any, **named: Any) -> None:
+    def late(*given: Any, **named: Any) -> list[int]:
         wait_for(lambda: lab.copy("a").revision > named["revision"])
-        put_up(*given, **named)
+        return put_up(*given, **named)
 
     monkeypatch.setattr(fence, "put_up", late)
     error = lab.stopped([2, 3], "c", max_pause_s=1.0)
@@ -67,7 +67,9 @@ def test_who_decides_late_does_not_decide_for_the_operator_who_came_after(
                 fence.lift(other, move)
                 revision = lab.copy("a").revision
                 other.execute("INSERT INTO shard2.photos (user_id) VALUES (7)")
-                fence.put_up(other, "a", move, revision=revision, deadline=time.monotonic() + 1)
+                soon = time.monotonic() + 1
+                end = fence.not_after(other, soon)
+                fence.put_up(other, "a", move, revision=revision, deadline=soon, not_after=end)
                 assert journal.mark_drained(other, move, revision=revision + 1)
         return advance(session, move, *given, **named)
 
@@ -191,11 +193,12 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
 
     claim = handover.claim
 
-    def again(world: World, lsn: str) -> None:
+    def again(world: World, lsn: str, leaving: Sequence[str]) -> bool:
         assert lab.copy("c").state is MoveState.drained
-        claim(world, lsn)
+        is_open = claim(world, lsn, leaving)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
+        return is_open
 
     monkeypatch.setattr(journal, "advance", deaf)
     monkeypatch.setattr(handover, "claim", again)

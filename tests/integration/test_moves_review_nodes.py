@@ -157,7 +157,7 @@ def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(lab: Lab)
     first = lab.put(2)
     mark_drained = journal.mark_drained
 
-    def ahead(session: Any, move: str, **named: Any) -> bool:
+    def ahead(session: Any, move: str, **named: Any) -> str | None:
         """Let the source's clock have been a minute ahead when it was drained."""
         done = mark_drained(session, move, **named)
         session.execute("UPDATE shardctl.move SET drained_at = drained_at + '1 minute'")
@@ -182,7 +182,7 @@ def test_a_classic_generator_waits_until_the_targets_clock_has_passed_the_source
     first = bare_lab.put(2)
     mark_drained = journal.mark_drained
 
-    def ahead(session: Any, move: str, **named: Any) -> bool:
+    def ahead(session: Any, move: str, **named: Any) -> str | None:
         done = mark_drained(session, move, **named)
         session.execute("UPDATE shardctl.move SET drained_at = drained_at + '1 second'")
         return done
