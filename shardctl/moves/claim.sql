@@ -15,6 +15,19 @@ SELECT pg_export_snapshot()
 SELECT count(pg_sequence_last_value(to_regclass(pg_catalog.format('%%I.%%I', u.schema, s.name))))
 FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (name)
 
+-- name: warm_blocks
+-- Let the server read and compile what opens blocks; a standby refuses its write
+DO $warm$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        PERFORM shardctl.open_block_at(
+            pg_catalog.format('%I.%I', {schema}::text, {register}::text)::regclass, 0, 0);
+    END IF;
+EXCEPTION WHEN read_only_sql_transaction THEN
+    NULL;
+END
+$warm$
+
 -- name: open_blocks
 -- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
 SELECT count(shardctl.open_block_at(

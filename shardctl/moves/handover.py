@@ -105,6 +105,10 @@ def warm(world: World) -> list[str]:
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
         session.execute(QUERIES["warm"], given)
+        register = sql.Literal(generator.REGISTER)
+        for schema in world.plan.schemas[:1]:
+            blocks = QUERIES["warm_blocks"].format(schema=sql.Literal(schema), register=register)
+            session.execute(blocks)
         session.execute(QUERIES["prepared"])
         opening.loaded(session)
     return leaving(world)

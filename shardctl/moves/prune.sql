@@ -34,7 +34,8 @@ WITH locked AS MATERIALIZED (
     WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
       AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 )
-SELECT n.nspname::text, sum(pg_total_relation_size(c.oid))::bigint
+-- A table that somebody drops at this moment has no size.
+SELECT n.nspname::text, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
 FROM pg_catalog.pg_namespace AS n
 JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')
 WHERE n.nspname = ANY (%(schemas)s) AND n.oid NOT IN (SELECT relnamespace FROM locked)
