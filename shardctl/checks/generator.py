@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks import registers, room
+from shardctl.checks import registers
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.ids import generator
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog, queries, room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

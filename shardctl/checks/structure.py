@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks import migrations, room
+from shardctl.checks import migrations
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.structure_groups import Group, Thing, compare
 from shardctl.checks.structure_texts import finding
 from shardctl.ids import generator
-from shardctl.postgres import queries
+from shardctl.postgres import queries, room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

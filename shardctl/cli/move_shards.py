@@ -127,6 +127,7 @@ def _shards(
     from shardctl.errors import UsageError
     from shardctl.moves import plan, preflight
     from shardctl.state import lock
+    from shardctl.topology import routes
     from shardctl.topology.model import NodeName
 
     listed = text is not None and source is None and not half and not everything
@@ -136,7 +137,7 @@ def _shards(
             "which shards is not clear", hint="give SHARDS, or --from NODE with --half or --all"
         )
     if text is not None:
-        return _listed(topology, text)
+        return list(routes.listed(topology, text))
     node = topology.nodes.get(NodeName(source or ""))
     if node is None:
         raise UsageError(f"{source!r} is no node", hint=f"nodes: {', '.join(topology.nodes)}")
@@ -150,22 +151,6 @@ def _shards(
     return list(
         plan.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
     )
-
-
-def _listed(topology: Topology, text: str) -> list[int]:
-    """Expand a list of shards, of those that there are; raises UsageError."""
-    from shardctl.errors import UsageError
-    from shardctl.topology import ranges
-    from shardctl.topology.routes import ShardNotFound
-
-    try:
-        found = ranges.parse(text)
-    except ValueError as error:
-        raise UsageError(str(error), hint="write shards such as 2-3,17") from error
-    last = max((one.last for one in found), default=0)
-    if last >= topology.shard_count:
-        raise ShardNotFound(last, topology.shard_count)
-    return [shard for one in found for shard in range(one.first, one.last + 1)]
 
 
 def _show(decided: MovePlan, facts: Facts, output: Report) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import prune_drop, prune_look
-from shardctl.provision.apply import take_lock
 from shardctl.state import journal, lock
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -79,7 +78,7 @@ def plan(
 
     `now` does not wait for `retain`. Every node that owns shards has to be there: a shard is
     proved to be elsewhere by its own node only. Raises NodeUnavailable and what
-    `check_identity` raises, or Problems of several.
+    `identity.check` raises, or Problems of several.
     """
     fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -109,7 +108,7 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
         locks: dict[NodeName, Connection] = {}
         for node in topology.nodes.values():
             if node.name in concerned:
-                session = take_lock(topology, node, command=COMMAND)
+                session = lock.hold(topology, node, command=COMMAND)
                 locks[node.name] = stack.enter_context(closing(session))
         fleet = prune_look.look(topology, lock.purpose(COMMAND))
         left = {

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
-from shardctl.checks import room
 from shardctl.libpq import reason_of
 from shardctl.moves.prune_look import QUERIES
+from shardctl.postgres import room
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.state import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from shardctl.fanout import Progress
     from shardctl.moves.prune import Retired
     from shardctl.postgres.connection import Connection
-
-Item = TypeVar("Item")
 
 _COMMAND = "prune"
 _LARGEST_BATCH = 200
@@ -69,7 +67,7 @@ def run(
     try:
         most = min(room.of(session), _LARGEST_BATCH)
         held_up: list[Retired] = []
-        for batch in batches(chosen, most, lambda one: one.objects):
+        for batch in room.batches(chosen, most, lambda one: one.objects):
             held_up += drop(batch)
         deadline = time.monotonic() + _PATIENCE_S
         while held_up and time.monotonic() < deadline:
@@ -78,26 +76,6 @@ def run(
     except psycopg.Error as error:
         raise NodeLost(node, reason_of(error)) from error
     return left
-
-
-def batches(
-    items: Sequence[Item], most: int, weight: Callable[[Item], int]
-) -> Iterator[list[Item]]:
-    """Part items into lists that weigh at most `most` together, and hold one item at the least.
-
-    >>> list(batches([3, 3, 3, 9, 1], 7, lambda item: item))
-    [[3, 3], [3], [9], [1]]
-    """
-    batch: list[Item] = []
-    weighs = 0
-    for item in items:
-        if batch and weighs + weight(item) > most:
-            yield batch
-            batch, weighs = [], 0
-        batch.append(item)
-        weighs += weight(item)
-    if batch:
-        yield batch
 
 
 def _drop(
@@ -152,7 +130,7 @@ def _shrink(session: Connection, schema: str, most: int) -> None:
         leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
         if not leaves:
             return
-        for few in batches(leaves, most, lambda leaf: leaf[1]):
+        for few in room.batches(leaves, most, lambda leaf: leaf[1]):
             tables = [sql.Identifier(schema, name) for name, _ in few]
             with session.transaction():
                 _lock(session, [(schema, name) for name, _ in few])

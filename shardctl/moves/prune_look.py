@@ -13,8 +13,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision.observe import check_identity
-from shardctl.state import cluster
+from shardctl.state import cluster, identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +55,7 @@ class Fleet:
 def look(topology: Topology, purpose: str) -> Fleet:
     """Ask all nodes; one that owns no shards need not be there.
 
-    Raises NodeUnavailable and what `check_identity` raises, or Problems of several.
+    Raises NodeUnavailable and what `identity.check` raises, or Problems of several.
     """
     views: dict[NodeName, View] = {}
     problems: list[ShardctlError] = []
@@ -91,7 +90,7 @@ def _view(topology: Topology, node: Node, purpose: str) -> View:
         state = cluster.read(session) if cluster.is_present(session) else None
         if state is None or standby:
             return View({}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
-        check_identity(state, topology, node.name)
+        identity.check(state, topology, node.name)
         retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
         named = {"schemas": retired or [], "autovacuum": False}
         live = session.execute(QUERIES["live"], {"schemas": wanted})

@@ -91,17 +91,6 @@ def _create(connection: Connection, statement: sql.Composed, node: Node) -> None
         logger.info("node %s: somebody else makes it at this moment", node.name)
 
 
-def take_lock(topology: Topology, node: Node, *, command: str) -> Connection:
-    """Open the session that holds the node's lock; closing it lets go. Raises NodeLocked."""
-    connection = connect(node, topology.database, purpose=lock.purpose(command), autocommit=True)
-    try:
-        lock.take(connection, node.name)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def apply(
     topology: Topology,
     plan: NodePlan,

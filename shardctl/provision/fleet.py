@@ -214,7 +214,7 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
 def _lock(plan: FleetPlan, name: NodeName) -> Connection:
     node = plan.topology.nodes[name]
     try:
-        return applying.take_lock(plan.topology, node, command=plan.command)
+        return lock.hold(plan.topology, node, command=plan.command)
     except psycopg.Error as error:
         raise _as_ours(node.name, error) from error
 

@@ -11,8 +11,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import refusals
-from shardctl.provision.observe import check_identity
-from shardctl.state import cluster
+from shardctl.state import cluster, identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +53,7 @@ def version(topology: Topology, *, purpose: str) -> int:
     """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
     Every node that owns shards has to be there. Raises MapUnwritten, NodeUnavailable,
-    OwnershipDiffers and what `check_identity` raises, or Problems of several.
+    OwnershipDiffers and what `identity.check` raises, or Problems of several.
     """
     versions: list[int] = []
     maps: dict[NodeName, Mapping[ShardId, NodeName]] = {}
@@ -92,5 +91,5 @@ def _read(topology: Topology, node: Node, purpose: str) -> tuple[int, Mapping[Sh
         row = cluster.read(session)
         if row is None:
             return 0, {}
-        check_identity(row, topology, node.name)
+        identity.check(row, topology, node.name)
         return row.map_version, cluster.read_map(session)

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, lock
+from shardctl.state import cluster, identity, lock
 from shardctl.state.cluster import QUERIES as STATE
-from shardctl.state.format import FORMAT, FormatTooNew
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +25,6 @@ QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
 """Where to log in while the cluster's own database is not there yet."""
-
-
-class NodeUnfit(ShardctlError):
-    """A server that cannot be a node of this cluster, or is another one's."""
-
-    def __init__(self, node: str, what: str, *, hint: str) -> None:
-        super().__init__(f"node {node}: {what}", hint=hint)
-        self.node = node
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,7 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
             connection.read_only = True
             return _observe_database(connection, topology, node)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise NodeUnfit(
+        raise identity.NodeUnfit(
             node.name,
             f"{database.user} may not look: {reason_of(error)}",
             hint="log in as the role that made the fleet (`database.user`), or a superuser",
@@ -147,18 +137,14 @@ def _observe_server(
     number, version, in_recovery, slots, roles, lacking = row
     check_version(node.name, number, version)
     if in_recovery:
-        raise NodeUnfit(
-            node.name,
-            f"{node.host}:{node.port} is a standby",
-            hint="the topology names primaries: give the primary's host and port",
-        )
+        raise identity.standby(node)
     return slots, frozenset(roles or ()), frozenset(lacking)
 
 
 def check_version(node: str, number: int, version: str) -> None:
     """Refuse a server that is too old; `number` is its server_version_num."""
     if number // 10_000 < OLDEST_MAJOR:
-        raise NodeUnfit(
+        raise identity.NodeUnfit(
             node,
             f"PostgreSQL {version} is too old",
             hint=f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",
@@ -170,7 +156,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
     slots, existing, lacking = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
-        check_identity(state, topology, node.name)
+        identity.check(state, topology, node.name)
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
@@ -189,28 +175,3 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
     )
-
-
-def check_identity(state: ClusterRow, topology: Topology, node: NodeName) -> None:
-    """Refuse a server that is another node, another cluster's, or of another make.
-
-    Raises FormatTooNew or NodeUnfit.
-    """
-    if state.format > FORMAT:
-        raise FormatTooNew(node, state.format)
-    if (state.cluster, state.node) != (topology.cluster, node):
-        raise NodeUnfit(
-            node,
-            f"the server there is node {state.node} of cluster {state.cluster}",
-            hint="check host and port in the topology: the likely cause is a wrong host",
-        )
-    differences = state.differences(topology)
-    if differences:
-        raise NodeUnfit(
-            node,
-            "; ".join(
-                f"{what} is {here} there and {wanted} in the topology"
-                for what, here, wanted in differences
-            ),
-            hint="these are fixed for the life of the cluster: put them back into the topology",
-        )

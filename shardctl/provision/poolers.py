@@ -17,7 +17,6 @@ from shardctl.pgbouncer import apply as applying
 from shardctl.pgbouncer import cost, faults, render
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import maps
-from shardctl.provision.apply import take_lock
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ def carry_out(
 
 def _lock(topology: Topology, node: Node) -> Connection:
     try:
-        return take_lock(topology, node, command=APPLY)
+        return lock.hold(topology, node, command=APPLY)
     except psycopg.Error as error:
         address = f"{node.host}:{node.port}"
         raise NodeUnavailable(node.name, address, reason_of(error)) from error

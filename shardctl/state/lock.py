@@ -7,12 +7,14 @@ import socket
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
+from shardctl.postgres.connection import connect
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
 
 _CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
@@ -57,6 +59,17 @@ def take(connection: Connection, node: str) -> None:
     require_free(connection, node)
     # It has let go in between; then it is told as it was found, and the hint still holds.
     raise NodeLocked(node, "somebody", None)
+
+
+def hold(topology: Topology, node: Node, *, command: str) -> Connection:
+    """Open the session that holds the node's lock; closing it lets go. Raises NodeLocked."""
+    connection = connect(node, topology.database, purpose=purpose(command), autocommit=True)
+    try:
+        take(connection, node.name)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def require_free(connection: Connection, node: str) -> None:

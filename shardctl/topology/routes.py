@@ -1,4 +1,4 @@
-"""From a shard to where it lives: schema, node, aliases."""
+"""From shards as people name them to where they live: schema, node, aliases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.topology import aliases as names
-from shardctl.topology import keys
+from shardctl.topology import keys, ranges
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
@@ -34,6 +34,21 @@ class Route:
     node: Node
     aliases: Mapping[AliasKind, str]
     poolers: tuple[tuple[Pooler, str], ...]
+
+
+def listed(topology: Topology, text: str) -> tuple[ShardId, ...]:
+    """Expand a list such as `2-3,17`, of shards that there are, in the order written.
+
+    Raises ShardNotFound, and UsageError where it is no such list.
+    """
+    try:
+        found = ranges.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error), hint="write shards such as 2-3,17") from error
+    last = max((one.last for one in found), default=0)
+    if last >= topology.shard_count:
+        raise ShardNotFound(last, topology.shard_count)
+    return tuple(ShardId(n) for one in found for n in range(one.first, one.last + 1))
 
 
 def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, str]:

@@ -10,7 +10,6 @@ import pytest
 from shardctl.errors import Problems
 from shardctl.ids.layout import Layout
 from shardctl.provision import fleet
-from shardctl.provision.observe import NodeUnfit
 from shardctl.provision.refusals import (
     MigrationChanged,
     OwnershipDiffers,
@@ -19,6 +18,7 @@ from shardctl.provision.refusals import (
     TableShadowed,
 )
 from shardctl.state.format import FormatTooNew
+from shardctl.state.identity import NodeUnfit
 from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
@@ -317,11 +317,11 @@ def test_a_newer_format_is_not_written_to(fleet_8: Fleet) -> None:
 
 
 def test_a_second_operator_is_told_who_is_at_work(fleet_8: Fleet) -> None:
-    from shardctl.provision.apply import take_lock
+    from shardctl.state import lock
 
     topology = fleet_8.topology()
     fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
-    with take_lock(topology, topology.nodes["b"], command="init"):  # type: ignore[index]
+    with lock.hold(topology, topology.nodes["b"], command="init"):  # type: ignore[index]
         with pytest.raises(NodeLocked, match=r"node b is being changed by shardctl init by .+@"):
             fleet_8.init()
         assert fleet_8.query("a", "SELECT to_regclass('shard0.x')") == [(None,)]

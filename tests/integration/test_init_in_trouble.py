@@ -57,11 +57,11 @@ def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
 
 
 def test_the_nodes_lock_outlives_a_timeout_of_idle_sessions(fleet_8: Fleet) -> None:
-    from shardctl.provision.apply import take_lock
+    from shardctl.state import lock
 
     fleet_8.execute("a", f"ALTER DATABASE {fleet_8.database} SET idle_session_timeout = '100ms'")
     topology = fleet_8.topology()
-    with take_lock(topology, topology.nodes["a"], command="init") as held:  # type: ignore[index]
+    with lock.hold(topology, topology.nodes["a"], command="init") as held:  # type: ignore[index]
         with fleet_8.connect("a") as other:
             # The server speaks first when it ends the session.
             assert select.select([other.pgconn.socket], [], [], 5)[0]

@@ -12,7 +12,7 @@ from shardctl.moves import handover
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
-from shardctl.provision.apply import take_lock
+from shardctl.state import lock
 
 if TYPE_CHECKING:
     import subprocess
@@ -311,7 +311,7 @@ def test_an_unfinished_move_is_aborted_after_a_question(moved: MovedFleet) -> No
         done = moved.here("moves", verb, world.plan.id, "--yes")
         assert done.returncode == 1
         assert f"move {world.plan.id} is aborted: it has ended" in done.stderr
-    take_lock(topology, topology.owning()[0], command="test").close()
+    lock.hold(topology, topology.owning()[0], command="test").close()
 
 
 def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(

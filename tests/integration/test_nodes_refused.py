@@ -11,7 +11,8 @@ from psycopg import sql
 from shardctl.errors import Problems
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import fleet
-from shardctl.provision.observe import NodeUnfit, check_version
+from shardctl.provision.observe import check_version
+from shardctl.state.identity import NodeUnfit
 from shardctl.topology import loader
 from tests.fixtures.servers import free_ports
 

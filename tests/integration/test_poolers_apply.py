@@ -15,7 +15,7 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.files import BACKUP
-from shardctl.provision.apply import take_lock
+from shardctl.state import lock
 from tests.fixtures.pooled import PooledFleet, leads, offered, reloads
 from tests.fixtures.servers import free_ports
 
@@ -272,7 +272,7 @@ def test_every_node_records_what_was_applied(pooled: PooledFleet) -> None:
 def test_a_second_operator_is_told_who_is_at_work(unapplied: PooledFleet) -> None:
     topology = unapplied.topology()
     node = topology.nodes["b"]  # type: ignore[index]
-    with take_lock(topology, node, command="migrate"):
+    with lock.hold(topology, node, command="migrate"):
         done = unapplied.shardctl("pgbouncer", "apply")
     assert done.returncode == 1
     assert "shardctl: node b is being changed by shardctl migrate by " in done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.fanout import Silent
 from shardctl.moves import prune, prune_drop
-from shardctl.provision.apply import take_lock
+from shardctl.state import lock
 from shardctl.state.lock import NodeLocked
 from tests.fixtures.fleets import command_line
 from tests.fixtures.pruning import RETIRED, Pruned
@@ -181,7 +181,7 @@ def test_the_second_of_two_is_told_who_is_at_it(pruned: Pruned) -> None:
     pruned.retire(2)
     pruned.record()
     topology = pruned.fleet.topology()
-    with take_lock(topology, topology.owning()[0], command=prune.COMMAND):
+    with lock.hold(topology, topology.owning()[0], command=prune.COMMAND):
         with pytest.raises(NodeLocked, match="node a is being changed by shardctl prune by"):
             pruned.carry_out()
         done = pruned.prune("--yes")

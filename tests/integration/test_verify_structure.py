@@ -237,7 +237,7 @@ def test_a_retired_or_stray_schema_is_not_compared(rich: Fleet) -> None:
 def test_views_are_read_in_pieces_that_the_lock_table_bears(
     rich: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.checks.room.of", lambda _: 3)
+    monkeypatch.setattr("shardctl.postgres.room.of", lambda _: 3)
     rich.execute("a", "DROP VIEW shard2.named_twice")
     assert brief(verify(rich)) == [("view_missing", (2,), "named_twice")]
 

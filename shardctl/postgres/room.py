@@ -1,4 +1,4 @@
-"""How many locks one statement of `verify` may hold: the lock table belongs to the applications."""
+"""How many locks one statement may take: the lock table belongs to the applications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from shardctl.postgres.connection import Connection
 
@@ -35,3 +35,23 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while chunk := list(islice(rest, max(1, size))):
         yield chunk
+
+
+def batches(
+    items: Sequence[Item], most: int, weight: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Part items into lists that weigh at most `most` together, and hold one item at the least.
+
+    >>> list(batches([3, 3, 3, 9, 1], 7, lambda item: item))
+    [[3, 3], [3], [9], [1]]
+    """
+    batch: list[Item] = []
+    weighs = 0
+    for item in items:
+        if batch and weighs + weight(item) > most:
+            yield batch
+            batch, weighs = [], 0
+        batch.append(item)
+        weighs += weight(item)
+    if batch:
+        yield batch
