@@ -238,8 +238,6 @@ def _arm_source(world: World, budget: Budget) -> None:
     """
     source = world.plan.source
     with world.on(source):
-        # What is committed while clients wait is not to wait for a standby that may not answer.
-        world.session(source).execute("SET synchronous_commit TO local")
         session = world.session(source, "guard")
         session.execute("SET client_connection_check_interval TO 0")
         if session.info.server_version >= 170_000:

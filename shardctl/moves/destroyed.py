@@ -101,8 +101,10 @@ def take_back(world: World) -> None:
     `Gates.let_go` and `fence.take_back` raise.
     """
     source = world.plan.source
-    maps.version(world.topology, purpose=world.purpose)
-    there = _require_gone(world)
+    there = require_gone(world)
+    # The guards are ended first, for they might yet lead clients to it.
+    with Gates(world.topology, world.after, world.plan, purpose=world.purpose) as gates:
+        gates.let_go()
     _require_unled(world)
     if there is not None:
         clones.remove(there)
@@ -129,8 +131,19 @@ def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None
         raise SourceThere(source.name, "its server answers")
 
 
-def _require_gone(world: World) -> Clone | None:
-    """See that the target cannot have claimed; give its clone where that is there yet."""
+def require_gone(world: World) -> Clone | None:
+    """See that the target cannot have claimed; give its clone where that is there yet.
+
+    Changes nothing. Raises TargetThere, TargetServed, PoolerUnasked and OwnershipDiffers.
+    """
+    maps.version(world.topology, purpose=world.purpose)
+    there = _unpromoted(world)
+    _require_unled(world)
+    return there
+
+
+def _unpromoted(world: World) -> Clone | None:
+    """Give the clone where it is there yet; raises TargetThere where it serves or was promoted."""
     target = world.plan.target
     try:
         world.session(target)
@@ -157,12 +170,9 @@ def _require_gone(world: World) -> Clone | None:
 def _require_unled(world: World) -> None:
     """See that no pooler has led clients to the target, which only one that had claimed is for.
 
-    The guards are ended first, for they might yet do it. Raises what they are not ended for,
-    TargetServed and PoolerUnasked, or Problems of several.
+    Raises TargetServed and PoolerUnasked, or Problems of several.
     """
-    plan, target = world.plan, world.plan.target
-    with Gates(world.topology, world.after, plan, purpose=world.purpose) as gates:
-        gates.let_go()
+    target = world.plan.target
     problems: list[ShardctlError] = []
     for pooler in world.topology.poolers.values():
         try:

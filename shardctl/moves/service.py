@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
+from shardctl.fanout import Silent
 from shardctl.hosts import ports
 from shardctl.moves import destroyed, prediction, preflight_poolers
 from shardctl.moves import ledger as ledgers
@@ -198,8 +199,8 @@ def require_abortable(
 ) -> MovePlan:
     """See that the source still owns the shards, or that it can have them back.
 
-    Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, and NodeLocked while somebody
-    is at it.
+    Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, what
+    `destroyed.require_gone` raises, and NodeLocked while somebody is at it.
     """
     entry.require_open()
     promoting = entry.move.state is MoveState.promoting
@@ -207,6 +208,10 @@ def require_abortable(
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, may_be_there=not promoting)
     _require_free(topology, entry, (decided.source,))
+    if promoting:
+        before = planning.before(topology, decided)
+        with closing(World(before, decided, Silent(), lock.purpose("moves abort"))) as world:
+            destroyed.require_gone(world)
     return decided
 
 

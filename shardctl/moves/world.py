@@ -178,6 +178,8 @@ class World:
                 purpose=self.purpose,
                 autocommit=True,
             )
+            # Nothing of a move is to wait for a standby that may not answer.
+            found.execute("SET synchronous_commit TO local")
         return found
 
     def forget(self, node: NodeName) -> None:
