@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.hosts import ports
 from shardctl.hosts.local import Local
+from shardctl.hosts.ssh import Ssh, SshSettings
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.topology.model import Pooler
-
-
-class HostUnreachable(ShardctlError):
-    """A machine on which shardctl cannot run commands."""
-
-    def __init__(self, what: str, host: str) -> None:
-        super().__init__(
-            f"{what}: its host {host} is another machine, and this version has no way there",
-            hint="run shardctl on that machine",
-        )
-        self.host = host
 
 
 class OsUserRefused(ShardctlError):
@@ -39,13 +29,30 @@ class OsUserRefused(ShardctlError):
 
 
 def host_of(of: Node | Pooler) -> Host:
-    """Give the host on which a node or a pooler runs; raises HostUnreachable, OsUserRefused."""
-    what = f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}"
+    """Give the host on which a node or a pooler runs; nothing is connected yet.
+
+    This machine where the topology has no `ssh` block for it and its address is one from here;
+    else another one, by SSH, and what has the same settings shares a connection. Raises
+    OsUserRefused of this machine; another one refuses a user when a command is to run.
+    """
     if of.ssh is not None or not ports.is_here(of.host):
-        raise HostUnreachable(what, of.host)
+        return Ssh(_settings(of))
     if of.os_user is not None:
-        _require_user(what, of.os_user)
+        _require_user(f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}", of.os_user)
     return Local()
+
+
+def _settings(of: Node | Pooler) -> SshSettings:
+    """Say how to log in: where the topology does not, the address and ~/.ssh/config do."""
+    if of.ssh is None:
+        return SshSettings(of.host)
+    return SshSettings(
+        of.ssh.host or of.host,
+        user=of.ssh.user,
+        port=of.ssh.port,
+        key_file=of.ssh.key_file,
+        accept_new=of.ssh.accept_new,
+    )
 
 
 def _require_user(what: str, user: str) -> None:

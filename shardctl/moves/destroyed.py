@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
-from shardctl.hosts.reach import HostUnreachable, host_of
+from shardctl.hosts.host import HostUnreachable
+from shardctl.hosts.reach import host_of
 from shardctl.moves.gates import Gates
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
-from shardctl.hosts.host import CommandFailed
-from shardctl.hosts.reach import HostUnreachable, OsUserRefused, host_of
+from shardctl.hosts.host import CommandFailed, HostUnreachable
+from shardctl.hosts.reach import OsUserRefused, host_of
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_directory as directories

@@ -52,9 +52,9 @@ def test_no_data_directory(movable: Movable) -> None:
 
 
 def test_a_host_that_cannot_be_worked_on(movable: Movable) -> None:
-    movable.change(ssh=Ssh("elsewhere", None, None, None, accept_new=False))
-    told = movable.only("HostUnreachable")
-    assert "node c: its host 127.0.0.1 is another machine" in told
+    movable.change(ssh=Ssh("nosuch.invalid", None, None, None, accept_new=False))
+    told = next(iter(movable.refused().values()))
+    assert "host nosuch.invalid cannot be reached by ssh" in told
 
 
 def test_an_os_user_that_does_not_exist(movable: Movable) -> None:

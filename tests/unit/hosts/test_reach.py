@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.hosts.reach import HostUnreachable, OsUserRefused, host_of
+from shardctl.hosts.reach import OsUserRefused, host_of
+from shardctl.hosts.ssh import Ssh as SshHost
+from shardctl.hosts.ssh import SshSettings
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures.servers import local_node
 
@@ -37,16 +39,29 @@ def test_this_machine_is_reached_without_a_network(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nosuch.invalid"])
-def test_another_machine_is_refused_by_name(host: str) -> None:
-    with pytest.raises(HostUnreachable, match=f"pooler p1: its host {host} is another machine"):
-        host_of(dataclasses.replace(POOLER, host=host))
-    with pytest.raises(HostUnreachable, match=f"node a: its host {host} is another machine"):
-        host_of(dataclasses.replace(NODE, host=host))
+def test_another_machine_is_reached_by_ssh_at_the_address_of_its_server(host: str) -> None:
+    for of in (dataclasses.replace(POOLER, host=host), dataclasses.replace(NODE, host=host)):
+        found = host_of(of)
+        assert isinstance(found, SshHost)
+        assert found.settings == SshSettings(host)
 
 
 def test_what_is_to_be_reached_by_ssh_is_never_taken_for_this_machine() -> None:
-    with pytest.raises(HostUnreachable):
-        host_of(dataclasses.replace(POOLER, ssh=SSH))
+    found = host_of(dataclasses.replace(POOLER, ssh=SSH))
+    assert isinstance(found, SshHost)
+    assert found.settings == SshSettings("127.0.0.1")
+
+
+def test_what_the_topology_says_of_ssh_is_how_a_machine_is_reached() -> None:
+    ssh = Ssh(host="db1", user="ops", port=2222, key_file=Path("/key"), accept_new=True)
+    node, pooler = (
+        host_of(dataclasses.replace(of, ssh=ssh, os_user="no-such-user-here"))
+        for of in (NODE, POOLER)
+    )
+    assert isinstance(node, SshHost)
+    assert isinstance(pooler, SshHost)
+    assert node.settings == SshSettings("db1", "ops", 2222, Path("/key"), accept_new=True)
+    assert node.settings == pooler.settings  # and so they share a connection
 
 
 def test_a_user_who_is_not_there_is_refused() -> None:
