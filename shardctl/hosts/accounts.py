@@ -1,4 +1,4 @@
-"""Which operating-system user runs a server here, and where that user may go."""
+"""Which operating-system user runs a server on a host, and where that user may go."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ import pwd
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardctl.hosts.host import Host
+
 DEFAULTS = ("postgres", "nobody")
 """Who runs servers for root, in order of preference."""
 
 
+_SECONDS = 30.0
+_IDS = 'id -u; for name; do id -u -- "$name" 2>/dev/null || echo none; done'
+# Of what is not there nothing bars the way; nor can it be seen behind a directory that does.
+_BLOCKED = """
+for part; do
+    [ -e "$part" ] || [ -L "$part" ] || exit 0
+    [ -x "$part" ] || { printf '%s' "$part"; exit 0; }
+done
+"""
+
+
 class AccountRefused(ShardctlError):
-    """An operating-system user that cannot run a server here."""
+    """An operating-system user that cannot run a server on its host."""
 
     def __init__(self, name: str, reason: str, hint: str) -> None:
         super().__init__(f"the server cannot run as {name}: {reason}", hint=hint)
@@ -51,31 +63,48 @@ def server_account(wanted: str | None) -> str | None:
     )
 
 
-def blocked_at(path: Path, account: str | None) -> Path | None:
+def account_on(host: Host, wanted: str | None) -> str | None:
+    """Choose who runs a server on `host`, as `server_account` does here.
+
+    None means whoever shardctl is there. Raises AccountRefused; SudoRefused where that one may
+    not become `wanted`, and what is raised where the host cannot be reached.
+    """
+    if isinstance(host, Local):
+        return server_account(wanted)
+    names = (wanted,) if wanted is not None else DEFAULTS
+    mine, *ids = host.run(["sh", "-c", _IDS, "sh", *names], timeout=_SECONDS).stdout.split()
+    if wanted is None and mine != "0":
+        return None
+    there = {name: uid for name, uid in zip(names, ids, strict=True) if uid != "none"}
+    name = next(iter(there), None)
+    if name is None or there[name] == "0":
+        raise AccountRefused(
+            name or " or ".join(names),
+            "PostgreSQL refuses root" if name else "there is no such user on its host",
+            "name an ordinary user of that machine as os_user of the node",
+        )
+    host.run(["true"], user=name, timeout=_SECONDS)
+    return name
+
+
+def blocked_at(path: Path, account: str | None, host: Host | None = None) -> Path | None:
     """Find the first directory on the way to `path` that `account` may not enter.
 
-    `path` itself counts if it is there; what is not there yet blocks nobody. Each one is
-    tried as that user, so access lists and mounts are honoured. None: the way is free.
+    `path` itself counts if it is there; what is not there yet blocks nobody. All is tried as
+    that user on `host`, which is this machine if None, so access lists and mounts are honoured.
+    None: the way is free.
     """
     if account is None:
         return None
-    way = [part for part in (*reversed(path.absolute().parents), path) if os.path.lexists(part)]
-    if not way or _enters(way[-1], account):
-        return None
-    return next((part for part in way if not _enters(part, account)), None)
+    way = [*map(str, reversed(path.absolute().parents)), str(path.absolute())]
+    argv = ["sh", "-c", _BLOCKED, "sh", *way]
+    found = (host or Local()).run(argv, user=account, timeout=_SECONDS).stdout
+    return path.__class__(found) if found else None
 
 
 def way_out(blocked: Path, account: str) -> str:
     """Say what lets `account` enter `blocked`."""
     return f"let the user {account} pass: chmod o+x {blocked}"
-
-
-def _enters(path: Path, account: str) -> bool:
-    try:
-        Local().run(["test", "-x", str(path)], user=account)
-    except CommandFailed:
-        return False
-    return True
 
 
 def _exists(name: str) -> bool:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import base64
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import CommandFailed, CommandTimedOut
+from shardctl.hosts.host import (
+    CommandFailed,
+    CommandTimedOut,
+    HostLost,
+    HostUnreachable,
+    SudoRefused,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.hosts.host import Host
@@ -17,6 +26,8 @@ BACKUP = ".shardctl-backup"
 """What the name of the file before has at its end."""
 UNFINISHED = ".shardctl-new"
 """What the name of a file that is being written has at its end; only a killed write leaves one."""
+
+HINT = "make room or give permission there, or correct the path"
 
 _ABSENT = 66  # EX_NOINPUT of sysexits.h
 _SECONDS = 30.0
@@ -66,7 +77,8 @@ folder=$(dirname -- "$target")
 [ -d "$folder" ] || {{ echo "$folder: there is no such directory" >&2; exit 1; }}
 [ -w "$folder" ] && [ -x "$folder" ] || {{ echo "$folder: may not be written" >&2; exit 1; }}
 [ ! -e "$target" ] || [ -f "$target" ] || {{ echo "$target: is no file" >&2; exit 1; }}
-printf '%s' "$target"
+IFS= read -r machine < /proc/sys/kernel/random/boot_id || machine=$(uname -n)
+printf '%s %s\\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
 """
 _SIZE = f"""
 is_there() {{ {_IS_THERE} }}
@@ -76,12 +88,28 @@ exec wc -c < "$1"
 """
 
 
-class FileRefused(ShardctlError):
-    """A file that could not be read or written, for the reason that the host gave."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file is, without links; two that are equal are one file, on whichever hosts.
 
-    def __init__(self, path: Path | str, reason: str) -> None:
+    `folder` tells machine, device and inode of its directory. What several machines share over
+    a network is something else to each.
+    """
+
+    path: str = field(compare=False)
+    folder: str
+    name: str
+
+
+class FileRefused(ShardctlError):
+    """A file that could not be read or written, for the reason that the host gave.
+
+    Where its host was lost meanwhile, it may have been written all the same.
+    """
+
+    def __init__(self, path: Path | str, reason: str, *, hint: str = HINT) -> None:
         named = reason if str(path) in reason else f"{path}: {reason}"
-        super().__init__(named, hint="make room or give permission there, or correct the path")
+        super().__init__(named, hint=hint)
         self.path = path
         self.reason = reason
 
@@ -89,7 +117,7 @@ class FileRefused(ShardctlError):
 def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
     """Give a file's text, whose line ends are as they are; None where there is none.
 
-    Raises FileRefused.
+    Raises FileRefused, as all of these do, whatever becomes of the host.
     """
     try:
         coded = _run(host, _READ, path, user=user)
@@ -106,13 +134,10 @@ def write(
     """Replace a file as one step that cannot be seen half done, and keep the one before.
 
     `like` is a file, perhaps not there, whose mode and owner it gets instead of its own. Raises
-    FileRefused with the old file as it was.
+    FileRefused with the old file as it was, unless the host was lost.
     """
     words = (str(len(text.encode())), *((str(like),) if like else ()))
-    try:
-        _run(host, _WRITE, path, *words, user=user, text=text)
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+    _carry_out(host, _WRITE, path, *words, user=user, text=text)
 
 
 def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None) -> None:
@@ -120,52 +145,50 @@ def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None)
 
     It is on the disk already, and `path` is no link: `place_of` follows those, at leisure.
     """
-    try:
-        argv = ["mv", "-fT", "--", str(new), str(path)]
-        host.run(argv, user=user, timeout=_SECONDS)
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+    with _named(path):
+        host.run(["mv", "-fT", "--", str(new), str(path)], user=user, timeout=_SECONDS)
 
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:
     """Remove a file, there or not; raises FileRefused."""
-    try:
-        _run(host, 'exec rm -f -- "$1"', path, user=user)
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+    _carry_out(host, 'exec rm -f -- "$1"', path, user=user)
 
 
-def place(host: Host, path: Path, *, user: str | None = None) -> str:
-    """Name the file without links; raises FileRefused where `write` could not write it."""
-    try:
-        return _run(host, _PLACE, path, user=user)
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+def place(host: Host, path: Path, *, user: str | None = None) -> Place:
+    """Find the file behind links; raises FileRefused where `write` could not write it."""
+    folder, _, found = _carry_out(host, _PLACE, path, user=user).partition("\n")
+    return Place(found, folder, found.rpartition("/")[2])
 
 
 def place_of(host: Host, path: Path, *, user: str | None = None) -> str:
     """Name a file, there or not, without links; raises FileRefused."""
-    try:
-        return _run(host, 'readlink -f -- "$1" || printf "%s" "$1"', path, user=user).rstrip("\n")
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+    script = 'readlink -f -- "$1" || printf "%s" "$1"'
+    return _carry_out(host, script, path, user=user).rstrip("\n")
 
 
 def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
     """Count a file's bytes, 0 where there is none; raises FileRefused."""
-    try:
-        return int(_run(host, _SIZE, path, user=user))
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+    return int(_carry_out(host, _SIZE, path, user=user))
 
 
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:
     """Read a file's lines after its first `since` bytes; raises FileRefused."""
-    try:
-        argv = ["tail", "-c", f"+{since + 1}", "--", str(path)]
+    argv = ["tail", "-c", f"+{since + 1}", "--", str(path)]
+    with _named(path):
         return host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
-    except CommandFailed as error:
-        raise _refused(path, error) from error
+
+
+def _carry_out(
+    host: Host,
+    script: str,
+    path: Path | str,
+    *words: str,
+    user: str | None,
+    text: str | None = None,
+) -> str:
+    """Run a script whose every failure is a refusal."""
+    with _named(path):
+        return _run(host, script, path, *words, user=user, text=text)
 
 
 def _run(
@@ -177,10 +200,30 @@ def _run(
     text: str | None = None,
 ) -> str:
     argv = ["sh", "-c", script, "sh", str(path), *words]
-    try:
+    with _named(path, failed=False):
         return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
+
+
+@contextmanager
+def _named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
+    """Let every way in which a command ends badly name the file; `failed` with a code, too."""
+    try:
+        yield
     except CommandTimedOut as error:
         raise FileRefused(path, f"nothing came of it within {error.seconds:g} s") from error
+    except (HostUnreachable, HostLost, SudoRefused) as error:
+        raise FileRefused(path, _told(error), hint=error.hint) from error
+    except CommandFailed as error:
+        if not failed:
+            raise
+        raise _refused(path, error) from error
+
+
+def _told(error: HostUnreachable | HostLost | SudoRefused) -> str:
+    """Say what became of a host, without the whole of the script that it was to run."""
+    if isinstance(error, HostLost):
+        return f"host {error.host} was lost meanwhile: {error.reason}"
+    return error.message
 
 
 def _refused(path: Path | str, error: CommandFailed) -> FileRefused:

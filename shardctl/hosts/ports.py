@@ -1,19 +1,33 @@
-"""TCP ports of this machine: whether one is free, and who has it."""
+"""TCP ports: whether one is free here, who has it on a host, and from where one is reached."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
-import re
 import socket
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import ShardctlError
+from shardctl.hosts.local import Local
 
-_LISTEN = "0A"
+if TYPE_CHECKING:
+    from shardctl.hosts.host import Host
+
 _KNOCK_S = 5.0
+_LOOK_S = 30.0
+# Whose sockets they are is told to their own user, and to root. By /proc/net, for not every
+# host has `ss`; empty where that is not there either.
+_LISTENER = """
+for inode in $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk -v port="$1" '$4 == "0A" && $2 ~ ":" port "$" { print $10 }'); do
+    for link in $(find /proc/[0-9]*/fd -lname "socket:\\[$inode\\]" 2>/dev/null); do
+        pid=${link#/proc/} pid=${pid%%/*}
+        { read -r name < "/proc/$pid/comm"; } 2>/dev/null || continue
+        printf '%s (pid %s)\\n' "$name" "$pid"
+        exit
+    done
+done
+"""
 
 
 class PortInUse(ShardctlError):
@@ -51,21 +65,17 @@ def is_here(host: str) -> bool:
     """
     if host.startswith("/") or is_loopback(host):
         return True
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except socket.gaierror:
-        return False
-    return any(_leads_here(family, address) for family, _, _, _, address in found)
+    return any(_source(family, address) == address[0] for family, address in _known(host))
 
 
-def _leads_here(family: int, address: tuple[Any, ...]) -> bool:
+def _source(family: int, address: tuple[Any, ...]) -> str | None:
     """Ask the kernel from which address it would speak to this one; nothing is sent."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address[0], 9, *address[2:]))
         except OSError:
-            return False
-        return bool(probe.getsockname()[0] == address[0])
+            return None
+        return str(probe.getsockname()[0])
 
 
 def knock(host: str, port: int) -> Literal["open", "closed", "silent"]:
@@ -117,38 +127,31 @@ def claim_free(host: str, port: int) -> None:
                     raise PortInUse(host, port, listener(port)) from error
 
 
-def listener(port: int) -> str | None:
-    """Name the program that listens on `port`, as `nginx (pid 71)`; None if unknown."""
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    if not sockets:
-        return None
-    for process in Path("/proc").glob("[0-9]*"):
-        if sockets & _held(process):
-            with contextlib.suppress(OSError):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return None
+def listener(port: int, host: Host | None = None) -> str | None:
+    """Name the program that listens on `port` of `host`, as `nginx (pid 71)`; None if unknown.
+
+    The host is this machine if None. Raises what `Host.run` raises of another.
+    """
+    argv = ["sh", "-c", _LISTENER, "sh", f"{port:04X}"]
+    return (host or Local()).run(argv, timeout=_LOOK_S).stdout.strip() or None
 
 
-def _held(process: Path) -> set[str]:
-    """Read what a process has open; those that are closed meanwhile, or not ours, are left out."""
-    held = set()
-    with contextlib.suppress(OSError):
-        for link in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                held.add(str(link.readlink()))
-    return held
+def addresses(host: str) -> set[str]:
+    """Give the addresses of a host; none for a socket's directory, or a name that nobody knows."""
+    return {str(address[0]) for _, address in _known(host)}
 
 
-def _listening_inodes(port: int) -> list[str]:
-    """List the sockets that listen on `port`, by /proc/net; empty where that is not there."""
-    inodes = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = re.split(r"\s+", line.strip())
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.append(fields[9])
-    return inodes
+def sources(host: str) -> set[str]:
+    """Give the addresses from which this machine speaks to those of `host`; nothing is sent."""
+    asked = (_source(family, address) for family, address in _known(host))
+    return {source for source in asked if source is not None}
+
+
+def _known(host: str) -> list[tuple[int, tuple[Any, ...]]]:
+    if host.startswith("/"):
+        return []
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return []
+    return [(int(family), address) for family, _, _, _, address in found]

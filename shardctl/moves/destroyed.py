@@ -158,7 +158,7 @@ def _unpromoted(world: World) -> Clone | None:
             return None
     except (HostUnreachable, clones.TargetNotEmpty, clones.CloneOfAnother):
         return None  # another machine, or what somebody has put in its place
-    if clone.server.running() is not None:
+    if clone.server.running():
         raise TargetThere(target, f"its server runs in {clone.server.data_directory}")
     there = timeline.control_data(clone.machine, clone.server).timeline
     with world.on(world.plan.source):

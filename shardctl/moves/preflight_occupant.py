@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.errors import ShardctlError
 from shardctl.hosts import ports
+from shardctl.hosts.reach import host_of
 from shardctl.moves.preflight_fleet import QUERIES, refused
 from shardctl.moves.preflight_refusals import TargetUnfit, listed
 from shardctl.moves.preflight_schemas import Some, tables
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
+
+logger = logging.getLogger(__name__)
 
 _CONNECT_S = 5.0
 
@@ -52,7 +57,7 @@ def look(topology: Topology, node: Node, *, purpose: str) -> Occupant | None:
         with connect_for_maintenance(topology, node, purpose) as session:
             return _ask(topology, node, session, purpose)
     except NodeUnavailable as error:
-        who = ports.listener(node.port) if ports.is_here(node.host) else None
+        who = _listener(node)
         raise TargetUnfit(
             node.name,
             "port_taken",
@@ -175,6 +180,15 @@ def _listens(node: Node) -> bool:
             hint="check the node's host and port in the topology, and the network between",
         ) from error
     return True
+
+
+def _listener(node: Node) -> str | None:
+    """Name the program there; None where its host does not tell."""
+    try:
+        return ports.listener(node.port, host_of(node))
+    except ShardctlError as error:  # which is told with the host's own problems
+        logger.debug("node %s: %s", node.name, error.message)
+        return None
 
 
 def _is_shards(topology: Topology, schema: str) -> bool:

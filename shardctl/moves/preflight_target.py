@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
-from shardctl.hosts.host import CommandFailed, HostUnreachable
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import OsUserRefused, host_of
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
@@ -77,7 +77,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
     with collected(target.problems):
         host = host_of(node)
         with _named(node):
-            target.account = accounts.server_account(node.os_user)
+            target.account = accounts.account_on(host, node.os_user)
         with collected(target.problems), _named(node):
             target.programs = _programs(host, node, target.account)
         if node.data_directory is not None:
@@ -177,7 +177,7 @@ def _look_at_place(host: Host, path: Path, target: Target) -> None:
 
 def _programs(host: Host, node: Node, account: str | None) -> Binaries:
     """Find the programs that the node runs with; raises TargetUnfit where some are missing."""
-    found = binaries.find(node.bin_directory, account=account)
+    found = binaries.find(node.bin_directory, account=account, host=host)
     for name in PROGRAMS:
         try:
             host.run([found.program(name), "--version"], user=account, timeout=_SECONDS)
@@ -196,7 +196,7 @@ def _libc(node: Node) -> str | None:
     """Ask for a host's C library, whose collations order indexes; None where nobody tells."""
     try:
         said = host_of(node).run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS)
-    except (CommandFailed, HostUnreachable, OsUserRefused):
+    except (CommandFailed, CommandTimedOut, HostLost, HostUnreachable, OsUserRefused):
         return None
     return said.stdout.strip()
 
@@ -204,7 +204,7 @@ def _libc(node: Node) -> str | None:
 def _version(node: Node, target: Target, source: Source) -> Iterator[TargetUnfit]:
     if target.programs is None or target.programs.major == source.major:
         return
-    fitting = binaries.of_major(source.major)
+    fitting = binaries.of_major(source.major, host_of(node))
     yield TargetUnfit(
         node.name,
         "version",

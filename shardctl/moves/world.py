@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError, Unfinished
-from shardctl.hosts import accounts
+from shardctl.hosts import accounts, ports
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
 from shardctl.postgres import binaries
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
-from shardctl.postgres.control import Server
+from shardctl.postgres.hosted import HostedServer
 from shardctl.state import journal, lock
 
 if TYPE_CHECKING:
@@ -124,28 +123,26 @@ class World:
         target = self.target
         if target.data_directory is None:
             raise NoDataDirectory(target.name)
-        account = accounts.server_account(target.os_user)
-        server = Server(
+        machine = host_of(target)
+        account = accounts.account_on(machine, target.os_user)
+        server = HostedServer(
             name=target.name,
             host=target.host,
             port=target.port,
             data_directory=target.data_directory,
-            binaries=binaries.find(target.bin_directory, account=account),
+            binaries=binaries.find(target.bin_directory, account=account, host=machine),
             account=account,
             settings=target.settings,
+            machine=machine,
+            control=target.control,
         )
-        return Clone(self.plan.id, self.plan.slot, server, host_of(target))
+        return Clone(self.plan.id, self.plan.slot, server)
 
     def addresses(self) -> list[str]:
         """List the addresses from which shardctl and its guards log in to the target."""
-        hosts = {self.target.host, *(p.host for p in self.topology.poolers.values())}
-        found = {
-            str(info[4][0])
-            for host in hosts
-            if not host.startswith("/")
-            for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        }
-        return sorted({*found, "127.0.0.1", "::1"})
+        hosts = {self.target.host, *(pooler.host for pooler in self.topology.poolers.values())}
+        found = {address for host in hosts for address in ports.addresses(host)}
+        return sorted({*found, *ports.sources(self.target.host), "127.0.0.1", "::1"})
 
     def look_for_target(self) -> None:
         """Open a session with the target if its clone runs already, so that its journal counts."""

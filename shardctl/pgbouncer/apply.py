@@ -19,6 +19,7 @@ from shardctl.topology import aliases
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from shardctl.hosts.files import Place
     from shardctl.hosts.host import Host
     from shardctl.pgbouncer.console import Alias
     from shardctl.pgbouncer.render import Entry
@@ -42,8 +43,7 @@ class Seen:
     pooler: Pooler
     host: Host
     version: str
-    place: str
-    """The file's name without links."""
+    place: Place
     text: str | None
     offered: Mapping[str, Alias]
     own: frozenset[str]
@@ -78,7 +78,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     except PoolerLost as error:  # nothing was begun
         raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
-    own = fitness.require(topology, pooler, host, place=place, config=config)
+    own = fitness.require(topology, pooler, host, place=place.path, config=config)
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
     log = _readable_log(host, pooler, config.get("logfile", ""))
     return Seen(pooler, host, version, place, text, offered, own, log)
@@ -265,8 +265,8 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
         if seen.text is None:
             files.remove(seen.host, pooler.databases_file, user=pooler.os_user)
         else:
-            before = Path(seen.place + files.BACKUP)
-            files.replace(seen.host, before, seen.place, user=pooler.os_user)
+            before = Path(seen.place.path + files.BACKUP)
+            files.replace(seen.host, before, seen.place.path, user=pooler.os_user)
         with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is told
             console.reload()
     except ShardctlError as error:

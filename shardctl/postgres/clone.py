@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.hosts.host import Host
-    from shardctl.postgres.control import Server
+    from shardctl.postgres.hosted import HostedServer
 
 State = Literal["absent", "copying", "copied", "broken", "made", "opened"]
 """How far a clone is.
@@ -103,8 +103,12 @@ class Clone:
 
     move: str
     slot: str
-    server: Server
-    machine: Host
+    server: HostedServer
+
+    @property
+    def machine(self) -> Host:
+        """The target's host."""
+        return self.server.machine
 
     @property
     def work(self) -> Path:
@@ -205,7 +209,7 @@ def set_aside(clone: Clone) -> None:
 
     The caller has seen that nothing in it is missed. Raises ServerDidNotStop.
     """
-    if clone.server.running() is not None:
+    if clone.server.running():
         _run(clone, "note_running")
         clone.server.stop()
     _run_as_keeper(clone, "set_aside")
@@ -214,7 +218,7 @@ def set_aside(clone: Clone) -> None:
 def bring_back(clone: Clone) -> None:
     """Undo `set_aside`, however far it came: its server runs again if it ran; repeatable.
 
-    Raises CloneRefused, and the errors of `control.Server.start`.
+    Raises CloneRefused, and the errors of `HostedServer.start`.
     """
     if _run_as_keeper(clone, "bring_back").strip():
         clone.server.start()
@@ -240,13 +244,8 @@ def attempt(clone: Clone, argv: list[str], *, timeout: float) -> str:
 
 
 def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
-    """Give the last lines of its server's log, on its host; none where there is no log."""
-    argv = ["tail", "-n", str(lines), "--", str(clone.server.log)]
-    try:
-        said = clone.machine.run(argv, user=clone.server.account, timeout=_SECONDS).stdout
-    except CommandFailed as error:
-        return error.completed.stderr.splitlines()
-    return said.splitlines()
+    """Give the last lines of its server's log, on its host; none where there is none to read."""
+    return clone.server.log_tail(lines=lines)
 
 
 def _require_standby(clone: Clone) -> None:

@@ -14,7 +14,7 @@ from shardctl.postgres import queries
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.control import Server
+    from shardctl.postgres.hosted import HostedServer
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _SECONDS = 30.0
@@ -85,7 +85,7 @@ def forked_at(session: Connection) -> Fork | None:
     return latest_fork(int(row[0], 16), row[1])
 
 
-def forked_at_rest(machine: Host, server: Server) -> Fork | None:
+def forked_at_rest(machine: Host, server: HostedServer) -> Fork | None:
     """Read from its files where the timeline began on which a server was last.
 
     None on the first timeline. Raises ControlDataRefused, FileRefused.
@@ -106,7 +106,7 @@ def latest_fork(timeline: int, history: str) -> Fork | None:
     return Fork(timeline, int(found[-1][1]), found[-1][2]) if found else None
 
 
-def control_data(machine: Host, server: Server) -> ControlData:
+def control_data(machine: Host, server: HostedServer) -> ControlData:
     """Read the control file of a server, running or not, on its host.
 
     Raises ControlDataRefused.

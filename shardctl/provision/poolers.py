@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardctl.fanout import Progress
+    from shardctl.hosts.files import Place
     from shardctl.pgbouncer.apply import Wanted
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, Pooler, PoolerName, Topology
@@ -149,7 +150,7 @@ def plan(
 
     outcomes = fanout.run(poolers, one, width=_WIDTH)
     problems: list[ShardctlError] = []
-    owners: dict[str, PoolerName] = {}
+    owners: dict[Place, PoolerName] = {}
     for outcome in outcomes:
         if isinstance(outcome.error, ShardctlError):
             problems.append(faults.named(outcome.item.name, outcome.error))
@@ -158,7 +159,7 @@ def plan(
         first = owners.setdefault(seen.place, seen.pooler.name)
         # By their hosts' names the loader could not know that it is one machine.
         if first != seen.pooler.name:
-            problems.append(faults.SameFile(seen.pooler.name, first, seen.place))
+            problems.append(faults.SameFile(seen.pooler.name, first, seen.place.path))
     if problems:
         raise together(problems)
     return PoolersPlan(topology, map_version, force, tuple(o.result() for o in outcomes))

@@ -278,7 +278,7 @@ def test_a_running_clone_is_stopped_and_removed_with_its_log(cloning: Cloning) -
     assert cloning.left() == ["c", "c.log"]
     assert clones.remove(cloning.clone)
     assert cloning.left() == []
-    assert cloning.clone.server.running() is None
+    assert not cloning.clone.server.running()
     with pytest.raises(psycopg.OperationalError):
         target.execute("SELECT 1")
     assert not clones.remove(cloning.clone)

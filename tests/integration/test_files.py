@@ -86,7 +86,7 @@ def test_a_file_of_any_name_is_written_read_and_removed(folder: Path, name: str)
     path.parent.mkdir(exist_ok=True, parents=True)
     assert files.read(HERE, path) is None
     assert files.size(HERE, path) == 0
-    assert files.place(HERE, path) == files.place_of(HERE, path) == str(path)
+    assert files.place(HERE, path).path == files.place_of(HERE, path) == str(path)
     files.write(HERE, path, "one\n")
     files.write(HERE, path, "two\nthree\n")
     assert files.read(HERE, path) == path.read_text() == "two\nthree\n"
@@ -117,7 +117,7 @@ def test_a_relative_path_with_a_dash_is_no_option(
     assert files.read(HERE, path) == "two"
     assert files.size(HERE, path) == 3
     assert files.tail(HERE, path, since=1) == ["wo"]
-    assert files.place(HERE, path) == files.place_of(HERE, path) == str(folder / "-rf")
+    assert files.place(HERE, path).path == files.place_of(HERE, path) == str(folder / "-rf")
     files.remove(HERE, path)
     assert names(folder) == {f"-rf{BACKUP}"}
 
@@ -164,7 +164,7 @@ def test_of_a_link_the_target_is_replaced_and_the_link_stays(folder: Path) -> No
     assert (link.is_symlink(), second.is_symlink()) == (True, True)
     assert target.read_text() == "new"
     assert names(folder / "there") == {"target", f"target{BACKUP}"}
-    assert files.place(HERE, second) == files.place_of(HERE, second) == str(target)
+    assert files.place(HERE, second).path == files.place_of(HERE, second) == str(target)
     assert files.size(HERE, second) == 3
 
 

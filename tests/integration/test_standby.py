@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import signal
@@ -123,10 +124,18 @@ def test_a_node_that_was_a_clone_starts_again_as_it_is(cloning: Cloning) -> None
     clones.keep(cloning.clone)
     target.close()
     server = cloning.clone.server
-    server.stop()
+    assert server.stop()
+    assert not server.stop()
     state = timeline.control_data(cloning.clone.machine, server)
     assert (state.state, state.timeline) == ("shut down", 2)
-    assert server.foresee() == "start"
+    in_a_sandbox = dataclasses.replace(
+        cloning.server.server,
+        name="c",
+        port=cloning.port,
+        data_directory=cloning.data,
+        settings=cloning.settings,
+    )
+    assert in_a_sandbox.foresee() == "start"
     server.start()
     assert server.start() == "up"
     assert shown(log_in(cloning), "max_logical_replication_workers") == ["4"]
@@ -465,7 +474,7 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
 def test_a_server_that_does_not_reload_is_an_error(cloning: Cloning) -> None:
     target = cloning.start()
     cloning.promote(target)
-    found = cloning.clone.server.running()
+    found = cloning.clone.server.process()
     assert found is not None
     os.kill(found.pid, signal.SIGSTOP)
     try:

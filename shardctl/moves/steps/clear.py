@@ -50,7 +50,7 @@ def _problems(world: World) -> list[ShardctlError]:
     node, server = world.target, world.clone.server
     found = preflight_occupant.look(world.topology, node, purpose=world.purpose)
     if found is not None:
-        same = server.running() is not None
+        same = server.running()
         return list(preflight_occupant.judge(node, found, same_place=same))
     place = preflight_directory.look(
         world.clone.machine,

@@ -42,7 +42,7 @@ def run(world: World) -> None:
         try:
             _follow(world)
         except (NodeUnavailable, NodeLost, NodeRefused, standby.NotFollowing) as error:
-            if world.clone.server.running() is None or time.monotonic() > deadline:
+            if not world.clone.server.running() or time.monotonic() > deadline:
                 raise
             world.require_lock(world.plan.source)  # without the source there is nothing to follow
             logger.debug("move %s: asking node %s again: %s", world.plan.id, target, error)

@@ -1,0 +1,233 @@
+"""A PostgreSQL server on whichever host, as a move runs it: started, stopped, and seen there."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts import ports, scripts
+from shardctl.hosts.host import CommandFailed
+from shardctl.postgres import directory
+from shardctl.postgres.faults import (
+    ServerDidNotStart,
+    ServerDidNotStop,
+    ServerElsewhere,
+    ServerNotReady,
+    ServerOrphans,
+    WrongMajor,
+)
+from shardctl.postgres.pidfile import PidFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from shardctl.hosts.host import Host
+    from shardctl.postgres.binaries import Binaries
+    from shardctl.postgres.control import Started, StopMode
+    from shardctl.topology.model import Control
+
+_MAJOR, _ORPHANS = 71, 72  # what the script ends with
+_STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
+_SECONDS = 30.0
+_LINES = 15
+_TAKEN = "could not bind"
+
+
+class ControlFailed(ShardctlError):
+    """A command of a node's `control` that did not do what it is for."""
+
+    def __init__(self, node: str, verb: str, error: CommandFailed) -> None:
+        said = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
+        reason = f": {said[-1]}" if said else ""
+        super().__init__(
+            f"node {node}: its command to {verb} ended with code {error.completed.code}{reason}",
+            hint=f"correct control.{verb} of the node in the topology; it is run by `sh -c` on its "
+            "host, as the user who logs in there",
+        )
+        self.node = node
+        self.verb = verb
+
+
+@dataclass(frozen=True, slots=True)
+class HostedServer:
+    """A server on `machine`; `account` None runs it as whoever shardctl is there."""
+
+    name: str
+    host: str
+    port: int
+    data_directory: Path
+    binaries: Binaries
+    account: str | None
+    settings: Mapping[str, str]
+    machine: Host
+    control: Control | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file beside the data directory that takes its words, if pg_ctl starts it."""
+        return directory.log(self.data_directory)
+
+    @property
+    def own_start(self) -> str | None:
+        """The operator's own command that starts it, which may know of other configuration."""
+        return self.control.start if self.control else None
+
+    def process(self) -> PidFile | None:
+        """Give its process, as the pid file has it, or None; raises CommandFailed."""
+        return _process(self._script("look"))
+
+    def running(self) -> bool:
+        """Tell whether it runs, by its process or by the operator's own word.
+
+        Raises CommandFailed, ControlFailed.
+        """
+        if self.process() is not None:
+            return True
+        status = self.control.status if self.control else None
+        if status is None:
+            return False
+        try:
+            self._run_own(status)
+        except CommandFailed as error:
+            if error.completed.code == _STOPPED:
+                return False
+            raise ControlFailed(self.name, "status", error) from error
+        return True
+
+    def start(self, *, timeout: float = 60) -> Started:
+        """Start it, and wait until it takes connections; `timeout` is in seconds.
+
+        Raises WrongMajor, PortInUse, ControlFailed, CommandFailed, and the errors of
+        `postgres.faults`.
+        """
+        deadline = time.monotonic() + timeout
+        since = self._prepare()
+        if self.process() is not None:
+            self._wait(deadline, since)
+            return "up"
+        try:
+            if self.own_start is not None:
+                self._run_own(self.own_start, timeout=timeout)
+            else:
+                self._make_log()
+                self._script(
+                    "start",
+                    self.binaries.program("pg_ctl"),
+                    str(max(1, int(timeout))),
+                    timeout=timeout + 5,
+                )
+        except CommandFailed as error:
+            # A start that was killed with an earlier shardctl may just have got there.
+            if self.process() is None:
+                raise self._not_started(error, since) from error
+        self._wait(deadline, since)
+        return "started"
+
+    def stop(self, *, mode: StopMode = "fast", timeout: float = 60) -> bool:
+        """Stop it and wait for its end; tell whether it was up.
+
+        The operator's own command, where there is one, decides about the mode. Raises
+        ServerDidNotStop, and what `running` raises.
+        """
+        if not self.running():
+            return False
+        since = int(self._script("size"))
+        failed: CommandFailed | None = None
+        try:
+            if self.control is not None and self.control.stop is not None:
+                self._run_own(self.control.stop, timeout=timeout + 10)
+            else:
+                argv = [self.binaries.program("pg_ctl"), "stop", "-D", str(self.data_directory)]
+                argv += ["-m", mode, "-w", "-t", str(int(timeout))]
+                self._run(argv, timeout=timeout + 10)
+        except CommandFailed as error:
+            failed = error
+        if self.running():
+            said = failed.completed.stderr.splitlines() if failed else []
+            lines = self.log_tail(since=since) or said
+            raise ServerDidNotStop(self.name, self.log, lines) from failed
+        return True
+
+    def log_tail(self, *, since: int = 0, lines: int = _LINES) -> list[str]:
+        """Read the last `lines` of the log, none from before the byte `since`.
+
+        Empty where there is none that may be read, as of a server that is not started by pg_ctl.
+        """
+        argv = ["sh", "-c", 'tail -c "+$(($1 + 1))" -- "$2" | tail -n "$3"', "sh"]
+        argv += [str(since), str(self.log), str(lines)]
+        with suppress(CommandFailed):
+            return self._run(argv).splitlines()
+        return []
+
+    def _prepare(self) -> int:
+        """See that nothing is in the way of a start; give the size of the log until now."""
+        try:
+            return int(self._script("prepare", str(self.binaries.major)))
+        except CommandFailed as error:
+            code, said = error.completed.code, error.completed.stderr.strip()
+            if code == _MAJOR:
+                place = self.data_directory
+                raise WrongMajor(self.name, place, said or None, self.binaries) from error
+            if code == _ORPHANS:
+                pids = [int(pid) for pid in said.split()]
+                raise ServerOrphans(self.name, self.data_directory, pids) from error
+            raise
+
+    def _make_log(self) -> None:
+        """Make the log as the server's user; where that one may not, as whoever shardctl is."""
+        try:
+            self._script("make_log", "")
+        except CommandFailed:
+            if self.account is None:
+                raise
+            self._script_as(None, "make_log", self.account)
+
+    def _wait(self, deadline: float, since: int) -> None:
+        """Wait until it takes connections, on the port that it should have."""
+        seconds = max(1, int(deadline - time.monotonic()))
+        found = _process(self._script("await", str(seconds), timeout=seconds + _SECONDS))
+        if found is None:
+            lines = self.log_tail(since=since)
+            raise ServerDidNotStart(self.name, self.log, lines)
+        if not found.ready:
+            raise ServerNotReady(self.name, self.log, self.log_tail())
+        if found.port != self.port:
+            raise ServerElsewhere(self.name, self.data_directory, found, self.port)
+
+    def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
+        if self.own_start is not None:
+            return ControlFailed(self.name, "start", error)
+        lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
+        if any(_TAKEN in line for line in lines):
+            return ports.PortInUse(self.host, self.port, ports.listener(self.port, self.machine))
+        return ServerDidNotStart(self.name, self.log, lines)
+
+    def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
+        """Run a command of the operator's, as who logs in there, so that it may use sudo."""
+        self.machine.run(["sh", "-c", command], timeout=timeout)
+
+    def _run(self, argv: Sequence[str], *, timeout: float = _SECONDS) -> str:
+        given = {"LC_ALL": "C"}
+        return self.machine.run(argv, user=self.account, env=given, timeout=timeout).stdout
+
+    def _script(self, part: str, *words: str, timeout: float = _SECONDS) -> str:
+        """Run a part of the script as the server's user."""
+        return self._script_as(self.account, part, *words, timeout=timeout)
+
+    def _script_as(
+        self, user: str | None, part: str, *words: str, timeout: float = _SECONDS
+    ) -> str:
+        place = str(self.data_directory), str(self.log)
+        return scripts.run(self.machine, "server", part, *place, *words, user=user, timeout=timeout)
+
+
+def _process(said: str) -> PidFile | None:
+    """Read what `look` prints: less than three lines of a server that has just begun."""
+    pid, port, status, *_ = [*said.splitlines(), "", "", ""]
+    if not pid:
+        return None
+    return PidFile(int(pid), int(port) if port.isdecimal() else None, status.strip() or None)

@@ -1,0 +1,109 @@
+# shardctl's server: a PostgreSQL server on its own host, as a move runs it. It needs nothing of
+# shardctl's: a POSIX shell, coreutils, and /proc.
+#
+#   look     prints pid, port and status of the server of the data directory; nothing if none runs
+#   prepare  sees that one could be started, and prints the size of its log
+#   make_log makes the log, for a user who may not
+#   start    starts it, which goes on whatever becomes of who has started it
+#   await    waits until it takes connections, then prints what `look` does
+
+export LC_ALL=C
+
+MAJOR=71 ORPHANS=72 PLACE=74
+
+refuse() { # code, reason
+    printf '%s\n' "$2" >&2
+    exit "$1"
+}
+
+# A number may be another's by now, so it is of a server that stands in this very directory. Of a
+# process of somebody else's only the command line can be read.
+serves() { # pid
+    [ -e /proc/self ] || { kill -0 "$1" 2>/dev/null; return; }
+    { read -r name <"/proc/$1/comm"; } 2>/dev/null || return 1
+    case $name in
+    postgres | postmaster) ;;
+    *) return 1 ;;
+    esac
+    if readlink "/proc/$1/cwd" >/dev/null 2>&1; then
+        [ "/proc/$1/cwd" -ef "$data" ]
+    else
+        tr '\0' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -Fqx -e "$data" -e "$(readlink -f -- "$data")"
+    fi
+}
+
+look() {
+    pid='' port='' status=''
+    [ -r "$data/postmaster.pid" ] || return 0
+    {
+        read -r pid
+        read -r _
+        read -r _
+        read -r port
+        read -r _
+        read -r _
+        read -r _
+        read -r status
+    } <"$data/postmaster.pid"
+    pid=${pid#-} # of a server without clients, as initdb's, it is negative
+    case $pid in
+    '' | *[!0-9]*) return 0 ;;
+    esac
+    ! serves "$pid" || printf '%s\n' "$pid" "$port" "$status"
+}
+
+prepare() { # major
+    found=
+    [ ! -r "$data/PG_VERSION" ] || read -r found <"$data/PG_VERSION"
+    [ "$found" = "$1" ] || refuse "$MAJOR" "$found"
+    if [ -z "$(look)" ]; then
+        left=
+        for process in /proc/[0-9]*; do
+            ! serves "${process#/proc/}" || left="$left ${process#/proc/}"
+        done
+        # Beside them a second server would ruin the data.
+        [ -z "$left" ] || refuse "$ORPHANS" "$left"
+        rm -f -- "$data/postmaster.pid" || exit "$PLACE"
+    fi
+    size
+}
+
+size() {
+    if [ -e "$log" ]; then wc -c <"$log"; else echo 0; fi
+}
+
+make_log() { # user, or nothing for oneself
+    [ ! -e "$log" ] || return 0
+    (umask 077 && : >"$log") || exit "$PLACE"
+    [ -z "$1" ] || chown -- "$1:" "$log" || exit "$PLACE"
+}
+
+start() { # pg_ctl, seconds
+    # Passwords come from a passfile: what is only in today's environment is lost tomorrow.
+    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
+    cd / && exec "$1" start -D "$data" -w -t "$2" -l "$log"
+}
+
+await() { # seconds
+    until=$(($(uptime) + $1))
+    while
+        seen=$(look)
+        # shellcheck disable=SC2086 # three words, or two while it starts
+        set -- $seen
+        case ${3-} in
+        ready | standby) false ;;
+        *) [ -n "$seen" ] && [ "$(uptime)" -lt "$until" ] ;;
+        esac
+    do
+        sleep 0.02
+    done
+    printf '%s\n' "$seen"
+}
+
+uptime() { # seconds that no correction of the clock changes
+    read -r now _ </proc/uptime && echo "${now%.*}"
+}
+
+part=$1 data=$2 log=$3
+shift 3
+"$part" "$@"
