@@ -17,6 +17,8 @@ pytest_plugins = [
     "tests.fixtures.generators",
     "tests.fixtures.lab",
     "tests.fixtures.moved",
+    "tests.fixtures.moving",
     "tests.fixtures.preflights",
+    "tests.fixtures.remote",
     "tests.fixtures.pruning",
 ]

@@ -46,6 +46,17 @@ def block(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> st
     port = '6101'
     # shardctl: to here. Set further parameters in the topology (nodes.NAME.settings).
     """
+    return composed(parameters(node=node, host=host, port=port, settings=settings))
+
+
+def composed(values: Mapping[str, str]) -> str:
+    """Write the block of these parameters."""
+    lines = [f"{name} = '{value.translate(_ESCAPES)}'" for name, value in values.items()]
+    return "\n".join([BEGIN, *lines, END]) + "\n"
+
+
+def parameters(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:
+    """Give the parameters of one node, in the block's order; raises SettingRefused."""
     values = {"listen_addresses": host, "unix_socket_directories": "", "cluster_name": node}
     for given, value in settings.items():
         name = given.lower()
@@ -57,8 +68,7 @@ def block(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> st
             raise SettingRefused(given, "its value has a zero byte")
         values[name] = value
     values["port"] = str(port)
-    lines = [f"{name} = '{value.translate(_ESCAPES)}'" for name, value in values.items()]
-    return "\n".join([BEGIN, *lines, END]) + "\n"
+    return values
 
 
 def replace(text: str, new: str) -> str:

@@ -178,20 +178,27 @@ def _files(
     found = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in rules]
     hba, ident = _login_files(node, session)
     settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
-    block = configuration.block(
+    given = configuration.parameters(
         node=server.name, host=server.host, port=server.port, settings=server.settings
     )
     follow = overrides.following(
         conninfo=source.conninfo(clone.slot),
         slot=clone.slot,
         others=[*overrides.taken(settings), *server.settings],
+        unknown=server.own_start is not None,
     )
+    always: dict[str, str] = {}
+    if server.own_start is not None:
+        always = overrides.wherever(settings, given, str(server.data_directory))
+    opened = overrides.opened(server.settings)
     texts = {
         "standby.signal": "",
-        configuration.NAME: overrides.configuration(settings, block, source=node),
-        clones.AUTO: overrides.automatic(follow),
+        configuration.NAME: overrides.configuration(
+            settings, configuration.composed(given), source=node
+        ),
+        clones.AUTO: overrides.automatic({**always, **follow}),
         clones.HBA: overrides.access(source.database.user, addresses, found),
-        f"{clones.MARK}/{clones.AUTO}": overrides.automatic(overrides.opened(server.settings)),
+        f"{clones.MARK}/{clones.AUTO}": overrides.automatic({**always, **opened}),
     }
     return {
         **{name: text.encode() for name, text in texts.items()},

@@ -150,15 +150,34 @@ def automatic(settings: Mapping[str, str]) -> str:
     return _AUTO + lines(settings)
 
 
-def following(*, conninfo: str, slot: str, others: Iterable[str]) -> dict[str, str]:
+def following(
+    *, conninfo: str, slot: str, others: Iterable[str], unknown: bool = False
+) -> dict[str, str]:
     """Give the parameters of a clone that follows its source; `conninfo` has no password.
 
-    `others` are the names of all that postgresql.conf sets. What is as it should be without
-    being said is not said: taken away later, some of it would wait for a restart.
+    `others` are the names of all that postgresql.conf sets; `unknown` where another file than
+    the clone's own is read, too. What is as it should be without being said is not said: taken
+    away later, some of it would wait for a restart.
     """
     named = {*_NO_DEFAULTS, *(name.lower() for name in others)}
-    ours = {name: value for name, value in OVERRIDES.items() if name in named}
+    ours = {name: value for name, value in OVERRIDES.items() if unknown or name in named}
     return {**ours, "primary_conninfo": conninfo, "primary_slot_name": slot}
+
+
+def wherever(
+    settings: Mapping[str, str], given: Mapping[str, str], data_directory: str
+) -> dict[str, str]:
+    """Give what a node has to have, whichever postgresql.conf its own start command reads.
+
+    The source's `settings`, what is `given` for the node, and the rules for clients that lie in
+    its data directory. Its sockets stay where that file has them.
+    """
+    rules = {
+        "hba_file": f"{data_directory}/pg_hba.conf",
+        "ident_file": f"{data_directory}/pg_ident.conf",
+    }
+    found = {**taken(settings), **given, **rules}
+    return {name: value for name, value in found.items() if name != "unix_socket_directories"}
 
 
 def opened(settings: Mapping[str, str]) -> dict[str, str]:

@@ -81,7 +81,12 @@ make_log() { # user, or nothing for oneself
 start() { # pg_ctl, seconds
     # Passwords come from a passfile: what is only in today's environment is lost tomorrow.
     unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
-    cd / && exec "$1" start -D "$data" -w -t "$2" -l "$log"
+    case $data in
+    *[\"\$\`\\]*) # pg_ctl has a shell read both names, in double quotes
+        cd "$data" && exec "$1" start -D . -w -t "$2" >>"$log" 2>&1
+        ;;
+    *) cd / && exec "$1" start -D "$data" -w -t "$2" -l "$log" ;;
+    esac
 }
 
 await() { # seconds

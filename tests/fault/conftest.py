@@ -6,12 +6,8 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
-from tests.fixtures.moving import moving, moving_servers
-
 if TYPE_CHECKING:
     import pytest
-
-__all__ = ["moving", "moving_servers"]
 
 EVERY_POINT = "SHARDCTL_EVERY_POINT"
 """The variable that lets all points be tested, and not every fourth of each test's."""
