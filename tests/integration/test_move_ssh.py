@@ -28,6 +28,5 @@ def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) ->
     # One connection for all that went there.
     assert sshd.log.count("Accepted publickey") - before <= 6
     report = json.loads(remote.here("moves", "show", "-o", "json").stdout)["report"]
-    print(report)
     dropped = remote.here("prune", "--yes", "--now")
     assert dropped.returncode == 0, dropped.stderr
