@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from tests.fixtures.proving import prove
@@ -27,6 +26,5 @@ def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) ->
     prove(remote, clients)
     # One connection for all that went there.
     assert sshd.log.count("Accepted publickey") - before <= 6
-    report = json.loads(remote.here("moves", "show", "-o", "json").stdout)["report"]
     dropped = remote.here("prune", "--yes", "--now")
     assert dropped.returncode == 0, dropped.stderr
