@@ -35,7 +35,7 @@ def open_log(*, verbose: bool) -> None:
     line.converter = time.gmtime
     handlers: list[logging.Handler] = []
     try:
-        log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make()
         handlers.append(logging.FileHandler(log_file(), encoding="utf-8", delay=False))
     except OSError as error:
         print(f"shardctl: no log is kept: {error}", file=sys.stderr)
@@ -50,10 +50,16 @@ def open_log(*, verbose: bool) -> None:
 def record_bug(trace: str) -> str:
     """Append a traceback to the log; give where it can be read."""
     try:
-        log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make()
         with log_file().open("a", encoding="utf-8") as file:
             file.write(trace)
     except OSError:
         print(trace, file=sys.stderr)
         return "the lines above"
     return str(log_file())
+
+
+def _make() -> None:
+    """Make the log, for its owner's eyes: what an operator has run is in it."""
+    log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log_file().touch(mode=0o600)

@@ -40,6 +40,8 @@ WITH own AS (
                      has_database_privilege(current_database(), 'CREATE')
     UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
               FROM unnest(%(functions)s::text[]) AS f (name)
+    UNION ALL SELECT 'SELECT on ' || v.name, has_table_privilege(v.name, 'SELECT')
+              FROM unnest(%(views)s::text[]) AS v (name)
     UNION ALL SELECT 'SELECT, INSERT and UPDATE on ' || t.name,
                      has_table_privilege(to_regclass(t.name), 'SELECT')
                      AND has_table_privilege(to_regclass(t.name), 'INSERT')

@@ -37,14 +37,18 @@ _SETTINGS = (
     "wal_level",
 )
 _FUNCTIONS = (
-    # To promote, and to read what the clone's own configuration is made of.
+    # To promote, to open up, and to read what the clone's own configuration is made of.
     "pg_promote(boolean,integer)",
+    "pg_reload_conf()",
     "pg_show_all_file_settings()",
-    "pg_ls_dir(text)",
     "pg_hba_file_rules()",
+    "pg_ls_dir(text)",
+    "pg_ls_dir(text,boolean,boolean)",
     "pg_read_binary_file(text)",
+    "pg_read_file(text,bigint,bigint,boolean)",
     "pg_stat_file(text,boolean)",
 )
+_VIEWS = ("pg_file_settings", "pg_hba_file_rules")
 _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
 
 
@@ -268,6 +272,7 @@ def _lacking(session: Connection, plan: MovePlan, owned: Sequence[str]) -> tuple
             "schemas": [*{*owned, *plan.schemas}],
             "terminate": plan.options.terminate,
             "functions": list(_FUNCTIONS),
+            "views": list(_VIEWS),
             "tables": list(_TABLES),
         },
     )

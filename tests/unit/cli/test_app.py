@@ -111,6 +111,7 @@ def test_a_bug_is_70_and_its_traceback_is_in_the_log(
     assert str(log) in told
     assert "Traceback" not in told
     assert "Traceback" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def leave_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
