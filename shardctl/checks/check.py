@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from shardctl.checks.basics import Basics
     from shardctl.checks.findings import Finding
-    from shardctl.checks.poolers import Looked
+    from shardctl.checks.poolers_look import Looked
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.state.migrations import Migration

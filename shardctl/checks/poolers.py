@@ -2,90 +2,34 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
-from shardctl.errors import ShardctlError
-from shardctl.hosts import files
-from shardctl.hosts.reach import host_of
-from shardctl.pgbouncer import apply, faults, ini, render
-from shardctl.pgbouncer.console import Console, PoolerUnavailable
-from shardctl.state import lock
+from shardctl.checks.poolers_loaded import (
+    APPLY,
+    NAME,
+    brief,
+    connected,
+    left_over,
+    offered,
+    shards_of,
+)
+from shardctl.pgbouncer import faults, render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import View
-    from shardctl.pgbouncer.console import Alias, Row
+    from shardctl.checks.poolers_look import Looked
+    from shardctl.errors import ShardctlError
     from shardctl.pgbouncer.render import Entry, Header
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
-NAME = "poolers"
 PREPARED = (1, 21)
 """The first PgBouncer that keeps prepared statements in transaction pooling."""
-
-_APPLY = "`shardctl pgbouncer apply`"
-_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What was seen of a pooler: `error` alone where its console cannot be used.
-
-    `refused` is why `apply` would not change it, `text` the file of aliases.
-    """
-
-    error: ShardctlError | None
-    refused: ShardctlError | None = None
-    text: str | None = None
-    seen: apply.Seen | None = None
-    """The same as `apply` sees it, None where it is refused."""
-    version: str = ""
-    held: bool = False
-    """Whether the whole pooler is paused."""
-    offered: Mapping[str, Alias] = field(default_factory=dict)
-    servers: Sequence[Row] = ()
-    pools: Sequence[Row] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
-    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the pooler knows of the names of hosts."""
-
-
-def look(topology: Topology, pooler: Pooler) -> Looked:
-    """Ask a pooler's console and read its file; what goes wrong is in the result."""
-    purpose = lock.purpose("verify")
-    refused: ShardctlError | None = None
-    text: str | None = None
-    seen: apply.Seen | None = None
-    try:
-        host = host_of(pooler)
-        text = files.read(host, pooler.databases_file, user=pooler.os_user)
-        seen = apply.observe(topology, pooler, host, purpose=purpose)
-    except PoolerUnavailable as error:
-        return Looked(error)
-    except ShardctlError as error:
-        refused = error
-    try:
-        with Console(pooler, topology.database, purpose=purpose) as console:
-            return Looked(
-                error=None,
-                refused=refused,
-                text=text,
-                seen=seen,
-                version=console.version(),
-                held=console.held(),
-                offered=console.databases(),
-                servers=console.servers(),
-                pools=console.pools(),
-                config=console.config(),
-                addresses=console.resolved(),
-            )
-    except ShardctlError as error:
-        return Looked(error)
 
 
 def judge(view: View[None]) -> Iterator[Finding]:
@@ -107,10 +51,10 @@ def judge(view: View[None]) -> Iterator[Finding]:
             continue
         entries = render.entries(topology, pooler)
         yield from _file(topology, pooler, looked, version)
-        yield from _offered(pooler, looked, entries)
-        yield from _left_over(topology, pooler, looked, entries)
+        yield from offered(pooler, looked, entries)
+        yield from left_over(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
-        yield from _servers(topology, pooler, looked, entries)
+        yield from connected(topology, pooler, looked, entries)
         yield from _pooling(pooler, looked, entries)
 
 
@@ -145,7 +89,7 @@ def _file(
             "refused",
             Severity.error,
             actual=_bare(looked.refused, pooler),
-            expected=f"a pooler that {_APPLY} could change",
+            expected=f"a pooler that {APPLY} could change",
             hint=looked.refused.hint,
             pooler=pooler.name,
         )
@@ -153,7 +97,7 @@ def _file(
         if looked.refused is None:
             yield Finding(
                 NAME, "file_missing", Severity.error,
-                actual="absent", expected="the aliases", hint=_APPLY,
+                actual="absent", expected="the aliases", hint=APPLY,
                 pooler=pooler.name, object=path,
             )  # fmt: skip
         return
@@ -183,7 +127,7 @@ def _file(
             hint="is the topology the newest, and the pooler its own? "
             "`shardctl pgbouncer apply --force` replaces it"
             if others
-            else f"see `shardctl pgbouncer diff`, then {_APPLY}",
+            else f"see `shardctl pgbouncer diff`, then {APPLY}",
             pooler=pooler.name,
             object=path,
         )
@@ -198,63 +142,6 @@ def _origin(topology: Topology, header: Header | None, wanted: int) -> tuple[str
     if header.map_version != wanted:
         return f"of map version {header.map_version}", header.map_version > wanted
     return "other aliases", False
-
-
-def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare what the pooler has loaded with what its own file says."""
-    if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
-        return  # it does not read the file
-    taken = looked.refused.taken if isinstance(looked.refused, faults.AliasTaken) else ()
-    # The fallback is never listed, only what it was used for; nobody but an operator writes it.
-    elsewhere = {"*", *(alias for alias, _ in taken)}
-    written = apply.databases_of(looked.text)
-    wrong = []
-    for alias in (name for name in written if name not in elsewhere):
-        pairs = ini.pairs(written[alias])
-        there = looked.offered.get(alias)
-        right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
-        if there is None or (there.host, str(there.port), there.dbname) != right:
-            wrong.append(alias)
-    if wrong:
-        there = looked.offered.get(wrong[0])
-        yield Finding(
-            NAME,
-            "not_loaded",
-            Severity.error,
-            actual=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
-            expected="what the file says",
-            hint=f"{_APPLY} lets it read the file again; its log says why it did not",
-            pooler=pooler.name,
-            shards=_shards(wrong, entries),
-            object=_brief(wrong),
-        )
-
-
-def _left_over(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
-    """Find aliases that are offered and stand in no file any more."""
-    written = apply.databases_of(looked.text)
-    found = (
-        [
-            alias
-            for alias in apply.left_over(topology, looked.seen, entries, looked.offered)
-            if alias not in written
-        ]
-        if looked.seen is not None
-        else []
-    )
-    if found:
-        yield Finding(
-            NAME,
-            "left_over",
-            Severity.error,
-            actual="offered, though no file has it",
-            expected="what the file says",
-            hint=f"{_APPLY} lets it read the file again",
-            pooler=pooler.name,
-            object=_brief(found),
-        )
 
 
 def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -284,50 +171,9 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
                 expected="clients are served",
                 hint=f'on the pooler\'s console, if nobody is at work there: {verb} "{aliases[0]}"',
                 pooler=pooler.name,
-                shards=_shards(aliases, entries),
-                object=_brief(aliases),
+                shards=shards_of(aliases, entries),
+                object=brief(aliases),
             )
-
-
-def _servers(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
-    """Find connections to a node that does not own what the alias leads to.
-
-    Those to where the alias leads by what is loaded are told by `_file` and `_offered`.
-    """
-
-    def places(host: str | None, port: int) -> set[tuple[str, str]]:
-        known = {_address(host or "/"), *looked.addresses.get(host or "", ())}
-        return {(address, str(port)) for address in known}
-
-    nodes = {p: n.name for n in topology.nodes.values() for p in places(n.pooler_host, n.port)}
-    right = {entry.alias: entry for entry in entries if entry.alias in looked.offered}
-    wrong: dict[tuple[str, NodeName], set[str]] = defaultdict(set)
-    for server in looked.servers:
-        alias, place = server["database"] or "", (server["addr"] or "", server["port"] or "")
-        if alias not in right:
-            continue
-        entry, there = right[alias], looked.offered[alias]
-        if place in places(entry.host, entry.port) | places(there.host, there.port):
-            continue
-        # Who is behind a name changes, but an address is what it is.
-        if place in nodes or _is_address(entry.host):
-            name = f"node {nodes[place]}" if place in nodes else ":".join(place)
-            wrong[name, entry.node].add(alias)
-    for (name, owner), found in wrong.items():
-        aliases = sorted(found)
-        yield Finding(
-            NAME,
-            "wrong_server",
-            Severity.error,
-            actual=f"connections to {name}",
-            expected=f"connections to node {owner}, which owns the shards",
-            hint=f'on the pooler\'s console: RECONNECT "{aliases[0]}"',
-            pooler=pooler.name,
-            shards=_shards(aliases, entries),
-            object=_brief(aliases),
-        )
 
 
 def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -372,35 +218,6 @@ def _bare(error: ShardctlError, pooler: Pooler) -> str:
     """Take the pooler's name off an error that is told with it."""
     message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
     return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
-
-
-def _address(host: str) -> str:
-    """Write an address as PgBouncer does, and leave a name as it is.
-
-    >>> _address("0:0::1"), _address("db1"), _address("/run/postgresql")
-    ('::1', 'db1', 'unix')
-    """
-    if host.startswith("/"):
-        return "unix"
-    return str(ipaddress.ip_address(host)) if _is_address(host) else host
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _shards(aliases: Iterable[str], entries: Sequence[Entry]) -> tuple[ShardId, ...]:
-    named = set(aliases)
-    return tuple(sorted({s for entry in entries if entry.alias in named for s in entry.shards}))
-
-
-def _brief(aliases: Sequence[str]) -> str:
-    more = f" and {len(aliases) - _SHOWN} more" if len(aliases) > _SHOWN else ""
-    return ", ".join(aliases[:_SHOWN]) + more
 
 
 CHECK = Check(NAME, "every pooler offers what the map says, to all its clients", judge)

@@ -11,7 +11,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity, keys, poolers
+from shardctl.checks import connection, identity, keys, poolers, poolers_look
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.checks.basics import Basics
-    from shardctl.checks.poolers import Looked
+    from shardctl.checks.poolers_look import Looked
     from shardctl.fanout import Progress
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, Topology
@@ -108,9 +108,9 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
         width=_WIDTH,
     )
     pooled: dict[PoolerName, Looked] = {}
-    if any(check.name == poolers.NAME for check in chosen):
+    if any(check.name == poolers.CHECK.name for check in chosen):
         asked = fanout.run(
-            topology.poolers.values(), lambda one: poolers.look(topology, one), width=_WIDTH
+            topology.poolers.values(), lambda one: poolers_look.look(topology, one), width=_WIDTH
         )
         pooled = {outcome.item.name: outcome.result() for outcome in asked}
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import poolers
+from shardctl.checks import poolers, poolers_look
 from shardctl.checks.check import View
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
@@ -41,6 +41,6 @@ def test_prepared_statements_are_a_matter_of_version_and_configuration(
         e.alias: Alias(e.alias, e.host, e.port, e.dbname, paused=False, disabled=False)
         for e in entries
     }
-    looked = poolers.Looked(None, text=text, version=version, offered=offered, config=config)
+    looked = poolers_look.Looked(None, text=text, version=version, offered=offered, config=config)
     view: View[None] = View(topology, (), {}, {}, deep=False, poolers={pooler.name: looked})
     assert [finding.code for finding in poolers.judge(view)] == codes
