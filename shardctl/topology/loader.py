@@ -89,6 +89,7 @@ def _findings(
     found += placement.ownership(data)
     found += placement.addresses(data)
     found += placement.directories(data, folder)
+    found += placement.elsewhere(data)
     found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):

@@ -8,7 +8,7 @@ from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.topology import fields, ranges
-from shardctl.topology.problems import Finding, Loc
+from shardctl.topology.problems import Finding, Loc, shown
 from shardctl.topology.rules import dig, section, tried
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def directories(data: Any, folder: str) -> Iterator[Finding]:
     for kind, noun, key in places:
         for name in section(data, kind):
             loc = (kind, name, key)
-            host = _host(dig(data, kind, name, "host"))
+            host = _machine(data, kind, name)
             path = tried(fields.path, dig(data, *loc))
             if host is None or path is None:
                 continue
@@ -167,6 +167,40 @@ def directories(data: Any, folder: str) -> Iterator[Finding]:
             if first != loc:
                 of = f"{owner}'s {first[-1]}"
                 yield Finding(loc, f"is {of} already, on the same host ({host})")
+
+
+def elsewhere(data: Any) -> Iterator[Finding]:
+    """Find what cannot be on another machine: a relative path, or no name for that machine."""
+    keys = {"nodes": ("data_directory", "bin_directory"), "poolers": ("config", "databases_file")}
+    for kind, paths in keys.items():
+        for name in section(data, kind):
+            ssh = dig(data, kind, name, "ssh")
+            if not isinstance(ssh, dict):
+                continue
+            for key in paths:
+                path = tried(fields.path, dig(data, kind, name, key))
+                if path is not None and not os.path.isabs(path):  # noqa: PTH117  # it is text
+                    yield Finding(
+                        (kind, name, key),
+                        f"{shown(path)} is relative to this file, and the host is reached by ssh;"
+                        " write the whole path",
+                    )
+            host = tried(fields.host, dig(data, kind, name, "host"))
+            if host is not None and host.startswith("/") and not ssh.get("host"):
+                yield Finding(
+                    (kind, name, "ssh"),
+                    f"has no host, and {shown(host)} is the folder of a socket; write ssh.host",
+                    "key",
+                )
+
+
+def _machine(data: Any, kind: str, name: str) -> str | None:
+    """Name the machine that has the files: whom ssh asks, if that is another than the server."""
+    ssh = tried(fields.host, dig(data, kind, name, "ssh", "host"))
+    if ssh is None:
+        return _host(dig(data, kind, name, "host"))
+    port = tried(fields.port, dig(data, kind, name, "ssh", "port"))
+    return ssh.lower() if port is None else f"{ssh.lower()}:{port}"
 
 
 def _host(value: object) -> str | None:

@@ -2,29 +2,114 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.fixtures.moving import finish
 from tests.fixtures.proving import prove
-from tests.fixtures.writing import Clients
+from tests.fixtures.writing import SERVED_S, Clients
 
 if TYPE_CHECKING:
     from tests.fixtures.moving import MovingFleet
     from tests.fixtures.sshd import Sshd
 
-
 MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
 
 
-def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) -> None:
-    before = sshd.log.count("Accepted publickey")
-    with Clients(remote) as clients:
-        done = remote.shardctl(*MOVE)
+def move(fleet: MovingFleet) -> None:
+    """Move under traffic, and see that nobody noticed."""
+    with Clients(fleet) as clients:
+        done = fleet.shardctl(*MOVE)
         assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.codes() == set(), clients.errors()
-    assert remote.owner == "c"
-    prove(remote, clients)
-    # One connection for all that went there.
-    assert sshd.log.count("Accepted publickey") - before <= 6
+    assert fleet.owner == "c"
+    prove(fleet, clients)
+
+
+def logins(sshd: Sshd) -> int:
+    return sshd.log.count("Accepted publickey")
+
+
+def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) -> None:
+    before = logins(sshd)
+    done = remote.shardctl(*MOVE, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert logins(sshd) == before + 1, "what has one host has one connection"
+    move(remote)
+    report = json.loads(remote.here("moves", "show", "-o", "json").stdout)["report"]
+    assert report["proof"] == "compared"
     dropped = remote.here("prune", "--yes", "--now")
     assert dropped.returncode == 0, dropped.stderr
+
+
+@pytest.mark.parametrize("point", ["step follow run", "span fence begin", "span route begin"])
+def test_a_move_killed_over_ssh_is_resumed(remote: MovingFleet, point: str) -> None:
+    with Clients(remote) as clients:
+        mover = remote.mover("start", point)
+        mover.at(point)
+        mover.kill()
+        clients.wait_served()
+        finish(remote, "resume")
+        clients.wait_served()
+    assert clients.codes() == set(), clients.errors()
+    assert clients.gap() < SERVED_S
+    assert remote.owner == "c"
+    prove(remote, clients)
+
+
+def test_a_move_over_ssh_is_called_off_without_a_trace(remote: MovingFleet) -> None:
+    with Clients(remote) as clients:
+        mover = remote.mover("start", "step cutover run")
+        mover.at("step cutover run")
+        mover.kill()
+        finish(remote, "abort")
+        clients.wait_served()
+    assert clients.codes() == set(), clients.errors()
+    assert remote.owner == "a"
+    assert list(remote.place.parent.iterdir()) == []
+    prove(remote, clients)
+
+
+def test_names_are_what_they_are_to_every_shell_on_the_way(remote_odd: MovingFleet) -> None:
+    move(remote_odd)
+
+
+def test_whoever_logs_in_becomes_the_servers_user_by_sudo(remote_by_sudo: MovingFleet) -> None:
+    move(remote_by_sudo)
+
+
+def test_connections_that_break_before_the_pause_are_opened_again(
+    remote: MovingFleet, sshd: Sshd
+) -> None:
+    with Clients(remote) as clients:
+        mover = remote.mover("start", "step cutover run")
+        mover.at("step cutover run")
+        sshd.signal(signal.SIGKILL)
+        mover.go()
+        assert mover.end() == 0, mover.said
+        clients.wait_served()
+    assert clients.codes() == set(), clients.errors()
+    prove(remote, clients)
+
+
+def test_hosts_that_are_lost_in_the_pause_leave_clients_to_the_guards(
+    remote: MovingFleet, sshd: Sshd
+) -> None:
+    with Clients(remote) as clients:
+        mover = remote.mover("start", "span route begin")
+        mover.at("span route begin")
+        sshd.stop()
+        mover.go()
+        assert mover.end() == 3, mover.said
+        clients.wait_served()
+        sshd.start()
+        finish(remote, "resume")
+        clients.wait_served()
+    assert clients.codes() == set(), clients.errors()
+    assert clients.gap() < SERVED_S
+    assert remote.owner == "c"
+    prove(remote, clients)

@@ -131,6 +131,9 @@ CHANGES = [
     (("host: j", "host: i"), "9:22: poolers.p.port: node b is at i:1 already"),
     (("p.ini}", "p.ini}\n  q: {host: j, port: 1, config: q.ini}"), "10:22: poolers.q.port: pooler p is at j:1 already"),
     (("p.ini}", "p.ini}\n  q: {host: j, port: 2, config: x/../p.ini}"), "10:33: poolers.q.config: is pooler p's config already, on the same host (j)"),
+    (("0-3}", "0-3, data_directory: d, ssh: {user: u}}"), "6:54: nodes.a.data_directory: 'd' is relative to this file, and the host is reached by ssh; write the whole path"),
+    (("p.ini}", "p.ini, ssh: {user: u}}"), "9:33: poolers.p.config: 'p.ini' is relative to this file, and the host is reached by ssh; write the whole path"),
+    (("host: h", "host: /run, ssh: {user: u}"), "6:19: nodes.a.ssh: has no host, and '/run' is the folder of a socket; write ssh.host"),
     (("p.ini}", "p.ini, databases_file: p.ini}"), "9:56: poolers.p.databases_file: is pooler p's config already, on the same host (j)"),
     (("p.ini", "~/p.ini"), "9:33: poolers.p.config: '~/p.ini': ~ is not expanded here; write the whole path"),
     (("p.ini}", "p.ini, aliases: []}"), "9:49: poolers.p.aliases: is empty; list node, shard or both"),
@@ -265,3 +268,12 @@ def test_8192_single_numbers_owned_twice_are_told_in_one_line() -> None:
     assert str(refusal(text)) == (
         "topology.yaml:7:33: nodes.b.shards: 0-8191 belongs to node a too; a shard has one node"
     )
+
+
+def test_two_hosts_behind_one_address_may_have_the_same_directory() -> None:
+    same = "data_directory: /d, ssh: {host: %s}}"
+    text = BASE.replace("0-3}", f"0-3, {same % 'x'}").replace(
+        "{host: i, port: 1, shards: 4-7}", f"{{host: h, port: 2, shards: 4-7, {same % 'y'}"
+    )
+    parse(text.encode(), FILE)
+    assert "on the same host (x)" in str(refusal(text.replace("host: y", "host: X")))
