@@ -10,6 +10,7 @@ import pytest
 
 from tests.fixtures.moving import finish
 from tests.fixtures.proving import prove
+from tests.fixtures.remote import reached
 from tests.fixtures.writing import SERVED_S, Clients
 
 if TYPE_CHECKING:
@@ -80,6 +81,38 @@ def test_names_are_what_they_are_to_every_shell_on_the_way(remote_odd: MovingFle
 
 def test_whoever_logs_in_becomes_the_servers_user_by_sudo(remote_by_sudo: MovingFleet) -> None:
     move(remote_by_sudo)
+
+
+def test_a_node_with_its_own_commands_gets_all_that_matters(remote_debian: MovingFleet) -> None:
+    move(remote_debian)
+    ((config, rules, most),) = remote_debian.ask(
+        "c", "SELECT current_setting('config_file'), current_setting('hba_file'),"
+        " current_setting('max_connections')"
+    )  # fmt: skip
+    ((of_source,),) = remote_debian.ask("a", "SELECT current_setting('max_connections')")
+    assert not config.startswith(str(remote_debian.place))
+    assert rules == f"{remote_debian.place}/pg_hba.conf"
+    assert most == of_source
+
+
+def test_a_node_with_its_own_commands_is_called_off(remote_debian: MovingFleet) -> None:
+    mover = remote_debian.mover("start", "step cutover run")
+    mover.at("step cutover run")
+    mover.kill()
+    finish(remote_debian, "abort")
+    assert not remote_debian.runs("c")
+    assert list(remote_debian.place.parent.iterdir()) == []
+
+
+def test_a_command_that_does_not_start_the_node_is_told(remote: MovingFleet, sshd: Sshd) -> None:
+    remote.of_target = ", control: {start: 'echo no such cluster >&2; exit 2'}"
+    reached(remote, sshd, user=sshd.login)
+    done = remote.shardctl(*MOVE)
+    assert done.returncode == 3, done.stderr
+    assert "node c: its command to start ended with code 2: no such cluster\n" in done.stderr
+    assert "control.start" in done.stderr
+    finish(remote, "abort")
+    assert list(remote.place.parent.iterdir()) == []
 
 
 def test_connections_that_break_before_the_pause_are_opened_again(
