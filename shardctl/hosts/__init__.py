@@ -1,1 +1,1 @@
-"""Hosts: run a command here or, later, elsewhere."""
+"""Hosts: run a command, put a file, here or on another machine over SSH."""

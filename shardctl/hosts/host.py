@@ -60,13 +60,22 @@ class Host(Protocol):
         """
 
 
+def shown(argv: Sequence[str]) -> str:
+    r"""Write a command for a person: of a script that it brings along only that there is one.
+
+    >>> shown(["sh", "-c", "cd $1\nexec ls", "sh", "/a b"])
+    "sh -c '...' sh '/a b'"
+    """
+    return " ".join("'...'" if "\n" in word else shlex.quote(word) for word in argv)
+
+
 class CommandFailed(ShardctlError):
     """A command that ended with another code than 0, or that could not be begun."""
 
     def __init__(self, argv: Sequence[str], completed: Completed) -> None:
         said = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-TAIL:]
         super().__init__(
-            "\n  ".join([f"{shlex.join(argv)} failed with code {completed.code}", *said]),
+            "\n  ".join([f"{shown(argv)} failed with code {completed.code}", *said]),
             hint="the lines above are the program's own: correct what they name, then try again",
         )
         self.argv = list(argv)
@@ -78,7 +87,7 @@ class CommandTimedOut(ShardctlError):
 
     def __init__(self, argv: Sequence[str], seconds: float) -> None:
         super().__init__(
-            f"{shlex.join(argv)} did not end within {seconds:g} s and was killed",
+            f"{shown(argv)} did not end within {seconds:g} s and was killed",
             hint="look at what it waits for (a full or slow disk, a lock), then try again",
         )
         self.argv = list(argv)
@@ -106,7 +115,7 @@ class HostLost(ShardctlError):
 
     def __init__(self, host: str, argv: Sequence[str], reason: str) -> None:
         super().__init__(
-            f"host {host} was lost while it ran {shlex.join(argv)}: {reason}",
+            f"host {host} was lost while it ran {shown(argv)}: {reason}",
             hint="the command may or may not have been carried out: when the host is back,"
             " look at what it should have done, then try again",
         )

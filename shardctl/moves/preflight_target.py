@@ -12,6 +12,7 @@ from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUn
 from shardctl.hosts.reach import OsUserRefused, host_of
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
+from shardctl.moves import preflight_control as control
 from shardctl.moves import preflight_directory as directories
 from shardctl.moves import preflight_login as login
 from shardctl.moves import preflight_occupant as occupants
@@ -80,6 +81,8 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
             target.account = accounts.account_on(host, node.os_user)
         with collected(target.problems), _named(node):
             target.programs = _programs(host, node, target.account)
+        with collected(target.problems), _named(node):
+            control.require(host, node)
         if node.data_directory is not None:
             with collected(target.problems), _named(node):
                 _look_at_place(host, node.data_directory, target)

@@ -16,7 +16,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.moves import preflight_login as login
 from shardctl.postgres import binaries
-from shardctl.topology.model import Ssh
+from shardctl.topology.model import Control, Ssh
 from tests.fixtures.servers import SUPERUSER
 
 if TYPE_CHECKING:
@@ -60,6 +60,16 @@ def test_a_host_that_cannot_be_worked_on(movable: Movable) -> None:
 def test_an_os_user_that_does_not_exist(movable: Movable) -> None:
     movable.change(os_user="nobody-of-this-name")
     assert "there is no such user" in movable.only("OsUserRefused")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [("no-such-command", "not found"), ("echo sudo: no >&2; exit 1", "no")]
+)
+def test_commands_of_its_own_that_cannot_be_run(movable: Movable, status: str, told: str) -> None:
+    movable.change(control=Control(start=None, stop=None, reload=None, status=status))
+    assert told in movable.only("control")
+    movable.change(control=Control(start=None, stop=None, reload=None, status="exit 3"))
+    movable.check()
 
 
 def test_root_as_the_servers_user(movable: Movable) -> None:
