@@ -21,4 +21,5 @@ pytest_plugins = [
     "tests.fixtures.preflights",
     "tests.fixtures.remote",
     "tests.fixtures.pruning",
+    "tests.fixtures.stating",
 ]

@@ -29,6 +29,7 @@ COMMANDS = {
     "move-shards": "shardctl.cli.move_shards",
     "moves": "shardctl.cli.moves",
     "prune": "shardctl.cli.prune",
+    "sql": "shardctl.cli.sql",
     "route": "shardctl.cli.route",
     "decode-id": "shardctl.cli.decode_id",
     "encode-id": "shardctl.cli.encode_id",

@@ -1,0 +1,153 @@
+"""`shardctl sql`: a statement in every shard, or on every node."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import (
+    DryRunOption,
+    JobsOption,
+    Listing,
+    ListingOption,
+    Report,
+    YesOption,
+    command_app,
+)
+from shardctl.cli.output import always_json, confirm, plural, say
+from shardctl.errors import Interrupted, UsageError, together
+
+if TYPE_CHECKING:
+    from shardctl.maintenance.sql import Run
+    from shardctl.maintenance.sql_plan import Plan
+    from shardctl.topology.model import ShardId, Topology
+
+app = command_app()
+
+
+@app.command()
+def sql(
+    ctx: typer.Context,
+    statement: Annotated[
+        str | None, typer.Argument(metavar="[STATEMENT]", help="One, or several between `;`.")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Read them there; - is stdin.")
+    ] = None,
+    shards: Annotated[
+        str | None,
+        typer.Option("--shards", metavar="LIST", help="Such as 2-3,17; all by default."),
+    ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Once on every node instead, in the database.")
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let it change something; asks first.")
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="For each statement, such as 30s."),
+    ] = None,
+    jobs: JobsOption = 4,
+    output: ListingOption = Listing.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Run a statement in every shard, or on every node, in parallel, and join the rows.
+
+    In each shard it is a transaction of its own, with the shard's schema and then public as
+    search_path. It only reads, unless --write is given: then it is recorded, and refused while a
+    move has not ended. Rows have a column `shard` (or `node`) before their own.
+    """
+    from shardctl.cli import sql_output
+    from shardctl.maintenance import sql_plan
+    from shardctl.maintenance.sql import Run
+
+    json = Report(output.value) if output is Listing.json else Report.table
+    timeout_ms = _milliseconds(timeout)
+    text = _text(statement, file)
+    with always_json(json):
+        topology = load_topology(ctx)
+        chosen = _shards(topology, shards, nodes=nodes)
+        plan = sql_plan.plan(topology, text, shards=chosen, write=write)
+    for note in plan.places.notes:
+        say(f"note: {note}")
+    if dry_run:
+        sql_output.show_plan(plan, output)
+        return
+    if write and plan.places.chosen:
+        confirm(f"Run this in {_told(plan)}?", yes=yes)
+    began = time.monotonic()
+    run = Run(plan, timeout_ms, jobs)
+    try:
+        with always_json(json):
+            shown = sql_output.show(run, output)
+    except KeyboardInterrupt as interrupt:
+        raise _interrupted(run) from interrupt
+    rows = f"{plural(shown.rows, 'row')} from" if shown.rows or not write else "done:"
+    done = f"{len(run.done):,} of {_told(plan)}" if run.failed else _told(plan)
+    say(f"{rows} {done} in {time.monotonic() - began:.1f} s")
+    if shown.problems:
+        raise together(shown.problems)
+
+
+def _milliseconds(timeout: str | None) -> int:
+    from shardctl.topology import fields
+
+    try:
+        return round(fields.positive_duration(timeout).total_seconds() * 1000) if timeout else 0
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error
+
+
+def _text(statement: str | None, file: Path | None) -> str:
+    if (statement is None) == (file is None):
+        raise UsageError("what to run is not clear", hint="give STATEMENT, or --file FILE")
+    if statement is not None:
+        return statement
+    try:
+        if str(file) == "-":
+            return sys.stdin.read()
+        return Path(str(file)).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{file}: {reason}", hint="give a file of SQL") from error
+
+
+def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardId] | None:
+    from shardctl.cli.move_shards import _listed
+    from shardctl.topology.model import ShardId
+
+    if text is not None and nodes:
+        raise UsageError("--shards and --nodes exclude each other", hint="give one of them")
+    if nodes:
+        return None
+    if text is None:
+        return sorted(topology.owners())
+    return [ShardId(shard) for shard in _listed(topology, text)]
+
+
+def _told(plan: Plan) -> str:
+    count, nodes = len(plan.places.chosen), plural(len(plan.places.nodes), "node")
+    return nodes if plan.shards is None else f"{plural(count, 'shard')} on {nodes}"
+
+
+def _interrupted(run: Run) -> Interrupted:
+    from shardctl.maintenance import folding
+
+    if not run.plan.write:
+        return Interrupted("interrupted: what ran was cancelled", hint="nothing was changed")
+    done = set(run.done)
+    left = [place for place in run.plan.places.chosen if place not in done]
+    unknown = [one.place for one in run.failed if one.unknown]
+    doubt = f"; not known of {folding.where(unknown)}" if unknown else ""
+    return Interrupted(
+        f"interrupted: committed in {len(done)} of {_told(run.plan)}{doubt}",
+        hint=f"to run it in the others: {folding.rest(left)}" if left else "nothing is left",
+    )

@@ -1,0 +1,175 @@
+"""How `shardctl sql` shows what comes: at the end as tables, or at once as TSV or JSON lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardctl.cli.options import Listing
+from shardctl.cli.output import print_json, print_table, print_tsv, say
+from shardctl.errors import ShardctlError
+from shardctl.maintenance import folding
+from shardctl.maintenance.folding import Folded
+from shardctl.maintenance.sql import Answer, Failure, Warned
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.maintenance.folding import Columns
+    from shardctl.maintenance.places import Place
+    from shardctl.maintenance.sql import Run
+    from shardctl.maintenance.sql_plan import Plan
+
+
+class ColumnsDiffer(ShardctlError):
+    """Rows that would not stand under the columns of the others."""
+
+    def __init__(self, places: Sequence[Place], found: Columns, first: Columns) -> None:
+        super().__init__(
+            f"{folding.where(places)}: rows left out: columns {_names(found)}, "
+            f"the first rows have {_names(first)}",
+            hint="-o table and -o json show both; or name the columns in the statement",
+        )
+
+
+@dataclass(slots=True)
+class Shown:
+    """How many rows came, and what to end with."""
+
+    rows: int = 0
+    problems: list[ShardctlError] = field(default_factory=list)
+
+
+def show_plan(plan: Plan, output: Listing) -> None:
+    """Print where the statement would run."""
+    found = plan.places.by_node().items()
+    if output is Listing.json:
+        nodes = [
+            {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
+            for node, places in found
+        ]
+        print_json({"format": 1, "write": plan.write, "nodes": nodes})
+    else:
+        rows = [(node, _which(places)) for node, places in found]
+        if output is Listing.tsv:
+            print_tsv(rows)
+        else:
+            print_table(("node", "shards"), rows)
+    for place, error in plan.places.left_out:
+        say(f"{folding.where([place])}: {error.message}")
+
+
+def show(run: Run, output: Listing) -> Shown:
+    """Run it and print what comes of it."""
+    shown = _stream(run, output) if output is not Listing.table else _tables(run)
+    shown.problems += folding.errors(run)
+    return shown
+
+
+def _stream(run: Run, output: Listing) -> Shown:
+    """Print as it comes; memory does not grow with the rows."""
+    shown, folded = Shown(), Folded()
+    warnings: dict[str, list[Place]] = {}
+    first: Columns = ()
+    differing: dict[Columns, list[Place]] = {}
+    for event in run.events():
+        if isinstance(event, Warned):
+            warnings.setdefault(event.message, []).append(event.place)
+        elif isinstance(event, Failure):
+            if output is Listing.json:
+                print_json(folding.failure_as_json(event))
+        elif output is Listing.json:
+            print_json(folding.as_json(event.place, event.statement, event.batch))
+            shown.rows += len(event.batch.rows)
+        elif not event.batch.columns:
+            folded.add(event)
+        else:
+            first = first or event.batch.columns
+            if _titles(event.batch.columns) != _titles(first):
+                differing.setdefault(event.batch.columns, []).append(event.place)
+                continue
+            print_tsv([(_label(event.place), *folding.tsv(row)) for row in event.batch.rows])
+            shown.rows += len(event.batch.rows)
+    for (_, command), places in folded.commands.items():
+        say(f"{command}: {folding.where(places)}")
+    _tell(warnings)
+    shown.problems += [
+        ColumnsDiffer(list(dict.fromkeys(places)), columns, first)
+        for columns, places in differing.items()
+    ]
+    return shown
+
+
+def _tables(run: Run) -> Shown:
+    folded = Folded()
+    warnings: dict[str, list[Place]] = {}
+    for event in run.events():
+        if isinstance(event, Answer):
+            folded.add(event)
+        elif isinstance(event, Warned):
+            warnings.setdefault(event.message, []).append(event.place)
+    label = "node" if run.plan.shards is None else "shard"
+    # What a place had given before it failed is no answer.
+    failed = {one.place for one in run.failed}
+    last = 0
+    for (statement, columns), found in sorted(folded.tables.items(), key=lambda one: one[0][0]):
+        kept = sorted((one for one in found if one[0] not in failed), key=lambda one: _key(one[0]))
+        if statement == last:
+            say(f"note: columns differ: {folding.where([place for place, _ in kept])} apart")
+        last = statement
+        _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
+    if folded.commands:
+        rows = [
+            (command, _which(sorted(places, key=_key)))
+            for (_, command), places in sorted(folded.commands.items())
+        ]
+        print_table(("command", f"{label}s"), rows)
+    _tell(warnings)
+    return Shown(sum(len(found) for found in folded.tables.values()))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
+    from rich.markup import escape
+
+    cells = [[_cell(value) for value in row] for row in rows]
+    print_table([escape(name) for name in header], cells)
+
+
+def _cell(value: str | None) -> str:
+    r"""Write a value for people, with nothing in it that a terminal would obey.
+
+    >>> _cell(None), _cell("a\x1b[2J\nb")
+    ('NULL', 'a\\x1b[2J\nb')
+    """
+    if value is None:
+        return "NULL"
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
+
+
+def _tell(warnings: dict[str, list[Place]]) -> None:
+    for message, places in warnings.items():
+        say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
+
+
+def _which(places: Sequence[Place]) -> str:
+    shards = [place.shard for place in places if place.shard is not None]
+    if shards:
+        return f"{len(shards):,}: {ranges.of(shards)}"
+    return ", ".join(dict.fromkeys(place.node for place in places))
+
+
+def _key(place: Place) -> tuple[int, str]:
+    return (place.shard or 0, place.node)
+
+
+def _label(place: Place) -> str:
+    return place.node if place.shard is None else str(place.shard)
+
+
+def _titles(columns: Columns) -> tuple[str, ...]:
+    return tuple(column.name for column in columns)
+
+
+def _names(columns: Columns) -> str:
+    return f"({', '.join(_titles(columns))})"

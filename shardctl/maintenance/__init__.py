@@ -1,0 +1,1 @@
+"""What operators run over the whole fleet: statements, commands, repacking."""

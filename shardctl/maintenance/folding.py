@@ -1,0 +1,171 @@
+"""Many places' answers told together: equal commands, equal errors, columns that differ."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import ShardctlError
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.maintenance.places import Place
+    from shardctl.maintenance.rows import Batch, Column, Row
+    from shardctl.maintenance.sql import Answer, Failure, Run
+
+READ_ONLY = "25006"
+"""The SQLSTATE of what would write in a transaction that only reads."""
+_CANCELED = "57014"
+
+Columns = tuple["Column", ...]
+
+
+class PlacesFailed(ShardctlError):
+    """Places in which statements failed for one reason; 3 where others have changed something."""
+
+    def __init__(self, said: str, places: Sequence[Place], *, hint: str, code: int) -> None:
+        super().__init__(f"{where(places)}: {said}", hint=hint)
+        self.places = tuple(places)
+        self.exit_code = code
+
+
+@dataclass(slots=True)
+class Folded:
+    """All answers of a run, to be shown when it has ended."""
+
+    tables: dict[tuple[int, Columns], list[tuple[Place, Row]]] = field(default_factory=dict)
+    """Rows by statement (from 1) and columns."""
+    commands: dict[tuple[int, str], list[Place]] = field(default_factory=dict)
+    """Places by statement and tag, of statements that give no rows."""
+
+    def add(self, answer: Answer) -> None:
+        """Take one more."""
+        batch = answer.batch
+        if not batch.columns:
+            self.commands.setdefault((answer.statement, batch.command or ""), []).append(
+                answer.place
+            )
+            return
+        found = self.tables.setdefault((answer.statement, batch.columns), [])
+        found += [(answer.place, row) for row in batch.rows]
+
+
+def errors(run: Run) -> list[ShardctlError]:
+    """Give an error for each reason for which places failed."""
+    groups: dict[tuple[int | None, str | None, str, bool], list[Failure]] = defaultdict(list)
+    for one in run.failed:
+        # What names the shard's own schema is one reason all the same.
+        said = one.message.replace(one.place.schema, "{}") if one.place.schema else one.message
+        groups[one.statement, one.sqlstate, said, one.unknown].append(one)
+    changed = run.plan.write and (bool(run.done) or any(one.unknown for one in run.failed))
+    return [
+        PlacesFailed(
+            _said(run, group[0]),
+            [one.place for one in group],
+            hint=_hint(run, group),
+            code=3 if changed else 1,
+        )
+        for group in groups.values()
+    ]
+
+
+def _said(run: Run, first: Failure) -> str:
+    state = f" (SQLSTATE {first.sqlstate})" if first.sqlstate else ""
+    which = ""
+    if first.statement is not None and len(run.plan.statements) > 1:
+        line = run.plan.statements[first.statement - 1].line
+        which = f"statement {first.statement} (line {line}): "
+    return f"{which}{first.message}{state}"
+
+
+def _hint(run: Run, group: Sequence[Failure]) -> str:
+    first = group[0]
+    if first.unknown:
+        return "the answer to COMMIT was lost: look whether it was carried out there"
+    if run.plan.write and run.done:
+        again = rest([one.place for one in group])
+        return f"it was committed in {len(run.done)} others; to run it in these alone: {again}"
+    if first.error is not None:
+        return first.error.hint
+    if first.sqlstate == READ_ONLY and not run.plan.write:
+        return "statements only read; --write lets them change something"
+    if first.sqlstate == _CANCELED and run.timeout_ms:
+        return "give it more time (--timeout), or look what it waits for"
+    return "nothing was changed; correct the statement, or what the message names"
+
+
+def rest(places: Sequence[Place]) -> str:
+    """Say which option names places."""
+    shards = [place.shard for place in places if place.shard is not None]
+    return f"--shards {ranges.of(shards)}" if shards else f"on {where(places)}, in psql"
+
+
+def where(places: Sequence[Place]) -> str:
+    """Name places: `shards 0-3`, `nodes a, b`."""
+    shards = sorted(place.shard for place in places if place.shard is not None)
+    if shards:
+        return f"shard{'s' if len(shards) > 1 else ''} {ranges.of(shards)}"
+    nodes = dict.fromkeys(place.node for place in places)
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}"
+
+
+def as_json(place: Place, statement: int | None, batch: Batch | None) -> dict[str, Any]:
+    """Give the shape of docs/reference/json.md of an answer, or the begin of a failure's."""
+    columns = batch.columns if batch else ()
+    return {
+        "shard": place.shard,
+        "node": place.node,
+        "statement": statement,
+        "columns": [{"name": column.name, "type": column.type} for column in columns],
+        "rows": [
+            [_value(text, column) for text, column in zip(row, columns, strict=True)]
+            for row in (batch.rows if batch else ())
+        ],
+        "command": batch.command if batch else None,
+        "error": None,
+    }
+
+
+def failure_as_json(failure: Failure) -> dict[str, Any]:
+    """Give the shape of a failure."""
+    said = {
+        "sqlstate": failure.sqlstate,
+        "message": failure.message,
+        "unknown": failure.unknown,
+    }
+    return as_json(failure.place, failure.statement, None) | {"error": said}
+
+
+def _value(text: str | None, column: Column) -> Any:
+    """Give a value as JSON has it; what JSON's readers would cut short stays a text."""
+    match column.type:
+        case _ if text is None:
+            return None
+        case "bool":
+            return text == "t"
+        case "int2" | "int4":
+            return int(text)
+        case "float4" | "float8":
+            number = float(text)
+            return number if math.isfinite(number) else text
+        case "json" | "jsonb":
+            return json.loads(text)
+        case _:
+            return text
+
+
+def tsv(row: Row) -> list[str]:
+    r"""Write values as COPY does: `\N` for NULL, escapes for tabs, line ends and backslashes.
+
+    >>> tsv(("a\tb", None, "c\\d"))
+    ['a\\tb', '\\N', 'c\\\\d']
+    """
+    return [r"\N" if value is None else value.translate(_ESCAPES) for value in row]
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})

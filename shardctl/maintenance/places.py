@@ -1,0 +1,229 @@
+"""Where a statement is to run: every shard on its owner by the databases' map, or every node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision import refusals
+from shardctl.provision.maps import MapUnwritten
+from shardctl.provision.observe import NodeUnfit, check_identity
+from shardctl.state import cluster, ledger
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardctl.state.ledger import Copy, Entry
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+_WIDTH = 16
+
+
+class OwnersDisputed(ShardctlError):
+    """Maps of one version that give a shard to different nodes."""
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        super().__init__(
+            f"the nodes' maps do not agree on who owns shards {ranges.of(shards)}",
+            hint="`shardctl verify --check map` tells which says what",
+        )
+        self.shards = tuple(shards)
+
+
+class OwnerUnknown(ShardctlError):
+    """A node that owns shards by the map, and that the topology does not have."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"the map gives them to node {node}, which the topology does not have",
+            hint="take the newest topology file",
+        )
+        self.node = node
+
+
+class MoveInTheWay(ShardctlError):
+    """A move that has not ended: what changes shards waits for its end."""
+
+    def __init__(self, entry: Entry) -> None:
+        move = entry.move
+        super().__init__(
+            f"move {move.id} of shards {ranges.of(move.shards)} from {move.source} to "
+            f"{move.target} has not ended (it is {entry.state})",
+            hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` "
+            "or `abort` ends it",
+        )
+        self.move = move.id
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One shard on its owner; or one node, where there are neither shard nor schema."""
+
+    node: NodeName
+    shard: ShardId | None = None
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one node says; nothing where schema shardctl is not there, or it is a move's clone."""
+
+    ours: bool
+    clone: bool
+    version: int
+    map: Mapping[ShardId, NodeName]
+    journal: tuple[Copy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All nodes: what they say, or why they could not be asked."""
+
+    topology: Topology
+    views: Mapping[NodeName, View]
+    unasked: Mapping[NodeName, ShardctlError]
+
+    def owners(self) -> dict[ShardId, NodeName]:
+        """Give every shard's owner by the newest map; raises MapUnwritten, OwnersDisputed."""
+        newest = max((view.version for view in self.views.values()), default=0)
+        if newest == 0:
+            raise MapUnwritten
+        first, *others = [view.map for view in self.views.values() if view.version == newest]
+        disputed = [
+            s for s in self.topology.owners() if any(o.get(s) != first.get(s) for o in others)
+        ]
+        if disputed:
+            raise OwnersDisputed(disputed)
+        return dict(first)
+
+    def require_settled(self) -> None:
+        """See that no move is open, and that map and topology say the same.
+
+        Raises MoveInTheWay, OwnershipDiffers, or Problems of several.
+        """
+        entries = ledger.entries(copy for view in self.views.values() for copy in view.journal)
+        problems: list[ShardctlError] = [MoveInTheWay(one) for one in entries if one.open]
+        maps = {name: view.map for name, view in self.views.items()}
+        if problems := problems or list(refusals.ownership(self.topology, maps)):
+            raise together(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where to run, and where not: shards (or one node) each with why; `notes` are for people."""
+
+    chosen: tuple[Place, ...]
+    left_out: tuple[tuple[Place, ShardctlError], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> list[NodeName]:
+        """List the nodes with places, each once."""
+        return list(dict.fromkeys(place.node for place in self.chosen))
+
+    def by_node(self) -> dict[NodeName, list[Place]]:
+        """Group the places."""
+        found: dict[NodeName, list[Place]] = defaultdict(list)
+        for place in self.chosen:
+            found[place.node].append(place)
+        return dict(found)
+
+
+def look(topology: Topology, *, purpose: str) -> Fleet:
+    """Ask all nodes; raises the errors of all when none could be asked."""
+    views: dict[NodeName, View] = {}
+    unasked: dict[NodeName, ShardctlError] = {}
+    outcomes = fanout.run(
+        topology.nodes.values(), lambda node: _view(topology, node, purpose), width=_WIDTH
+    )
+    for outcome in outcomes:
+        node, error = outcome.item, outcome.error
+        if error is None:
+            views[node.name] = outcome.result()
+        elif isinstance(error, ShardctlError):
+            unasked[node.name] = error
+        elif isinstance(error, psycopg.Error):
+            address = f"{node.host}:{node.port}"
+            unasked[node.name] = NodeUnavailable(node.name, address, reason_of(error))
+        else:
+            raise error
+    if not views:
+        raise together(list(unasked.values()))
+    return Fleet(topology, views, unasked)
+
+
+def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
+    """Choose shards, each on its owner; raises what `Fleet.owners` raises."""
+    topology, owners = fleet.topology, fleet.owners()
+    chosen: list[Place] = []
+    left_out: list[tuple[Place, ShardctlError]] = []
+    elsewhere: dict[tuple[NodeName, NodeName], list[ShardId]] = defaultdict(list)
+    wanted = topology.owners()
+    for shard in sorted(set(shards)):
+        owner = owners[shard]
+        place = Place(owner, shard, topology.schema(shard))
+        if owner not in topology.nodes:
+            left_out.append((place, OwnerUnknown(owner)))
+        elif owner in fleet.unasked:
+            left_out.append((place, fleet.unasked[owner]))
+        else:
+            chosen.append(place)
+        if owner != wanted[shard]:
+            elsewhere[owner, wanted[shard]].append(shard)
+    notes = tuple(
+        f"the map gives shards {ranges.of(found)} to {owner}, the topology to {other}: "
+        "the map is followed"
+        for (owner, other), found in elsewhere.items()
+    )
+    return Places(tuple(chosen), tuple(left_out), notes)
+
+
+def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
+    """Choose all nodes that are there; with `ours` only those on which schema shardctl is.
+
+    A node without shards need not be there, and a move's clone is no node yet.
+    """
+    chosen: list[Place] = []
+    left_out: list[tuple[Place, ShardctlError]] = []
+    notes: list[str] = []
+    for name, node in fleet.topology.nodes.items():
+        error, view = fleet.unasked.get(name), fleet.views.get(name)
+        if isinstance(error, NodeUnavailable) and not node.shards:
+            notes.append(f"node {name} owns no shards and is not there")
+        elif error is not None:
+            left_out.append((Place(name), error))
+        elif view is not None and view.clone:
+            notes.append(f"node {name} is a clone that a move makes, and left out")
+        elif ours and view is not None and not view.ours:
+            lacking = NodeUnfit(name, "schema shardctl is not there", hint="run `shardctl init`")
+            if node.shards:
+                left_out.append((Place(name), lacking))
+            else:
+                notes.append(f"node {name} owns no shards and has no schema shardctl: left out")
+        else:
+            chosen.append(Place(name))
+    return Places(tuple(chosen), tuple(left_out), tuple(notes))
+
+
+def _view(topology: Topology, node: Node, purpose: str) -> View:
+    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        clone = cluster.is_clone_of_a_move(session, node)
+        if row is None or clone:
+            return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
+        check_identity(row, topology, node.name)
+        return View(
+            ours=True,
+            clone=False,
+            version=row.map_version,
+            map=cluster.read_map(session),
+            journal=ledger.copies(session, topology, node.name, row),
+        )

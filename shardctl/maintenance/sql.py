@@ -1,0 +1,307 @@
+"""Run statements in many places at once: a transaction each, few sessions, rows as they come."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
+from shardctl.maintenance import rows
+from shardctl.maintenance.sql_plan import COMMAND, PlacesChanged, choose
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeLost, connect, is_lost
+from shardctl.provision.apply import take_lock
+from shardctl.state import events, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.maintenance.places import Place
+    from shardctl.maintenance.rows import Batch
+    from shardctl.maintenance.sql_plan import Plan
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
+
+logger = logging.getLogger(__name__)
+QUERIES = queries.load("shardctl.maintenance", "sql.sql")
+
+_SESSIONS = 64
+"""In all; each node has one at the least."""
+_WAITING = 16
+"""Batches that wait to be taken; whoever has more waits, so that memory stays bounded."""
+_CANCEL_EVERY = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows or a command's tag of one statement (from 1) in one place."""
+
+    place: Place
+    statement: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A place in which nothing was changed, or `unknown`: the answer to its COMMIT was lost.
+
+    `error` is why nothing could be run there; else a statement (from 1) was refused.
+    """
+
+    place: Place
+    message: str
+    sqlstate: str | None = None
+    statement: int | None = None
+    error: ShardctlError | None = None
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """What a server said beside."""
+
+    place: Place
+    message: str
+
+
+Event = Answer | Failure | Warned
+
+
+@dataclass(slots=True)
+class _At:
+    """How far a transaction has come; `statement` counts from 1."""
+
+    place: Place
+    statement: int | None = None
+    committing: bool = False
+    kept: list[Answer] = field(default_factory=list)
+
+    def failure(self, error: rows.Refused | psycopg.Error, *, lost: bool) -> Failure:
+        if isinstance(error, rows.Refused):
+            return Failure(self.place, error.message, error.sqlstate, self.statement)
+        unknown = lost and self.committing
+        reason = reason_of(error)
+        return Failure(self.place, reason, error.sqlstate, self.statement, unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    node: NodeName
+    error: Exception | None
+
+
+@dataclass(slots=True)
+class Run:
+    """A plan on its way; `done` are the places whose transaction has ended well so far."""
+
+    plan: Plan
+    timeout_ms: int = 0
+    jobs: int = 4
+    done: list[Place] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _found: queue.Queue[Event | _Ended] = field(
+        default_factory=lambda: queue.Queue(maxsize=_WAITING)
+    )
+    _sessions: dict[int, Connection] = field(default_factory=dict)
+
+    def events(self) -> Iterator[Event]:
+        """Run everything, and give what comes of it as it comes.
+
+        To write, under the nodes' locks and with events on the nodes. Raises NodeLocked,
+        PlacesChanged and what `plan` raises with nothing done. Whoever stops early (Ctrl-C, or
+        closing this) has what runs cancelled; `done` and `failed` say the rest.
+        """
+        with ExitStack() as stack:
+            locks: dict[NodeName, Connection] = {}
+            if self.plan.write:
+                locks = self._locks(stack)
+            for session in locks.values():
+                events.record(session, COMMAND, f"begun: {self.plan.told}")
+            try:
+                yield from self._carry_out()
+            finally:
+                for node, session in locks.items():
+                    self._record(session, node)
+
+    def _locks(self, stack: ExitStack) -> dict[NodeName, Connection]:
+        topology = self.plan.topology
+        locks = {
+            node: stack.enter_context(
+                closing(take_lock(topology, topology.nodes[node], command=COMMAND))
+            )
+            for node in self.plan.places.nodes
+        }
+        # The operator may have thought about it for long.
+        now = choose(topology, self.plan.shards, write=True)
+        if now.chosen != self.plan.places.chosen:
+            raise PlacesChanged
+        return locks
+
+    def _record(self, session: Connection, node: NodeName) -> None:
+        wanted = sum(place.node == node for place in self.plan.places.chosen)
+        done = sum(place.node == node for place in self.done)
+        said = "done" if done == wanted else "unfinished"
+        what = "shard" if self.plan.shards is not None else "node"
+        try:
+            events.record(session, COMMAND, f"{said}: in {done} of {wanted} {what}s")
+        except psycopg.Error as error:
+            # The server is gone; what was done there is told all the same.
+            logger.warning("node %s: no event could be written: %s", node, reason_of(error))
+
+    def _carry_out(self) -> Iterator[Event]:
+        for place, error in self.plan.places.left_out:
+            yield self._fail(Failure(place, error.message, error=error))
+        left = {node: deque(found) for node, found in self.plan.places.by_node().items()}
+        jobs = max(1, min(self.jobs, _SESSIONS // max(1, len(left))))
+        threads = [
+            threading.Thread(target=self._work, args=(node, found), daemon=True)
+            for node, found in left.items()
+            for _ in range(min(jobs, len(found)))
+        ]
+        errors: dict[NodeName, Exception] = {}
+        try:
+            for thread in threads:
+                thread.start()
+            ended = 0
+            while ended < len(threads):
+                item = self._found.get()
+                if not isinstance(item, _Ended):
+                    yield item
+                    continue
+                ended += 1
+                if item.error is not None:
+                    errors[item.node] = item.error
+        finally:
+            self._end(threads)
+        for node, cause in errors.items():
+            if not isinstance(cause, ShardctlError):
+                raise cause
+            for place in left[node]:
+                yield self._fail(Failure(place, cause.message, error=cause))
+
+    def _end(self, threads: Sequence[threading.Thread]) -> None:
+        """Cancel what runs, until nothing does; a cancellation may come just too early."""
+        self._stop.set()
+        while any(thread.is_alive() for thread in threads):
+            for session in list(self._sessions.values()):
+                _cancel(session)
+            with suppress(queue.Empty):
+                while any(thread.is_alive() for thread in threads):
+                    self._found.get(timeout=_CANCEL_EVERY)
+
+    def _work(self, node: NodeName, left: deque[Place]) -> None:
+        """Run the node's places, one after the other, as long as there are any."""
+        error: Exception | None = None
+        try:
+            with self._session(node) as session:
+                while left and not self._stop.is_set():
+                    with suppress(IndexError):  # another session has taken the last one
+                        self._one(session, left.popleft())
+        except psycopg.Error as caught:
+            error = NodeLost(node, reason_of(caught))
+        except Exception as caught:  # noqa: BLE001  # told by the thread that waits for this one
+            error = caught
+        finally:
+            self._sessions.pop(threading.get_ident(), None)
+            self._found.put(_Ended(node, error))
+
+    def _session(self, node: NodeName) -> Connection:
+        topology = self.plan.topology
+        session = connect(
+            topology.nodes[node],
+            topology.database,
+            purpose=lock.purpose(COMMAND),
+            autocommit=True,
+        )
+        if not self.plan.write:
+            session.execute("SET default_transaction_read_only TO on")
+        self._sessions[threading.get_ident()] = session
+        return session
+
+    def _one(self, session: Connection, place: Place) -> None:
+        """Run the statements in one place; raises NodeLost, or psycopg.Error, when it is lost."""
+        began, at = time.monotonic(), _At(place)
+
+        def warn(said: psycopg.errors.Diagnostic) -> None:
+            self._found.put(Warned(place, f"{said.severity}: {said.message_primary}"))
+
+        session.add_notice_handler(warn)
+        failure: Failure | None = None
+        try:
+            self._transaction(session, at)
+        except (rows.Refused, psycopg.Error) as error:
+            failure = at.failure(error, lost=_lost(session, error))
+            self._found.put(self._fail(failure))
+        else:
+            self.done.append(place)
+            for answer in at.kept:
+                self._found.put(answer)
+        finally:
+            session.remove_notice_handler(warn)
+        said = failure.message if failure else "done"
+        took_ms = (time.monotonic() - began) * 1000
+        logger.debug("%s: %s: %s, %d ms", place, self.plan.told, said, took_ms)
+        if session.closed:
+            raise NodeLost(place.node, said)
+        if failure:
+            session.execute("ROLLBACK")
+
+    def _transaction(self, session: Connection, at: _At) -> None:
+        """Run the statements in a transaction of their own; raises Refused, psycopg.Error."""
+        place, write = at.place, self.plan.write
+        if not self._begin(session, place):
+            raise rows.Refused(None, f"schema {place.schema} is not on node {place.node}")
+        for at.statement, statement in enumerate(self.plan.statements, 1):
+            for batch in rows.run(session, statement.text):
+                answer = Answer(place, at.statement, batch)
+                if write:  # it is true only when it is committed
+                    at.kept.append(answer)
+                else:
+                    self._found.put(answer)
+        at.committing = write
+        session.execute("COMMIT" if write else "ROLLBACK")
+
+    def _begin(self, session: Connection, place: Place) -> bool:
+        """Begin the place's transaction; False: its schema is not there, under this name."""
+        path = [sql.Identifier(place.schema)] if place.schema else []
+        composed = QUERIES["begin"].format(
+            clean=QUERIES["clean"] if self.plan.write else sql.SQL(""),
+            mode=sql.SQL("READ WRITE" if self.plan.write else "READ ONLY"),
+            timeout_ms=sql.Literal(self.timeout_ms),
+            path=sql.SQL(", ").join([*path, sql.SQL("public")]),
+            schema=sql.Literal(place.schema),
+        )
+        cursor = session.execute(composed)
+        while cursor.nextset():
+            continue
+        row = cursor.fetchone()
+        return bool(row and row[0])
+
+    def _fail(self, failure: Failure) -> Failure:
+        self.failed.append(failure)
+        return failure
+
+
+def _lost(session: Connection, error: rows.Refused | psycopg.Error) -> bool:
+    """Tell whether the session is gone; then it is closed, and the server rolls back."""
+    if isinstance(error, psycopg.Error) and is_lost(error):
+        session.close()
+    return session.closed
+
+
+def _cancel(session: Connection) -> None:
+    try:
+        session.cancel_safe(timeout=_CANCEL_EVERY)
+    except psycopg.Error as error:
+        logger.debug("could not cancel: %s", reason_of(error))

@@ -1,0 +1,76 @@
+"""What an operator wants run in every shard: text, as statements that shardctl can run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardctl.errors import UsageError
+from shardctl.postgres import split
+
+if TYPE_CHECKING:
+    from shardctl.postgres.split import Statement
+
+_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
+_CONTROL_PAIRS = frozenset({("START", "TRANSACTION"), ("PREPARE", "TRANSACTION")})
+_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
+# Behind the word a string, in every way that SQL writes one, also within another (`''x''`), or
+# what libpq takes.
+_PASSWORD = re.compile(
+    r"(\bpassword\s*=?\s*)(?:(?:''[^']*''|(?:e|u&)?'(?:[^'\\]|''|\\.)*'|(\$\w*\$).*?\2)"
+    r"|(?<==)[^\s'\";)]+|(?<==\s)[^\s'\";)]+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_TOLD = 1000
+
+
+class StatementInvalid(UsageError):
+    """A text that cannot be run in shards; nothing was contacted."""
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Split a text into its statements; raises StatementInvalid.
+
+    >>> [s.text for s in parse("SELECT 1; SELECT ';'")]
+    ['SELECT 1', "SELECT ';'"]
+    """
+    if "\0" in text:
+        raise StatementInvalid("the statement holds a zero byte", hint="take it out")
+    found = tuple(split.split(text))
+    if not found:
+        raise StatementInvalid(
+            "there is no statement", hint="give one, such as 'SELECT count(*) FROM photos'"
+        )
+    for statement in found:
+        _require_fit(statement)
+    return found
+
+
+def _require_fit(statement: Statement) -> None:
+    first, *rest = statement.first_words or ("",)
+    where = f"line {statement.line}"
+    if statement.text.startswith("\\"):
+        raise StatementInvalid(
+            f"{where}: {statement.text.split()[0]} is a command of psql, no statement",
+            hint="psql's commands run in psql: `shardctl route` tells how to log in",
+        )
+    if first in _CONTROL or (first, *rest) in _CONTROL_PAIRS:
+        raise StatementInvalid(
+            f"{where}: {first} has no place here: shardctl makes a transaction of each shard's",
+            hint="take it out",
+        )
+    if first == "COPY" and _STREAM.search(statement.text):
+        raise StatementInvalid(
+            f"{where}: COPY with STDIN or STDOUT has no place here",
+            hint="write SELECT with -o tsv, or INSERT",
+        )
+
+
+def told(text: str) -> str:
+    """Give the text for logs and events: without passwords, and not too long.
+
+    >>> told("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
+    "ALTER ROLE ann PASSWORD '***'; SELECT 1"
+    """
+    masked = _PASSWORD.sub(r"\1'***'", text.strip())
+    return masked if len(masked) <= _TOLD else f"{masked[:_TOLD]}..."

@@ -1,0 +1,57 @@
+"""Which texts may be run in shards, and what is written down of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardctl.maintenance.statements import StatementInvalid, parse, told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no statement"),
+        (" -- nothing\n ; ", "there is no statement"),
+        ("SELECT 1;\ncommit", "line 2: COMMIT has no place here"),
+        ("start transaction", "START has no place here"),
+        ("PREPARE TRANSACTION 'x'", "PREPARE has no place here"),
+        ("COPY (SELECT 1) TO stdout", "COPY with STDIN or STDOUT"),
+        ("\\dt+", "line 1: \\dt+ is a command of psql"),
+        ("SELECT '\0'", "zero byte"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(StatementInvalid, match=said.replace("\\", "\\\\").replace("+", "\\+")):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["PREPARE q AS SELECT 1", "SELECT 'COMMIT; COMMIT'", "COPY t FROM '/var/t.csv'", "SAVEPOINT a"],
+)
+def test_what_only_looks_like_it_is_not(text: str) -> None:
+    assert [one.text for one in parse(text)] == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER ROLE ann PASSWORD 'hunter2'",
+        "alter role ann encrypted password E'hunter\\'2'",
+        "ALTER ROLE ann PASSWORD $x$hunter2$x$",
+        "SELECT dblink('host=a password=hunter2')",
+        "SELECT dblink('host=a password = ''hunter2'' port=1')",
+        "CREATE USER MAPPING FOR ann SERVER s OPTIONS (password 'hunter2')",
+    ],
+)
+def test_a_password_is_not_told(text: str) -> None:
+    assert "hunter" not in told(text)
+    assert "***" in told(text)
+
+
+def test_what_is_no_password_is_told() -> None:
+    assert told("SELECT password FROM users") == "SELECT password FROM users"
+
+
+def test_a_long_text_is_told_in_part() -> None:
+    assert told("SELECT " + "x" * 5000).endswith("...")
