@@ -30,6 +30,8 @@ COMMANDS = {
     "moves": "shardctl.cli.moves",
     "prune": "shardctl.cli.prune",
     "sql": "shardctl.cli.sql",
+    "run": "shardctl.cli.run",
+    "hosts": "shardctl.cli.hosts",
     "route": "shardctl.cli.route",
     "decode-id": "shardctl.cli.decode_id",
     "encode-id": "shardctl.cli.encode_id",

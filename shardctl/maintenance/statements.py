@@ -17,7 +17,7 @@ _STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 # Behind the word a string, in every way that SQL writes one, also within another (`''x''`), or
 # what libpq takes.
 _PASSWORD = re.compile(
-    r"(\bpassword\s*=?\s*)(?:(?:''[^']*''|(?:e|u&)?'(?:[^'\\]|''|\\.)*'|(\$\w*\$).*?\2)"
+    r"(password\s*=?\s*)(?:(?:''[^']*''|(?:e|u&)?'(?:[^'\\]|''|\\.)*'|(\$\w*\$).*?\2)"
     r"|(?<==)[^\s'\";)]+|(?<==\s)[^\s'\";)]+)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -1,0 +1,208 @@
+"""What is tested on a host: one function a test, and the lists that say which there are."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.checks import clock
+from shardctl.hosts import accounts, files, reach
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.postgres import binaries
+from shardctl.topology.model import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shardctl.checks.host_ways import Server
+    from shardctl.hosts.host import Host
+    from shardctl.topology.model import Pooler
+
+_SECONDS = 30.0
+_FULL = 0.9
+"""How full a disk may be."""
+_TOOLS = ("awk", "base64", "cp", "date", "dd", "df", "head", "ln", "mv", "readlink", "setsid")
+_TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
+_CLONING = ("pg_basebackup", "pg_controldata", "psql")
+_MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
+# What stands in a directory that may not be entered looks as if it were not there.
+_DIRECTORY = """
+dir=$1 seen=$1 version=
+until [ -e "$seen" ] || [ -L "$seen" ]; do seen=$(dirname -- "$seen"); done
+if [ -d "$seen" ] && [ ! -x "$seen" ]; then kind=closed
+elif [ "$seen" != "$dir" ]; then kind=absent
+elif [ ! -d "$dir" ]; then kind=file
+elif [ ! -r "$dir" ]; then kind=closed
+elif [ -r "$dir/PG_VERSION" ]; then kind=server; read -r version < "$dir/PG_VERSION"
+elif [ -n "$(ls -A -- "$dir")" ]; then kind=other
+else kind=empty
+fi
+printf '%s\\n' "$kind" "$seen" "$version" "$(stat -c %U -- "$seen")" "$(id -un)"
+"""
+_DISK = """
+seen=$1
+until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
+df -P -k -- "$seen" | tail -n 1
+"""
+_DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a test found; with a hint it is wrong, and gravely unless it says otherwise."""
+
+    said: str
+    hint: str = ""
+    grave: bool = True
+
+
+def way(host: Host) -> Found:
+    """Run something; raises what keeps shardctl from it."""
+    began = time.monotonic()
+    name = host.run(["id", "-un"], timeout=_SECONDS).stdout.strip()
+    took_ms = (time.monotonic() - began) * 1000
+    return Found(f"here, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
+
+
+def _clock(host: Host) -> Found:
+    whole = False
+
+    def sample() -> clock.Sample:
+        nonlocal whole
+        began = time.monotonic()
+        said = host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout
+        received, ended = time.time(), time.monotonic()
+        seconds, _, fraction = said.strip().partition(".")
+        whole = not fraction.isdigit()  # not every `date` knows %N
+        there = float(seconds) + 0.5 if whole else float(f"{seconds}.{fraction}")
+        return clock.Sample(there, received, ended - began)
+
+    offset = clock.estimate([sample() for _ in range(clock.SAMPLES)])
+    certain = abs(offset.ahead) - offset.uncertainty - (0.5 if whole else 0)
+    if certain <= clock.WARN_S:
+        return Found(f"within {max(offset.uncertainty, clock.WARN_S) * 1000:.0f} ms")
+    return Found(
+        f"{abs(offset.ahead) * 1000:.0f} ms {'ahead of' if offset.ahead > 0 else 'behind'} "
+        "shardctl's machine",
+        "synchronise it (chrony, systemd-timesyncd): ids take their time from it",
+        grave=certain > clock.ERROR_S,
+    )
+
+
+def _tools(host: Host) -> Found:
+    return _commands(host, _TOOLS, "install coreutils, util-linux and an awk there")
+
+
+def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> Found:
+    argv = ["sh", "-c", _MISSING, "sh", *names]
+    missing = host.run(argv, user=user, timeout=_SECONDS).stdout.split()
+    return Found(f"lacks {', '.join(missing)}", hint) if missing else Found(", ".join(names))
+
+
+def account(host: Host, server: Server) -> tuple[str | None, Found]:
+    """See that commands can be run as the server's user; None is whoever shardctl is there.
+
+    Raises AccountRefused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
+    """
+    if isinstance(server, Node):
+        name = accounts.account_on(host, server.os_user)
+    else:
+        name = server.os_user
+        reach.host_of(server)  # refuses whom nobody could become on this machine
+    mine = host.run(["id", "-un"], user=name, timeout=_SECONDS).stdout.strip()
+    return name, Found(mine)
+
+
+def _programs(host: Host, node: Node, account: str | None) -> Found:
+    found = binaries.find(node.bin_directory, account=account, host=host)
+    programs = tuple(found.program(name) for name in _CLONING)
+    lacking = _commands(host, programs, "install PostgreSQL's client programs there", account)
+    if lacking.hint:
+        return lacking
+    return Found(f"PostgreSQL {found.major} in {found.directory}")
+
+
+def _directory(host: Host, node: Node, account: str | None) -> Found:
+    path = node.data_directory
+    if path is None:
+        return Found("not in the topology: no shards can be moved there")
+    argv = ["sh", "-c", _DIRECTORY, "sh", str(path)]
+    said = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
+    kind, seen, version, owner, me = said
+    if kind in ("absent", "empty"):
+        return _room(host, node, seen if kind == "absent" else str(path.parent), account, kind)
+    if kind == "server" and owner == me:
+        return _version(host, node, version, account)
+    wrong, remedy = {
+        "closed": (f"{me} may not enter {seen}", "let that user pass (chmod)"),
+        "file": (f"{path} is no directory", "move it away"),
+        "other": (f"{path} is not empty, and no server's", "move away what is there"),
+        "server": (f"{path} belongs to {owner}, and the server runs as {me}", "chown it"),
+    }[kind]
+    return Found(wrong, f"{remedy}, or give the node another data_directory")
+
+
+def _version(host: Host, node: Node, version: str, account: str | None) -> Found:
+    """Compare the version that made the directory with that of the programs."""
+    major = binaries.find(node.bin_directory, account=account, host=host).major
+    if version != str(major):
+        return Found(
+            f"{node.data_directory} is of PostgreSQL {version}, the programs are of {major}",
+            f"name those of {version} as bin_directory",
+        )
+    return Found(f"{node.data_directory}, PostgreSQL {version}")
+
+
+def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -> Found:
+    """See that a clone could be put into a directory: by its user, or by who logs in."""
+    for user in (account, None):
+        try:
+            host.run(["test", "-w", parent], user=user, timeout=_SECONDS)
+        except CommandFailed:
+            continue
+        return Found(f"{node.data_directory} is {kind}")
+    return Found(
+        f"{node.data_directory} is {kind}, and nobody may write in {parent}",
+        "let the server's user write there, or give the node another data_directory",
+    )
+
+
+def _disk(host: Host, node: Node, account: str | None) -> Found:
+    if node.data_directory is None:
+        return Found("data_directory is not in the topology")
+    argv = ["sh", "-c", _DISK, "sh", str(node.data_directory)]
+    said = host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
+    match = _DF.search(said)
+    if match is None:
+        return Found("unknown: df does not tell", "look there", grave=False)
+    total, free = int(match[1]), int(match[2])
+    told = f"{free / 2**20:.1f} GB free of {total / 2**20:.1f} GB"
+    if free < total * (1 - _FULL):
+        return Found(told, "make room: a clone needs that of the whole source", grave=False)
+    return Found(told)
+
+
+def _guard(host: Host, pooler: Pooler) -> Found:
+    hint = "a move's guard needs them: util-linux, postgresql-client, coreutils, mawk or gawk"
+    return _commands(host, _TOOLS_OF_GUARDS, hint, pooler.os_user)
+
+
+def _files(host: Host, pooler: Pooler) -> Found:
+    """See that the configuration can be read, and the file of aliases be written."""
+    if files.read(host, pooler.config, user=pooler.os_user) is None:
+        return Found(f"{pooler.config}: there is no such file", "correct config in the topology")
+    files.place(host, Path(pooler.databases_file), user=pooler.os_user)
+    return Found(f"{pooler.config}, {pooler.databases_file}")
+
+
+OF_MACHINES: Mapping[str, Callable[[Host], Found]] = {"tools": _tools, "clock": _clock}
+OF_NODES: Mapping[str, Callable[[Host, Node, str | None], Found]] = {
+    "programs": _programs,
+    "directory": _directory,
+    "disk": _disk,
+}
+OF_POOLERS: Mapping[str, Callable[[Host, Pooler], Found]] = {"guard": _guard, "files": _files}

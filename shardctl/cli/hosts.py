@@ -1,0 +1,69 @@
+"""`shardctl hosts`: the way to every host, and whether what is needed is there."""
+
+from __future__ import annotations
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Listing, ListingOption, Report, ReportOption, command_app
+from shardctl.cli.output import always_json, plural, print_json, print_table, print_tsv
+
+app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
+
+
+@app.callback()
+def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
+    """Show how the host of every node and pooler is reached, by the topology; contacts none.
+
+    `hosts check` tests it.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from shardctl.checks import host_ways
+
+    with always_json(Report.json if output is Listing.json else Report.table):
+        ways = host_ways.ways(load_topology(ctx))
+    if output is Listing.json:
+        print_json({"format": 1, "hosts": [way.as_json() for way in ways]})
+        return
+    rows = [
+        (
+            way.server.name,
+            way.kind,
+            way.server.host,
+            "here" if way.login is None else f"ssh {way.login}",
+            way.server.os_user or "-",
+        )
+        for way in ways
+    ]
+    if output is Listing.tsv:
+        print_tsv(rows)
+    else:
+        print_table(("server", "kind", "address", "way", "os_user"), rows)
+
+
+@app.command()
+def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+    """Test every host: SSH, sudo, programs and their version, directories, disk, clock.
+
+    Changes nothing. Each fault is told with what mends it; exit code 1 if there is an error.
+    """
+    from shardctl.checks import hosts as checks
+    from shardctl.cli.progress import bars
+
+    with always_json(output), bars() as progress:
+        found = checks.test(load_topology(ctx), progress)
+    if output is Report.json:
+        results = [one.as_json() for one in found]
+        print_json({"format": 1, "ok": checks.ok(found), "results": results})
+    else:
+        rows = [(o.host, o.server or "-", o.test, o.state.value, o.found) for o in found]
+        print_table(("host", "server", "test", "state", "found"), rows)
+        for one in found:
+            if one.hint:
+                of = f", {one.server}" if one.server else ""
+                print(f"{one.state.value}: {one.host}{of}: {one.test}: {one.found}\n  {one.hint}")
+        wrong = sum(bool(one.hint) for one in found)
+        print("all is well" if not wrong else plural(wrong, "fault"))
+    if not checks.ok(found):
+        raise typer.Exit(1)

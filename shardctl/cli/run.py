@@ -1,0 +1,152 @@
+"""`shardctl run`: a command on every host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.errors import Interrupted, Problems, ShardctlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.maintenance.run import Result
+
+app = command_app()
+
+
+class HostsFailed(ShardctlError):
+    """Hosts on which a command could not be begun, or did not end, for one reason."""
+
+    def __init__(self, labels: Sequence[str], error: ShardctlError, code: int) -> None:
+        super().__init__(f"{', '.join(labels)}: {error.message}", hint=error.hint)
+        self.exit_code = code
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    command: Annotated[
+        str, typer.Argument(metavar="COMMAND", help="One word, which a shell there takes apart.")
+    ],
+    *,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NAMES",
+            help="nodes, poolers, or names such as a,p1: once for each; else once a machine.",
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="USER", help="As whom; over SSH by sudo."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="When to kill it, such as 30s."),
+    ] = None,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; run never asks
+) -> None:
+    """Run a shell command on every host in parallel; equal answers are shown once.
+
+    Without --on it runs once on each machine. With it, once for each node or pooler that is
+    named, which the command finds in $SHARDCTL_NAME, $SHARDCTL_KIND, $SHARDCTL_PORT,
+    $SHARDCTL_DATA_DIRECTORY and others. Exit code 1 where one ended with another code than 0.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.maintenance import run as running
+    from shardctl.maintenance import targets
+
+    seconds = _seconds(timeout)
+    with always_json(output):
+        topology = load_topology(ctx)
+        chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
+    work = running.Run("id -un" if dry_run else command, user, seconds)
+    try:
+        with bars() as progress:
+            results = work.on(chosen, progress)
+    except KeyboardInterrupt as interrupt:
+        _show(work.results, command, output, dry_run=dry_run)
+        for note in [] if dry_run else running.record(topology, command, work.results):
+            say(f"note: {note}")
+        raise Interrupted(
+            "interrupted: the command was killed wherever it ran",
+            hint="what it did until then stays done",
+        ) from interrupt
+    _show(results, command, output, dry_run=dry_run)
+    for note in [] if dry_run else running.record(topology, command, results):
+        say(f"note: {note}")
+    _leave(results)
+
+
+def _seconds(timeout: str | None) -> float | None:
+    from shardctl.topology import fields
+
+    try:
+        return fields.positive_duration(timeout).total_seconds() if timeout else None
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error
+
+
+def _show(results: Sequence[Result], command: str, output: Report, *, dry_run: bool) -> None:
+    if output is Report.json:
+        told = [one.as_json() for one in results]
+        print_json({"format": 1, "command": command, "dry_run": dry_run, "results": told})
+    elif dry_run:
+        rows = [
+            (one.target.label, one.target.machine, one.stdout.strip() or "-") for one in results
+        ]
+        print_table(("where", "host", "as"), rows)
+    else:
+        for same in _folded(results):
+            _show_folded(same)
+
+
+def _folded(results: Sequence[Result]) -> list[list[Result]]:
+    """Group results that say the same, in the order of the first of each."""
+    found: dict[tuple[int | None, str, str], list[Result]] = {}
+    for one in results:
+        # What did not begin has nothing to show; what it says is an error.
+        if one.begun:
+            found.setdefault((one.code, one.stdout, one.stderr), []).append(one)
+    return list(found.values())
+
+
+def _show_folded(same: Sequence[Result]) -> None:
+    first = same[0]
+    labels = ", ".join(one.target.label for one in same)
+    noun = "host" if first.target.kind is None else "server"
+    count = f" ({plural(len(same), noun)})" if len(same) > 1 else ""
+    end = "did not end" if first.code is None else f"exit {first.code}"
+    print(f"{labels}{count}, {end}" + (":" if first.stdout or first.stderr else ""))
+    for line in first.stdout.splitlines():
+        print(f"  {line}")
+    for line in first.stderr.splitlines():
+        print(f"  stderr: {line}")
+
+
+def _leave(results: Sequence[Result]) -> None:
+    """Leave with the errors that there are, and the exit code of all; raises Problems, Exit."""
+    from shardctl.maintenance.run import exit_code
+
+    code = exit_code(results)
+    reasons: dict[str, list[Result]] = {}
+    for one in results:
+        if one.error is not None:
+            reasons.setdefault(one.error.message, []).append(one)
+    errors: list[ShardctlError] = [
+        HostsFailed([one.target.label for one in same], same[0].error, code)
+        for same in reasons.values()
+        if same[0].error is not None
+    ]
+    if errors:
+        raise Problems(errors)
+    if code:
+        raise typer.Exit(code)

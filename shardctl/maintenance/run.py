@@ -1,0 +1,258 @@
+"""Run an operator's command on many hosts at once, and kill it everywhere on Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
+from shardctl.hosts.local import Local
+from shardctl.libpq import reason_of
+from shardctl.maintenance.statements import told
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision.observe import check_identity
+from shardctl.state import cluster, events, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.maintenance.targets import Target
+    from shardctl.topology.model import NodeName, Topology
+
+logger = logging.getLogger(__name__)
+
+COMMAND = "run"
+_WIDTH = 32
+_KILLED_WITHIN = 10.0
+_KILL_EVERY = 0.5
+# The first line tells whom to kill; what follows is the operator's, one word from first to last.
+_LEADER = """
+read -r _ _ _ _ group _ < /proc/$$/stat
+echo "$group"
+exec sh -c "$1"
+"""
+_KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
+
+
+class UserRefused(ShardctlError):
+    """A user as whom nothing can be run on this machine."""
+
+    def __init__(self, user: str, why: str) -> None:
+        super().__init__(
+            f"nothing can be run as {user} on this machine: {why}",
+            hint="name another user, or run shardctl as root",
+        )
+        self.user = user
+
+
+class NotEnded(ShardctlError):
+    """A command that did not end by itself, or of which nobody knows."""
+
+    def __init__(self, cause: CommandTimedOut | HostLost) -> None:
+        if isinstance(cause, CommandTimedOut):
+            said, hint = f"not ended within {cause.seconds:g} s, and killed", "give --timeout more"
+        else:
+            said, hint = f"host {cause.host} was lost meanwhile: {cause.reason}", cause.hint
+        super().__init__(said, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one run.
+
+    `code` is None where it did not end by itself; `error` says why then, and `begun` whether it
+    may have done something.
+    """
+
+    target: Target
+    code: int | None
+    stdout: str
+    stderr: str
+    took_ms: float
+    error: ShardctlError | None = None
+    begun: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        target, error = self.target, self.error
+        return {
+            "host": target.machine,
+            "kind": target.kind,
+            "servers": list(target.servers),
+            "exit_code": self.code,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "elapsed_ms": round(self.took_ms, 1),
+            "error": None if error is None else {"message": error.message, "hint": error.hint},
+        }
+
+
+class _Stopped(Exception):
+    """Somebody wants to stop before the command has told whom to kill."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A command on its way; `results` are those that have ended so far."""
+
+    command: str
+    user: str | None = None
+    timeout_s: float | None = None
+    results: list[Result] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _groups: dict[int, tuple[Target, str]] = field(default_factory=dict)
+
+    def on(self, targets: Sequence[Target], progress: Progress) -> list[Result]:
+        """Run it everywhere, and give the results in the targets' order.
+
+        Raises KeyboardInterrupt when all that ran has been killed; `results` say the rest.
+        """
+        progress.expect("hosts", "running", len(targets))
+
+        def work(target: Target) -> Result:
+            result = self._one(target)
+            self.results.append(result)
+            progress.advance("hosts")
+            return result
+
+        killer = threading.Thread(target=self._kill_when_stopped, daemon=True)
+        killer.start()
+        try:
+            outcomes = fanout.run(targets, work, width=_WIDTH, stop=self._stop)
+        finally:
+            self._stop.set()
+            killer.join()
+        return [outcome.result() for outcome in outcomes]
+
+    def _one(self, target: Target) -> Result:
+        began = time.monotonic()
+        lines: list[str] = []
+        code: int | None = None
+        error: ShardctlError | None = None
+        stderr, begun = "", True
+        try:
+            if isinstance(target.host, Local) and self.user is not None:
+                _require_user(self.user)
+            stderr = self._stream(target, lines)
+            code = 0
+        except CommandFailed as failed:
+            code, stderr = failed.completed.code, failed.completed.stderr
+        except (CommandTimedOut, HostLost) as lost:
+            error = NotEnded(lost)
+        except _Stopped:
+            error = ShardctlError("interrupted before it began")
+            begun = False
+        except ShardctlError as refused:
+            error, begun = refused, False
+        finally:
+            self._groups.pop(threading.get_ident(), None)
+        took_ms = (time.monotonic() - began) * 1000
+        # Without its group's line it was not begun, and says why on its standard error.
+        stdout = "".join(f"{line}\n" for line in lines)
+        return Result(target, code, stdout, stderr, took_ms, error, begun)
+
+    def _stream(self, target: Target, lines: list[str]) -> str:
+        first = True
+
+        def take(line: str) -> None:
+            nonlocal first
+            if not first:
+                lines.append(line)
+                return
+            if self._stop.is_set():
+                raise _Stopped
+            first = False
+            self._groups[threading.get_ident()] = (target, line)
+
+        return target.host.stream(
+            ["sh", "-c", _LEADER, "sh", self.command],
+            line=take,
+            user=self.user,
+            env=target.env,
+            timeout=self.timeout_s,
+        ).stderr
+
+    def _kill_when_stopped(self) -> None:
+        """Kill what runs once somebody wants to stop, until nothing does."""
+        self._stop.wait()
+        while groups := list(self._groups.values()):
+            fanout.run(groups, lambda one: self._kill(*one), width=_WIDTH)
+            # What was killed needs a moment to be seen as ended.
+            deadline = time.monotonic() + _KILL_EVERY
+            while self._groups and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    def _kill(self, target: Target, group: str) -> None:
+        with suppress(CommandFailed):  # it has ended
+            target.host.run(
+                ["sh", "-c", _KILL, "sh", group], user=self.user, timeout=_KILLED_WITHIN
+            )
+
+
+def record(topology: Topology, command: str, results: Sequence[Result]) -> list[str]:
+    """Write an event on every node on whose host the command was begun; say where not.
+
+    A node's database may well be down while an operator is at its host.
+    """
+    wanted = {node: one for one in results if one.begun for node in one.target.nodes}
+    text = told(command)
+
+    def work(name: NodeName) -> None:
+        code = wanted[name].code
+        said = "did not end by itself" if code is None else f"exit {code}"
+        _write(topology, name, f"{said}: {text}")
+
+    notes = []
+    for outcome in fanout.run(wanted, work, width=_WIDTH):
+        error = outcome.error
+        if isinstance(error, NodeUnavailable) and not topology.nodes[outcome.item].shards:
+            continue  # it waits to be cloned onto
+        if isinstance(error, psycopg.Error):
+            notes.append(f"node {outcome.item}: no event was recorded: {reason_of(error)}")
+        elif isinstance(error, ShardctlError):
+            notes.append(f"no event was recorded: {error.message}")
+        elif error is not None:
+            raise error
+    return notes
+
+
+def _write(topology: Topology, name: NodeName, result: str) -> None:
+    node = topology.nodes[name]
+    purpose = lock.purpose(COMMAND)
+    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        if row is None or cluster.is_clone_of_a_move(session, node):
+            return
+        check_identity(row, topology, name)
+        events.record(session, COMMAND, result)
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Say how it went: 0 all ended with 0; 3 where some did not end, or others did not begin."""
+    if any(one.begun and one.error for one in results):
+        return 3
+    begun = [one for one in results if one.begun]
+    if begun and len(begun) < len(results):
+        return 3
+    return 0 if begun and all(one.code == 0 for one in begun) else 1
+
+
+def _require_user(user: str) -> None:
+    """See that this process may become a user; raises UserRefused."""
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError as error:
+        raise UserRefused(user, "there is no such user") from error
+    if os.geteuid() not in (0, account.pw_uid):
+        raise UserRefused(user, "only root may become somebody else")

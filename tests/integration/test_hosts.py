@@ -1,0 +1,296 @@
+"""`shardctl hosts`: how hosts are reached, and every fault that `hosts check` has to find there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.checks import hosts
+from shardctl.checks.hosts import State
+from shardctl.fanout import Silent
+from shardctl.hosts import accounts
+from shardctl.topology.model import Pooler, PoolerName, Ssh
+from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.sshd import ROOT
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Topology
+    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
+    from tests.fixtures.stating import Stated
+
+OVER_BOX = Ssh("box", None, None, None, accept_new=False)
+
+
+def faults(topology: Topology) -> dict[tuple[str | None, str], str]:
+    """Give what is wrong, by server and test; each has a hint."""
+    found = hosts.test(topology, Silent())
+    wrong = [one for one in found if one.state is not State.ok]
+    assert all(one.hint for one in wrong)
+    assert hosts.ok(found) == (not any(one.state is State.error for one in found))
+    return {(one.server, one.test): one.found for one in wrong}
+
+
+def fault(topology: Topology, test: str, server: str | None = "a") -> str:
+    """Give the only fault that there is."""
+    found = faults(topology)
+    assert found.keys() == {(server, test)}, found
+    return found[server, test]
+
+
+def one_node(directory: Path, **changes: Any) -> Topology:
+    return local_topology(directory, local_node(directory, "a", 1, range(2), **changes))
+
+
+def with_pooler(topology: Topology, directory: Path, **changes: Any) -> Topology:
+    pooler = Pooler(
+        name=PoolerName("p1"),
+        host="127.0.0.1",
+        port=2,
+        config=directory / "pgbouncer.ini",
+        databases_file=directory / "aliases.ini",
+        admin_user="postgres",
+        aliases=("node",),
+        os_user=None,
+        ssh=None,
+    )
+    return dataclasses.replace(
+        topology, poolers={pooler.name: dataclasses.replace(pooler, **changes)}
+    )
+
+
+def owned(path: Path) -> Path:
+    """Give a file or directory to who runs servers here."""
+    if (account := accounts.server_account(None)) is not None:
+        shutil.chown(path, account)
+    return path
+
+
+# How hosts are reached
+
+
+def test_the_ways_are_told_without_going_any(stated: Stated) -> None:
+    done = stated.fleet.here("hosts", "-o", "tsv")
+    assert (done.returncode, done.stdout) == (
+        0, "a\tnode\t127.0.0.1\there\t-\nb\tnode\t127.0.0.1\there\t-\n",
+    )  # fmt: skip
+
+
+def test_a_way_over_ssh_is_told_as_far_as_the_topology_says_it(
+    stated: Stated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = stated.fleet.write().read_text()
+    ssh = "{host: 127.0.0.1, ssh: {host: db1, user: ann, port: 2222}, os_user: postgres,"
+    monkeypatch.setattr(stated.fleet, "write", lambda: stated.fleet.file)
+    stated.fleet.file.write_text(text.replace("{host: 127.0.0.1,", ssh, 1))
+    found = json.loads(stated.fleet.here("hosts", "-o", "json").stdout)["hosts"]
+    assert found[0] == {
+        "server": "a",
+        "kind": "node",
+        "address": "127.0.0.1",
+        "host": "db1",
+        "way": "ssh",
+        "login": "ann@db1:2222",
+        "os_user": "postgres",
+    }
+    assert found[1]["way"] == "here"
+
+
+# The command
+
+
+def test_where_all_is_well_the_exit_code_is_0(stated: Stated) -> None:
+    done = stated.fleet.here("hosts", "check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all is well")
+    told = json.loads(stated.fleet.here("hosts", "check", "-o", "json").stdout)
+    assert told["ok"] is True
+    assert {one["test"] for one in told["results"]} == {
+        "way", "tools", "clock", "user", "programs", "directory", "disk",
+    }  # fmt: skip
+
+
+def test_an_error_is_told_with_its_hint_and_exit_code_1(
+    stated: Stated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = stated.fleet.write().read_text()
+    monkeypatch.setattr(stated.fleet, "write", lambda: stated.fleet.file)
+    node = "{host: 127.0.0.1, bin_directory: /nowhere,"
+    stated.fleet.file.write_text(text.replace("{host: 127.0.0.1,", node, 1))
+    done = stated.fleet.here("hosts", "check")
+    assert done.returncode == 1
+    assert ", a: programs: /nowhere (bin_directory) is no directory\n  correct" in done.stdout
+    assert done.stdout.endswith("1 fault\n")
+
+
+# What is looked at on this machine
+
+
+@pytest.fixture(scope="module")
+def made(pg_server: StartServer) -> PgServer:
+    return pg_server()
+
+
+def test_a_server_that_runs_and_a_pooler_are_well(made: PgServer, server_directory: Path) -> None:
+    topology = one_node(server_directory, data_directory=made.server.data_directory)
+    (server_directory / "pgbouncer.ini").touch()
+    assert faults(with_pooler(topology, server_directory)) == {}
+
+
+def test_a_directory_that_is_yet_to_be_made_is_well(server_directory: Path) -> None:
+    path = owned(server_directory) / "not" / "there" / "yet"
+    assert faults(one_node(server_directory, data_directory=path)) == {}
+
+
+def test_programs_that_are_not_there_are_told(server_directory: Path) -> None:
+    bare = server_directory / "bin"
+    bare.mkdir()
+    told = fault(one_node(server_directory, bin_directory=bare), "programs")
+    assert told == f"{bare} (bin_directory) lacks postgres, initdb, pg_ctl"
+
+
+def test_a_directory_with_something_else_in_it_is_told(server_directory: Path) -> None:
+    path = server_directory / "data"
+    path.mkdir()
+    (path / "letters").touch()
+    topology = one_node(server_directory, data_directory=path)
+    assert fault(topology, "directory") == f"{path} is not empty, and no server's"
+    file = path / "letters"
+    topology = one_node(server_directory, data_directory=file)
+    assert fault(topology, "directory") == f"{file} is no directory"
+
+
+def test_a_directory_of_another_version_than_the_programs_is_told(server_directory: Path) -> None:
+    path = server_directory / "data"
+    path.mkdir()
+    (path / "PG_VERSION").write_text("12\n")
+    owned(path)
+    told = fault(one_node(server_directory, data_directory=path), "directory")
+    assert told.startswith(f"{path} is of PostgreSQL 12, the programs are of ")
+
+
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can give a file to somebody else")
+
+
+@needs_root
+def test_a_directory_of_somebody_else_is_told(server_directory: Path) -> None:
+    path = server_directory / "data"
+    path.mkdir()
+    (path / "PG_VERSION").write_text("15\n")
+    shutil.chown(path, "nobody")
+    told = fault(one_node(server_directory, data_directory=path), "directory")
+    assert told == f"{path} belongs to nobody, and the server runs as postgres"
+
+
+@needs_root
+def test_a_directory_that_the_server_s_user_may_not_enter_is_told(server_directory: Path) -> None:
+    closed = server_directory / "closed"
+    closed.mkdir(mode=0o700)
+    told = fault(one_node(server_directory, data_directory=closed / "data"), "directory")
+    assert told == f"postgres may not enter {closed}"
+
+
+def test_a_user_who_is_not_there_is_told_and_nothing_else_of_that_server(
+    server_directory: Path,
+) -> None:
+    topology = one_node(server_directory, os_user="no-such-user")
+    pooled = with_pooler(topology, server_directory, os_user="no-such-user")
+    found = faults(pooled)
+    assert found.keys() == {("a", "user"), ("p1", "user")}
+
+
+def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -> None:
+    topology = with_pooler(one_node(server_directory), server_directory)
+    config = server_directory / "pgbouncer.ini"
+    assert fault(topology, "files", "p1") == f"{config}: there is no such file"
+    config.touch()
+    gone = server_directory / "gone" / "aliases.ini"
+    topology = with_pooler(topology, server_directory, databases_file=gone)
+    assert fault(topology, "files", "p1").endswith(f"{gone.parent}: there is no such directory")
+
+
+# Over SSH
+
+
+@pytest.fixture
+def remote(sshd: Sshd, ssh_home: SshHome, server_directory: Path) -> Topology:
+    """Give a node that is reached as `box`, by a user who may go into its directory."""
+    ssh_home.config.write_text(sshd.block("box"))
+    ssh_home.known_hosts.write_text(sshd.known())
+    owned(server_directory)
+    return one_node(server_directory, ssh=OVER_BOX, data_directory=server_directory / "data")
+
+
+def test_a_host_over_ssh_is_well(remote: Topology, sshd: Sshd) -> None:
+    found = hosts.test(remote, Silent())
+    assert [one.state for one in found] == [State.ok] * 7, found
+    assert found[0].host == "box"
+    assert found[0].found.startswith(sshd.login)
+
+
+def test_of_a_host_that_cannot_be_reached_that_is_all_that_is_told(
+    remote: Topology, sshd: Sshd, server_directory: Path
+) -> None:
+    sshd.stop()
+    here = local_node(server_directory, "b", 2, range(2, 4))
+    both = local_topology(server_directory, *remote.nodes.values(), here)
+    assert "host box cannot be reached by ssh" in fault(both, "way", None)
+    assert {one.server for one in hosts.test(both, Silent())} == {None, "b"}
+
+
+def test_a_host_key_that_is_not_known_is_told(remote: Topology, ssh_home: SshHome) -> None:
+    ssh_home.known_hosts.write_text("")
+    assert "host box" in fault(remote, "way", None)
+
+
+@needs_root
+def test_a_user_whom_sudo_does_not_allow_is_told(remote: Topology, server_directory: Path) -> None:
+    if shutil.which("sudo") is None:
+        pytest.skip("sudo is not installed here")
+    changed = one_node(server_directory, ssh=OVER_BOX, os_user="nobody")
+    told = fault(changed, "user")
+    assert told.startswith("host box: postgres may not run commands as nobody")
+    del remote
+
+
+@pytest.fixture
+def odd(start_sshd: StartSshd, ssh_home: SshHome, session_directory: Path) -> None:
+    """Let `box` be a host without setsid, psql and awk, whose clock is 3 s ahead."""
+    programs = session_directory / "odd"
+    programs.mkdir()
+    for name in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+        for program in Path(name).iterdir():
+            link = programs / program.name
+            if program.name not in ("setsid", "psql", "awk", "date") and not link.is_symlink():
+                link.symlink_to(program)
+    late = programs / "date"
+    late.write_text(f'#!/bin/sh\n{shutil.which("date")} -d "now + 3 seconds" "$@"\n')
+    late.chmod(0o755)
+    sshd = start_sshd(f"SetEnv PATH={programs}")
+    ssh_home.config.write_text(sshd.block("box"))
+    ssh_home.known_hosts.write_text(sshd.known())
+
+
+@pytest.mark.usefixtures("odd")
+def test_missing_tools_and_a_clock_that_is_wrong_are_told(server_directory: Path) -> None:
+    topology = one_node(owned(server_directory), ssh=OVER_BOX)
+    (server_directory / "pgbouncer.ini").touch()
+    found = faults(with_pooler(topology, server_directory, ssh=OVER_BOX))
+    clock = found.pop((None, "clock"))
+    assert clock.endswith(" ms ahead of shardctl's machine")
+    assert 2900 < int(clock.split()[0]) < 3100
+    assert found == {
+        (None, "tools"): "lacks awk, setsid",
+        ("p1", "guard"): "lacks psql, setsid, awk",
+    }
+
+
+def test_nothing_is_left_on_a_host(remote: Topology, server_directory: Path) -> None:
+    before = sorted(os.listdir(server_directory))  # noqa: PTH208  # names are all that counts
+    hosts.test(remote, Silent())
+    assert sorted(os.listdir(server_directory)) == before  # noqa: PTH208  # same

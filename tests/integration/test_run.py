@@ -1,0 +1,280 @@
+"""`shardctl run`: where a command runs, what it is given, how answers are told and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.fanout import Silent
+from shardctl.hosts.host import HostUnreachable
+from shardctl.maintenance import run as running
+from shardctl.maintenance import targets
+from shardctl.topology.model import Ssh
+from tests.fixtures.servers import local_node, local_topology, wait_for
+from tests.fixtures.sshd import ROOT, gone
+from tests.fixtures.sshd import running as processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardctl.topology.model import Topology
+    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
+    from tests.fixtures.stating import Stated
+
+
+def run(stated: Stated, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return stated.fleet.here("run", *arguments)
+
+
+def told(stated: Stated, *arguments: str) -> list[dict[str, Any]]:
+    results = json.loads(run(stated, *arguments, "-o", "json").stdout)["results"]
+    assert isinstance(results, list)
+    return results
+
+
+# Where, and with what
+
+
+def test_without_on_it_runs_once_on_a_machine_that_has_many_servers(stated: Stated) -> None:
+    [one] = told(stated, "echo $SHARDCTL_NAMES $SHARDCTL_NAME")
+    assert (one["kind"], one["servers"], one["stdout"]) == (None, ["a", "b"], "a b\n")
+
+
+def test_with_on_it_runs_once_for_each_server_and_is_told_which(stated: Stated) -> None:
+    found = told(stated, "env | grep ^SHARDCTL_ | sort", "--on", "nodes")
+    assert [one["servers"] for one in found] == [["a"], ["b"]]
+    said = dict(line.split("=", 1) for line in found[1]["stdout"].splitlines())
+    assert said["SHARDCTL_PORT"] == str(stated.fleet.servers["b"].port)
+    assert {key: said[f"SHARDCTL_{key}"] for key in ("NAME", "KIND", "HOST", "DATABASE")} == {
+        "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": "stated",
+    }  # fmt: skip
+
+
+def test_a_server_named_twice_is_one(stated: Stated) -> None:
+    assert [one["servers"] for one in told(stated, ":", "--on", "b,nodes")] == [["b"], ["a"]]
+
+
+@pytest.mark.parametrize("names", ["zz", "a,,b", "poolers"])
+def test_a_name_that_is_no_server_s_is_bad_usage(stated: Stated, names: str) -> None:
+    done = run(stated, "true", "--on", names)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_the_command_is_one_shell_line_to_the_letter(stated: Stated) -> None:
+    command = "printf '%s|' \"a  b\" '$x' \"it's\" 100%; x='1 2'; echo \"$x\" \\\n  && exit 7"
+    [one] = told(stated, command)
+    assert (one["stdout"], one["exit_code"]) == ("a  b|$x|it's|100%|1 2\n", 7)
+
+
+def test_a_pooler_is_told_its_files(stated: Stated, tmp_path: Path) -> None:
+    config = tmp_path / "p 1.ini"
+    stated.fleet.write()
+    file = stated.fleet.file
+    text = file.read_text()
+    file = tmp_path / "topology.yaml"
+    file.write_text(
+        f"{text}poolers:\n  p1: {{host: 127.0.0.1, port: 1, config: '{config}', aliases: [node]}}\n"
+    )
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(file), "run", "--on", "poolers"]
+    done = subprocess.run(
+        [*argv, 'echo "$SHARDCTL_KIND:$SHARDCTL_CONFIG"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"p1, exit 0:\n  pooler:{config}\n"
+
+
+# What is told
+
+
+def test_equal_answers_are_shown_once_and_others_apart(stated: Stated) -> None:
+    done = run(stated, "echo out; echo err >&2", "--on", "nodes")
+    assert (done.returncode, done.stdout) == (
+        0, "a, b (2 servers), exit 0:\n  out\n  stderr: err\n",
+    )  # fmt: skip
+    done = run(stated, "test $SHARDCTL_NAME = a", "--on", "nodes")
+    assert (done.returncode, done.stdout) == (1, "a, exit 0\nb, exit 1\n")
+
+
+def test_much_output_arrives_whole(stated: Stated) -> None:
+    [one] = told(stated, "seq 200000; seq 200000 >&2")
+    assert one["stdout"] == one["stderr"] == "".join(f"{n}\n" for n in range(1, 200001))
+
+
+def test_a_dry_run_says_as_whom_and_runs_nothing(stated: Stated, tmp_path: Path) -> None:
+    done = run(stated, f"touch {shlex.quote(str(tmp_path / 'here'))}", "--dry-run")
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    assert (done.returncode, done.stdout.split()[-1]) == (0, me)
+    assert not (tmp_path / "here").exists()
+    assert events(stated) == []
+
+
+# What is recorded
+
+
+def events(stated: Stated, node: str = "a") -> list[str]:
+    query = "SELECT result FROM shardctl.event WHERE command = 'run' ORDER BY id"
+    return [result for (result,) in stated.fleet.query(node, query)]
+
+
+def test_it_is_recorded_on_the_nodes_of_the_hosts_that_it_ran_on(stated: Stated) -> None:
+    run(stated, "exit 4", "--on", "a")
+    assert (events(stated, "a"), events(stated, "b")) == (["exit 4: exit 4"], [])
+    run(stated, "PGPASSWORD='hunter2' true")
+    assert events(stated, "b") == ["exit 0: PGPASSWORD='***' true"]
+
+
+def test_where_the_database_is_down_the_command_runs_all_the_same(stated: Stated) -> None:
+    server = stated.fleet.servers["b"]
+    server.stop()
+    try:
+        done = run(stated, "true", "--on", "nodes")
+    finally:
+        server.start()
+    assert (done.returncode, done.stdout) == (0, "a, b (2 servers), exit 0\n")
+    assert "note: no event was recorded: node b" in done.stderr
+    assert events(stated, "a") == ["exit 0: true"]
+
+
+# How it ends
+
+
+def test_what_takes_too_long_is_killed_with_all_it_started(stated: Stated, token: str) -> None:
+    done = run(stated, f"echo begun; sh -c 'sleep 1000; :' {token} & wait", "--timeout", "300ms")
+    assert done.returncode == 3
+    assert "did not end:\n  begun\n" in done.stdout
+    assert "not ended within 0.3 s, and killed" in done.stderr
+    assert gone(token)
+
+
+def test_ctrl_c_kills_what_runs_and_shows_what_has_ended(stated: Stated, token: str) -> None:
+    command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write())]
+    with subprocess.Popen(
+        [*argv, "run", command, "--on", "nodes"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # The command's shell has it on its line, and so has shardctl, within a longer word.
+        wait_for(lambda: processes(token))
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "a, exit 0:\n  a\n" in out
+    assert "interrupted: the command was killed wherever it ran" in errors
+    assert gone(token)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root runs commands as others on its own machine")
+def test_another_user_runs_it(stated: Stated) -> None:
+    assert [one["stdout"] for one in told(stated, "id -un", "--user", "nobody")] == ["nobody\n"]
+
+
+def test_a_user_who_is_not_there_is_told_and_nothing_runs(stated: Stated) -> None:
+    done = run(stated, "true", "--user", "no-such-user")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        "nothing can be run as no-such-user on this machine: there is no such user" in done.stderr
+    )
+    assert events(stated) == []
+
+
+# Over SSH
+
+
+@pytest.fixture(scope="module")
+def other_sshd(start_sshd: StartSshd) -> Sshd:
+    """Start another machine, as far as SSH can tell."""
+    return start_sshd()
+
+
+@pytest.fixture
+def two_hosts(sshd: Sshd, other_sshd: Sshd, ssh_home: SshHome, server_directory: Path) -> Topology:
+    """Give nodes a and b on one host, and c on another, none of which has a database."""
+    if other_sshd._process is None:
+        other_sshd.start()
+    ssh_home.config.write_text(sshd.block("box") + other_sshd.block("crate"))
+    ssh_home.known_hosts.write_text(sshd.known() + other_sshd.known())
+    ways = {name: Ssh(name, None, None, None, False) for name in ("box", "crate")}
+    return local_topology(
+        server_directory,
+        local_node(server_directory, "a", 1, range(4), ssh=ways["box"]),
+        local_node(server_directory, "b", 2, range(4, 6), ssh=ways["box"]),
+        local_node(server_directory, "c", 3, range(6, 8), ssh=ways["crate"]),
+    )
+
+
+def over(topology: Topology, command: str, **given: Any) -> list[running.Result]:
+    return running.Run(command, **given).on(targets.machines(topology), Silent())
+
+
+def test_every_machine_is_gone_to_once_over_ssh(two_hosts: Topology, sshd: Sshd) -> None:
+    found = over(two_hosts, 'echo "$SHARDCTL_NAMES"; id -un; echo "it\'s" >&2; exit 3')
+    assert [(one.target.label, one.stdout, one.stderr, one.code) for one in found] == [
+        ("box (a, b)", f"a b\n{sshd.login}\n", "it's\n", 3),
+        ("crate (c)", f"c\n{sshd.login}\n", "it's\n", 3),
+    ]
+    assert running.exit_code(found) == 1
+
+
+def test_a_host_that_cannot_be_reached_is_told_and_the_others_have_run(
+    two_hosts: Topology, other_sshd: Sshd, sshd: Sshd
+) -> None:
+    other_sshd.stop()
+    reached, other = over(two_hosts, "echo here")
+    assert (reached.stdout, other.begun, other.code) == ("here\n", False, None)
+    assert isinstance(other.error, HostUnreachable)
+    assert running.exit_code([reached, other]) == 3
+    sshd.stop()
+    assert running.exit_code(over(two_hosts, "echo here")) == 1
+
+
+def interrupting(token: str, action: Callable[[], object]) -> threading.Thread:
+    """Do something when the command runs on both hosts."""
+
+    def wait() -> None:
+        wait_for(lambda: len(processes(token)) >= 2)
+        action()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_host_that_is_lost_meanwhile_may_have_done_it(
+    two_hosts: Topology, sshd: Sshd, token: str
+) -> None:
+    lose = interrupting(token, lambda: sshd.signal(signal.SIGKILL))
+    lost, other = over(two_hosts, f"sh -c 'sleep 1; :' {token}")
+    lose.join()
+    assert (lost.begun, lost.code, other.code) == (True, None, 0)
+    assert "host box was lost meanwhile" in str(lost.error)
+    assert running.exit_code([lost, other]) == 3
+
+
+def test_ctrl_c_kills_it_on_other_machines_too(two_hosts: Topology, token: str) -> None:
+    stop = interrupting(token, lambda: os.kill(os.getpid(), signal.SIGINT))
+    work = running.Run(f"echo begun; sh -c 'sleep 1000; :' {token}")
+    with pytest.raises(KeyboardInterrupt):
+        work.on(targets.machines(two_hosts), Silent())
+    stop.join()
+    assert [one.stdout for one in work.results] == ["begun\n"] * 2
+    assert gone(token)
+
+
+def test_a_time_limit_holds_on_other_machines_too(two_hosts: Topology, token: str) -> None:
+    found = over(two_hosts, f"sh -c 'sleep 1000; :' {token}", timeout_s=1)
+    assert ["not ended within 1 s" in str(one.error) for one in found] == [True, True]
+    assert gone(token)
