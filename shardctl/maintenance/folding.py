@@ -89,7 +89,8 @@ def _hint(run: Run, group: Sequence[Failure]) -> str:
         return "the answer to COMMIT was lost: look whether it was carried out there"
     if run.plan.write and run.done:
         again = rest([one.place for one in group])
-        return f"it was committed in {len(run.done)} others; to run it in these alone: {again}"
+        others = f"{len(run.done)} other{'s' if len(run.done) > 1 else ''}"
+        return f"it was committed in {others}; to run it in these alone: {again}"
     if first.error is not None:
         return first.error.hint
     if first.sqlstate == READ_ONLY and not run.plan.write:
