@@ -121,8 +121,7 @@ def _text(statement: str | None, file: Path | None) -> str:
 
 
 def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardId] | None:
-    from shardctl.cli.move_shards import _listed
-    from shardctl.topology.model import ShardId
+    from shardctl.topology import routes
 
     if text is not None and nodes:
         raise UsageError("--shards and --nodes exclude each other", hint="give one of them")
@@ -130,7 +129,7 @@ def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardI
         return None
     if text is None:
         return sorted(topology.owners())
-    return [ShardId(shard) for shard in _listed(topology, text)]
+    return list(routes.listed(topology, text))
 
 
 def _told(plan: Plan) -> str:

@@ -14,8 +14,8 @@ from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import refusals
 from shardctl.provision.maps import MapUnwritten
-from shardctl.provision.observe import NodeUnfit, check_identity
-from shardctl.state import cluster, ledger
+from shardctl.state import cluster, identity, ledger
+from shardctl.state.identity import NodeUnfit
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _view(topology: Topology, node: Node, purpose: str) -> View:
         clone = cluster.is_clone_of_a_move(session, node)
         if row is None or clone:
             return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
-        check_identity(row, topology, node.name)
+        identity.check(row, topology, node.name)
         return View(
             ours=True,
             clone=False,

@@ -20,8 +20,7 @@ from shardctl.hosts.local import Local
 from shardctl.libpq import reason_of
 from shardctl.maintenance.statements import told
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision.observe import check_identity
-from shardctl.state import cluster, events, lock
+from shardctl.state import cluster, events, identity, lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +233,7 @@ def _write(topology: Topology, name: NodeName, result: str) -> None:
         row = cluster.read(session) if cluster.is_present(session) else None
         if row is None or cluster.is_clone_of_a_move(session, node):
             return
-        check_identity(row, topology, name)
+        identity.check(row, topology, name)
         events.record(session, COMMAND, result)
 
 

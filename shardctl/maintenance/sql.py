@@ -20,7 +20,6 @@ from shardctl.maintenance import rows
 from shardctl.maintenance.sql_plan import COMMAND, PlacesChanged, choose
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeLost, connect, is_lost
-from shardctl.provision.apply import take_lock
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class Run:
         topology = self.plan.topology
         locks = {
             node: stack.enter_context(
-                closing(take_lock(topology, topology.nodes[node], command=COMMAND))
+                closing(lock.hold(topology, topology.nodes[node], command=COMMAND))
             )
             for node in self.plan.places.nodes
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.maintenance import sql, sql_plan
-from shardctl.provision.apply import take_lock
+from shardctl.state import lock
 from shardctl.topology.model import ShardId
 from tests.fixtures.stating import MOVE, Stated
 
@@ -107,7 +107,7 @@ def test_while_a_move_has_not_ended_nothing_is_written(stated: Stated) -> None:
 def test_while_another_changes_a_node_nothing_is_written(stated: Stated) -> None:
     topology = stated.fleet.topology()
     for name in ("a", "b"):
-        with closing(take_lock(topology, topology.nodes[name], command="test")):  # type: ignore[index]  # a name is a NodeName
+        with closing(lock.hold(topology, topology.nodes[name], command="test")):  # type: ignore[index]  # a name is a NodeName
             done = stated.write(RAISE)
         assert done.returncode == 1
         assert f"node {name} is being changed by shardctl test" in done.stderr
