@@ -22,4 +22,5 @@ pytest_plugins = [
     "tests.fixtures.remote",
     "tests.fixtures.pruning",
     "tests.fixtures.stating",
+    "tests.fixtures.read_only",
 ]

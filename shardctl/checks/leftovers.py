@@ -7,7 +7,8 @@ from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from shardctl.checks import leftovers_moves, retired
+from shardctl.access import read_only
+from shardctl.checks import leftovers_moves, leftovers_read_only, retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries
@@ -15,10 +16,11 @@ from shardctl.postgres import queries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from shardctl.access.read_only import Mark
     from shardctl.checks.check import Place, View
     from shardctl.checks.retired import Retired
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.model import NodeName, ShardId
 
 NAME = "leftovers"
 QUERIES = queries.load("shardctl.checks", "leftovers.sql")
@@ -50,31 +52,37 @@ class Session:
 class Seen:
     """What one node has; `prepared` are ages in seconds by global identifier.
 
-    `retired` are schemas that a move in the node's journal has retired.
+    `retired` are schemas that a move in the node's journal has retired; `read_only` are shards
+    that are so, at least in part.
     """
 
     slots: tuple[Slot, ...]
     prepared: Mapping[str, int]
     sessions: tuple[Session, ...]
     retired: tuple[Retired, ...]
+    read_only: Mapping[ShardId, Mark]
 
 
 def look(place: Place) -> Seen:
-    """Ask for slots, prepared transactions, idle sessions and the sizes of retired schemas."""
+    """Ask for slots, prepared transactions, idle sessions, retired schemas, read-only shards."""
     ask = place.connection.execute
+    marks = read_only.marks(place.connection, list(place.shards))
     return Seen(
         slots=tuple(Slot(*row) for row in ask(QUERIES["slots"])),
         prepared=dict(ask(QUERIES["prepared"]).fetchall()),
         sessions=tuple(Session(*row) for row in ask(QUERIES["idle"], {"seconds": IDLE_S})),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
+        read_only={place.shards[schema]: mark for schema, mark in marks.items()},
     )
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find what is left: of moves, then node by node; idle sessions by application."""
+    """Find what is left: of moves, of read-only, then node by node."""
     kept = {node: seen.retired for node, seen in view.seen.items()}
     slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
+    marks = {node: seen.read_only for node, seen in view.seen.items()}
+    yield from leftovers_read_only.judge(NAME, marks)
     moves = {entry.slot: entry for entry in view.moves}
     for node, seen in view.seen.items():
         for slot in seen.slots:
@@ -143,7 +151,8 @@ def _time(seconds: int) -> str:
 
 CHECK = Check(
     NAME,
-    "no unfinished moves, unused slots, prepared transactions, forgotten sessions",
+    "no unfinished moves, shards read-only in part, unused slots, prepared transactions, "
+    "forgotten sessions",
     judge,
     look,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.access import read_only
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.hosts import ports
 from shardctl.libpq import reason_of
@@ -70,6 +71,7 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
     found = _schemas(session, list(wanted))
     live = sorted((wanted[schema], schema) for schema in found if schema in wanted)
     rows = [found[schema][1] for _, schema in live]
+    marks = read_only.marks(session, [schema for _, schema in live])
     return NodeStatus(
         name=node.name,
         state=State.up,
@@ -81,6 +83,7 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         uptime_s=uptime_s,
         map_version=state.map_version if state else None,
         sizes={shard: found[schema][0] for shard, schema in live},
+        read_only={wanted[schema]: mark for schema, mark in marks.items()},
         retired=_retired(topology, {s: found[s][0] for s in sorted(found) if s not in wanted}),
         size_bytes=size,
         rows=sum(n for n in rows if n is not None) if any(n is not None for n in rows) else None,

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from shardctl.access import read_only
 from shardctl.state import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from shardctl.access.read_only import Mark
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import NodeName, ShardId
 
@@ -93,7 +95,8 @@ class NodeStatus:
     """One node; None is what is not known, which is everything where it is not up.
 
     `owned` are the shards that the topology gives to the node, and `sizes` has those of them
-    that live there, in bytes (None: a lock forbade to look). `rows` is an estimate of
+    that live there, in bytes (None: a lock forbade to look); `read_only` has those that are
+    so, at least in part. `rows` is an estimate of
     ANALYZE, without tables that were never analysed. `error` of a node that is up says that
     it is not the node which the topology takes it for; `says` is which one of this
     cluster it is then.
@@ -109,6 +112,7 @@ class NodeStatus:
     uptime_s: float | None = None
     map_version: int | None = None
     sizes: Mapping[ShardId, int | None] = field(default_factory=dict)
+    read_only: Mapping[ShardId, Mark] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
     size_bytes: int | None = None
     rows: int | None = None
@@ -119,6 +123,10 @@ class NodeStatus:
     standbys: tuple[Standby, ...] = ()
     disk: Disk | None = None
     journal: tuple[Copy, ...] = ()
+
+    def read_only_alike(self) -> dict[Mark, tuple[ShardId, ...]]:
+        """Give read-only shards, those together of which the same is to be told."""
+        return read_only.alike(self.read_only)
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -132,6 +140,15 @@ class NodeStatus:
             "owned": list(self.owned),
             "shards": list(self.sizes),
             "shard_sizes_bytes": {str(shard): size for shard, size in self.sizes.items()},
+            "read_only": [
+                {
+                    "shards": list(shards),
+                    "complete": mark.whole,
+                    "since": ledger.written(mark.since),
+                    "by": mark.by,
+                }
+                for mark, shards in self.read_only_alike().items()
+            ],
             "retired": [one.as_json() for one in self.retired],
             "size_bytes": self.size_bytes,
             "rows_estimate": self.rows,

@@ -1,4 +1,4 @@
-"""The picture of `status`: bars and strips of sizes, and what waits to be pruned."""
+"""The picture of `status`: bars and strips of sizes, what is read-only, what waits for prune."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BAR = 40
 
 
 def draw(found: Status, width: int) -> list[str]:
-    """Draw a bar and a strip for each node, then list what is retired."""
+    """Draw a bar and a strip for each node, then list what is read-only and what is retired."""
     palette = picture.palette(sys.stdout.encoding)
     seen = [node for node in found.nodes if node.size_bytes is not None]
     indent = max((len(node.name) for node in seen), default=0) + 1
@@ -39,10 +39,26 @@ def draw(found: Status, width: int) -> list[str]:
         each = "a shard" if group == 1 else f"the largest of {group} neighbouring shards"
         full = f"{palette.shades[-1]} is {picture.size(largest)}"
         lines.append(f"bars: databases; strips: each character is {each}, {full}")
+    refusing = sum(len(node.read_only) for node in found.nodes)
+    if refusing:
+        lines += ["", f"read-only shards: {refusing}", *_read_only(found)]
     count = sum(len(node.retired) for node in found.nodes)
     if count:
         lines += ["", f"retired schemas: {count}", *_retired(found)]
     return lines
+
+
+def _read_only(found: Status) -> Iterator[str]:
+    """Tell which shards of which nodes refuse writes, since when and by whom."""
+    from shardctl.topology import ranges
+
+    for node in found.nodes:
+        for mark, shards in node.read_only_alike().items():
+            since = (
+                f" since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if mark.since else ""
+            )
+            part = "" if mark.whole else f", only {mark.refusing} of {mark.tables} tables"
+            yield f"  {node.name}: {ranges.of(shards)}{since}, by {mark.by}{part}"
 
 
 def _retired(found: Status) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.access import read_only
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -48,6 +49,8 @@ class Observed:
     """(file, checksum) -> the shards it ran in."""
     shadows: tuple[tuple[str, str], ...]
     """(schema, table) that would catch what is meant for a shard's table of that name."""
+    read_only: frozenset[str] = frozenset()
+    """Schemas of the node's shards that refuse writes, at least in part."""
 
 
 def observe(topology: Topology, node: Node, *, command: str) -> Observed:
@@ -174,4 +177,5 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
+        read_only=frozenset(read_only.marks(connection, [topology.schema(s) for s in node.shards])),
     )

@@ -83,6 +83,19 @@ class TableShadowed(ShardctlError):
         )
 
 
+class ShardsReadOnly(ShardctlError):
+    """Read-only shards in which migrations are pending."""
+
+    def __init__(self, node: NodeName, file: str, shards: Sequence[int]) -> None:
+        listed = ranges.of(shards)
+        super().__init__(
+            f"node {node}: {file} is pending in shards {listed}, which are read-only",
+            hint=f"`shardctl read-only off {listed}`, then run the command again; `read-only on` "
+            "afterwards refuses writes to new tables, too",
+        )
+        self.shards = tuple(shards)
+
+
 def refusals(
     topology: Topology,
     observed: Sequence[Observed],
@@ -97,6 +110,7 @@ def refusals(
     for one in observed:
         problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
         problems += _changed(one, migrations)
+        problems += _read_only(topology, one, migrations)
         problems += _rights(topology, one)
     return problems
 
@@ -192,6 +206,18 @@ def _changed(one: Observed, migrations: Sequence[Migration]) -> list[ShardctlErr
         for (file, checksum), shards in one.migrations.items()
         if file in by_name and by_name[file].checksum != checksum
     ]
+
+
+def _read_only(
+    topology: Topology, one: Observed, migrations: Sequence[Migration]
+) -> list[ShardctlError]:
+    """Find migrations of read-only shards: they would write, or make tables that take writes."""
+    shards = [s for s in topology.nodes[one.node].shards if topology.schema(s) in one.read_only]
+    for migration in migrations:
+        ran = one.migrations.get((migration.name, migration.checksum), frozenset())
+        if pending := [shard for shard in shards if shard not in ran]:
+            return [ShardsReadOnly(one.node, migration.name, pending)]
+    return []
 
 
 def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:

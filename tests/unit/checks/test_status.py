@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
 from shardctl.checks.status_look import _retired, disk_of
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
@@ -29,6 +30,7 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
         uptime_s=9.9,
         map_version=3,
         sizes={ShardId(1): 8192},
+        read_only={ShardId(1): Mark(NOW, "ann@ops1", tables=3, refusing=2)},
         retired=(Retired("shard2__retired_5f3a9c1e", ShardId(2), "5f3a9c1e", 24576),),
         size_bytes=10,
         rows=7,
@@ -55,6 +57,14 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                 "owned": [0, 1],
                 "shards": [1],
                 "shard_sizes_bytes": {"1": 8192},
+                "read_only": [
+                    {
+                        "shards": [1],
+                        "complete": False,
+                        "since": "2026-11-21T07:58:16.420Z",
+                        "by": "ann@ops1",
+                    }
+                ],
                 "retired": [
                     {
                         "schema": "shard2__retired_5f3a9c1e",

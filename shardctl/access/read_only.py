@@ -1,0 +1,121 @@
+"""Read-only shards: every table has a trigger that refuses to be written to, for everybody.
+
+The triggers are all that there is: their arguments say since when and by whom, so that nothing
+can contradict them, and a clone of the node, a restart or a rename of the schema keeps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from psycopg.rows import class_row
+
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import ShardId
+
+QUERIES = queries.load("shardctl.access", "read_only.sql")
+
+
+class Wanted(StrEnum):
+    """What shards are to become."""
+
+    on = "on"
+    off = "off"
+
+    @property
+    def command(self) -> str:
+        """The command that does it, as locks and events name it."""
+        return f"read-only {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a shard, partitions and foreign tables among them.
+
+    `by_row` is whether it can be written to without a statement that names it, so that it needs
+    a trigger for rows, too. `refuses` is whether it has all that it needs, in force; `arguments`
+    are those of the first such trigger, in hex, whether in force or not; None: it has none.
+    `ours` is whether the login role may change it.
+    """
+
+    schema: str
+    oid: int
+    name: str
+    by_row: bool
+    refuses: bool
+    arguments: str | None
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """That a shard is read-only, or was to be: since when, by whom, how many of its tables are.
+
+    `since` is None where somebody else has made the triggers.
+    """
+
+    since: datetime | None
+    by: str
+    tables: int
+    refusing: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing can be written to the shard's tables."""
+        return self.refusing == self.tables
+
+
+def tables(session: Connection, schemas: Sequence[str]) -> dict[str, list[Table]]:
+    """Read the tables of those schemas that are there, with one question; some have none."""
+    found: dict[str, list[Table]] = {}
+    with session.cursor(row_factory=class_row(Table)) as cursor:
+        for one in cursor.execute(QUERIES["tables"], {"schemas": list(schemas)}):
+            of_schema = found.setdefault(one.schema, [])
+            # The outer join's row of a schema without tables.
+            if one.oid is not None:
+                of_schema.append(one)
+    return found
+
+
+def marks(session: Connection, schemas: Sequence[str]) -> dict[str, Mark]:
+    """Tell which of these schemas are read-only, at least in part; one question."""
+    statement = QUERIES["marks"].format(tables=QUERIES["tables"])
+    return {
+        schema: Mark(*_read(arguments), count, refusing)
+        for schema, count, refusing, arguments in session.execute(
+            statement, {"schemas": list(schemas)}
+        )
+    }
+
+
+def alike(found: Mapping[ShardId, Mark]) -> dict[Mark, tuple[ShardId, ...]]:
+    """Put shards together of which the same is to be told; tables count where not all refuse."""
+    groups: dict[Mark, list[ShardId]] = {}
+    for shard, mark in sorted(found.items()):
+        same = replace(mark, tables=0, refusing=0) if mark.whole else mark
+        groups.setdefault(same, []).append(shard)
+    return {mark: tuple(shards) for mark, shards in groups.items()}
+
+
+def _read(arguments: str) -> tuple[datetime | None, str]:
+    r"""Read since when and by whom from a trigger's arguments, in hex, each ended by a zero byte.
+
+    >>> _read(b"5\x002026-11-21T10:00:00.000Z\x00ann@ops1\x00".hex())
+    (datetime.datetime(2026, 11, 21, 10, 0, tzinfo=datetime.timezone.utc), 'ann@ops1')
+    >>> _read("")
+    (None, 'somebody')
+    """
+    parts = bytes.fromhex(arguments).decode(errors="replace").split("\0")
+    try:
+        _, since, who, _ = parts
+        return datetime.fromisoformat(since), who
+    except ValueError:  # a trigger that somebody has made by hand
+        return None, "somebody"

@@ -1,0 +1,173 @@
+-- name: function
+-- What the triggers call; their arguments are the shard, since when, and who did it
+CREATE OR REPLACE FUNCTION shardctl.refuse_write() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write$
+BEGIN
+    RAISE EXCEPTION 'shard % is read-only: % on table %.% is refused',
+                    TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
+        USING ERRCODE = 'read_only_sql_transaction',
+              DETAIL = 'Since ' || TG_ARGV[1] || ', by ' || TG_ARGV[2] || '.',
+              HINT = 'An operator lets writes in again: shardctl read-only off ' || TG_ARGV[0];
+END
+$refuse_write$
+
+-- name: tables
+-- The tables of these schemas: what they need, what they have; a row without one for an empty schema
+WITH RECURSIVE shard AS MATERIALIZED (
+    SELECT oid, nspname FROM pg_namespace WHERE nspname = ANY (%(schemas)s)
+), found AS MATERIALIZED (
+    SELECT c.oid, c.relname, c.relkind, c.relnamespace, c.relowner
+    FROM pg_class AS c JOIN shard AS s ON s.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'f')
+), line AS (
+    SELECT h.inhrelid AS leaf, h.inhparent AS above
+    FROM pg_inherits AS h JOIN found AS f ON f.oid = h.inhrelid
+    WHERE f.relkind <> 'p'
+    UNION
+    SELECT l.leaf, h.inhparent FROM line AS l JOIN pg_inherits AS h ON h.inhrelid = l.above
+), entered AS (
+    -- What is written without a statement that names it, or anything in its schema: the part of a
+    -- table elsewhere, and what a subscription fills. Only triggers for rows see that.
+    SELECT l.leaf AS oid
+    FROM line AS l JOIN found AS f ON f.oid = l.leaf JOIN pg_class AS a ON a.oid = l.above
+    WHERE a.relnamespace <> f.relnamespace
+    UNION
+    SELECT srrelid FROM pg_subscription_rel
+    UNION
+    SELECT l.leaf FROM line AS l JOIN pg_subscription_rel AS r ON r.srrelid = l.above
+), trigger AS (
+    SELECT g.tgrelid, min(encode(g.tgargs, 'hex')) AS arguments,
+           bool_or(g.works AND g.tgname = 'shardctl_read_only' AND g.tgtype = g.wanted) AS statement,
+           bool_or(g.works AND g.tgname = 'shardctl_read_only_row' AND g.tgtype = 31) AS by_row
+    FROM (SELECT t.*, t.tgenabled = 'A' AND t.tgqual IS NULL AND t.tgattr::text = '' AS works,
+                 -- Before: insert, delete, update, truncate; the last cannot be of foreign tables.
+                 CASE f.relkind WHEN 'f' THEN 30 ELSE 62 END AS wanted
+          FROM pg_trigger AS t JOIN found AS f ON f.oid = t.tgrelid
+          WHERE t.tgfoid = to_regprocedure('shardctl.refuse_write()')) AS g
+    GROUP BY g.tgrelid
+)
+SELECT s.nspname::text AS schema, f.oid, f.relname::text AS name, e.oid IS NOT NULL AS by_row,
+       coalesce(t.statement AND (t.by_row OR e.oid IS NULL), false) AS refuses, t.arguments,
+       coalesce(pg_has_role(f.relowner, 'USAGE'), true) AS ours
+FROM shard AS s
+LEFT JOIN found AS f ON f.relnamespace = s.oid
+LEFT JOIN entered AS e ON e.oid = f.oid
+LEFT JOIN trigger AS t ON t.tgrelid = f.oid
+ORDER BY 1, 3
+
+-- name: marks
+-- The schemas of these that have such triggers: tables, those that refuse writes, the first arguments
+SELECT schema, count(oid), count(oid) FILTER (WHERE refuses), min(arguments)
+FROM ({tables}) AS one
+GROUP BY schema
+HAVING count(arguments) > 0
+ORDER BY 1
+
+-- name: put_on
+-- Let tables refuse writes; waits for those who write to them, and holds up those who want to
+DO $put_on$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, u.by_row,
+               CASE c.relkind WHEN 'f' THEN '' ELSE 'OR TRUNCATE' END AS truncate,
+               pg_catalog.format('%L, %L, %L', u.shard, {since}, {who}) AS arguments
+        FROM unnest({tables}::oid[], {shards}::integer[], {by_row}::boolean[])
+             AS u (oid, shard, by_row)
+        JOIN pg_catalog.pg_class AS c ON c.oid = u.oid
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    LOOP
+        EXECUTE pg_catalog.format(
+            'CREATE OR REPLACE TRIGGER shardctl_read_only BEFORE INSERT OR UPDATE OR DELETE %s ON %s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write(%s)',
+            one.truncate, one.name, one.arguments);
+        -- Also where session_replication_role would let triggers sleep.
+        EXECUTE pg_catalog.format(
+            'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_read_only', one.name);
+        IF one.by_row THEN
+            EXECUTE pg_catalog.format(
+                'CREATE OR REPLACE TRIGGER shardctl_read_only_row BEFORE INSERT OR UPDATE OR DELETE'
+                ' ON %s FOR EACH ROW EXECUTE FUNCTION shardctl.refuse_write(%s)',
+                one.name, one.arguments);
+            EXECUTE pg_catalog.format(
+                'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_read_only_row', one.name);
+        END IF;
+    END LOOP;
+END
+$put_on$
+
+-- name: disable
+-- Let writes in: unlike dropping the triggers, this does not wait for those who read
+DO $disable$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN {triggers} LOOP
+        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', one.name, one.trigger);
+    END LOOP;
+END
+$disable$
+
+-- name: drop
+-- Take the triggers away; waits for those who read, and holds up those who want to
+DO $drop$
+DECLARE
+    one record;
+BEGIN
+    -- A vacuum that the server began by itself gives way to who waits for long. This lock does not
+    -- hold up readers meanwhile.
+    FOR one IN {triggers} LOOP
+        IF one.relkind <> 'f' THEN
+            EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', one.name);
+        END IF;
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', {quick}, true);
+    FOR one IN {triggers} LOOP
+        EXECUTE pg_catalog.format('DROP TRIGGER %I ON %s', one.trigger, one.name);
+    END LOOP;
+END
+$drop$
+
+-- name: triggers
+-- Part of others: the triggers that such tables have
+SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, c.relkind, g.tgname AS trigger
+FROM pg_catalog.pg_trigger AS g
+JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE g.tgrelid = ANY ({tables}::oid[]) AND g.tgparentid = 0
+  AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write()')
+ORDER BY g.tgrelid, g.tgname
+
+-- name: timeouts
+-- How long the statements of this transaction wait for a lock, and how long they may take
+SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true)
+
+-- name: autovacuum_yields
+-- After how many ms in the queue somebody is let in by a vacuum that the server began by itself
+SELECT setting::integer FROM pg_settings WHERE name = 'deadlock_timeout'
+
+-- name: holders
+-- Who has a lock that is in the way, for each table; readers are in the way only of a drop
+SELECT l.relation, CASE
+           WHEN a.backend_type = 'autovacuum worker' THEN 'autovacuum'
+           WHEN l.pid IS NULL THEN 'a prepared transaction'
+           WHEN a.pid IS NOT NULL THEN
+               'session ' || a.pid
+               || coalesce(' (' || nullif(concat_ws(', ', nullif(a.application_name, ''), a.state,
+                               date_trunc('second', clock_timestamp() - a.xact_start)::text), '')
+                           || ')', '')
+           ELSE 'somebody' END
+FROM pg_locks AS l
+LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.granted
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.relation = ANY (%(tables)s::oid[])
+  AND (%(readers)s OR l.mode NOT IN ('AccessShareLock', 'RowShareLock'))
+  AND l.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY a.xact_start, 2
+
+-- name: standby
+-- Whether this server is a standby; the time now, as it is told
+SELECT pg_is_in_recovery(),
+       to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')

@@ -1,0 +1,226 @@
+"""Put the triggers of read-only shards on, or take them off, in small transactions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.access.read_only import QUERIES, Wanted
+from shardctl.libpq import reason_of
+from shardctl.postgres import room
+from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.state import events
+from shardctl.state.lock import who
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.access.read_only import Table
+    from shardctl.fanout import Progress
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import ShardId
+
+_QUICK_MS = 50
+"""Whoever wants a lock that we want, too, waits behind us for so long."""
+_SLOWEST_MS = 400
+"""And for so long at the most where somebody holds it all the time; we pause as long after it."""
+_BEHIND_AUTOVACUUM_MS = 500
+"""How much longer than autovacuum takes to give way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One statement that every table in question needs.
+
+    `largest` is how many tables a transaction takes at the most; each takes `locks` entries of the
+    lock table. `patience_ms` is how long its first locks may be held while it waits for others.
+    `readers` tells whether those who read are in its way, and it in theirs.
+    """
+
+    statement: str
+    phase: str
+    told: str
+    largest: int
+    locks: int
+    patience_ms: int
+    readers: bool = False
+
+
+PASSES: dict[Wanted, tuple[Pass, ...]] = {
+    Wanted.on: (Pass("put_on", "refusing writes", "writes are refused", 100, 1, 1000),),
+    Wanted.off: (
+        # Writes are let in everywhere before anything waits for readers.
+        Pass("disable", "letting writes in", "writes are let in", 100, 1, 1000),
+        Pass("drop", "removing triggers", "triggers are gone", 50, 3, 300, readers=True),
+    ),
+}
+
+_TRANSIENT = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,  # it has waited for too many others
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.InternalError_,  # a GRANT at the same moment
+    psycopg.errors.UndefinedTable,  # dropped or renamed by somebody else since it was listed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is done together: a shard's tables, or some of them where it has very many."""
+
+    shard: ShardId
+    tables: tuple[Table, ...]
+
+    @property
+    def oids(self) -> list[int]:
+        """The tables' OIDs."""
+        return [table.oid for table in self.tables]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a node: shards that are left, and why; whether anything was changed."""
+
+    left: Mapping[ShardId, str]
+    changed: bool
+
+
+class Changing:
+    """The change of one node's shards, over a session that holds its lock, in autocommit."""
+
+    def __init__(
+        self,
+        session: Connection,
+        node: str,
+        wanted: Wanted,
+        *,
+        since: str,
+        deadline: float,
+        stop: threading.Event,
+        progress: Progress,
+    ) -> None:
+        """Set out to change shards until `deadline`, on the monotonic clock, or until `stop`."""
+        self._session = session
+        self._node = node
+        self._wanted = wanted
+        self._since = since
+        self._deadline = deadline
+        self._stop = stop
+        self._progress = progress
+        self._changed = False
+
+    def run(self, shards: Mapping[ShardId, Sequence[Table]]) -> Result:
+        """Change these tables of these shards; what holds up one does not hold up the others.
+
+        When a shard is not among those left, all who began to write before have ended, and those
+        who begin now meet the triggers. Raises NodeLost.
+        """
+        left: dict[ShardId, str] = {}
+        try:
+            if self._wanted is Wanted.on:
+                self._session.execute(QUERIES["function"])
+            for one in PASSES[self._wanted]:
+                todo = {s: tables for s, tables in shards.items() if s not in left}
+                left |= self._pass(one, todo)
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise NodeLost(self._node, reason_of(error)) from error
+            raise
+        return Result(left, self._changed)
+
+    def _pass(self, one: Pass, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
+        """Do one pass over all tables; give the shards that are left, and why."""
+        self._progress.expect(self._node, one.phase, sum(map(len, shards.values())))
+        most = max(1, min(one.largest, room.of(self._session) // one.locks))
+        pieces = [
+            Piece(shard, tuple(tables))
+            for shard, all_tables in shards.items()
+            for tables in room.chunks(all_tables, most)
+        ]
+        waiting: list[Piece] = []
+        failed: dict[ShardId, str] = {}
+        for batch in room.batches(pieces, most, lambda piece: len(piece.tables)):
+            waiting += self._together(one, batch)
+        timeout = _QUICK_MS
+        while waiting and not self._stop.is_set():
+            waiting = [p for p in waiting if not self._alone(one, p, timeout, failed)]
+            if not waiting or time.monotonic() > self._deadline:
+                break
+            # Those who were held up get their turn.
+            self._stop.wait(timeout / 1000)
+            timeout = min(2 * timeout, _SLOWEST_MS)
+        told = "it was interrupted" if self._stop.is_set() else "it was locked all the time"
+        holders = self._holders(one, waiting)
+        return failed | {p.shard: holders.get(p, told) for p in waiting if p.shard not in failed}
+
+    def _together(self, one: Pass, batch: Sequence[Piece]) -> list[Piece]:
+        """Do pieces in one transaction, but for those that somebody holds; give what is left."""
+        todo, waiting = list(batch), []
+        while todo and not self._stop.is_set():
+            try:
+                self._transaction(one, todo, _QUICK_MS)
+            except psycopg.Error as error:
+                if is_lost(error):
+                    raise
+                held = self._holders(one, todo) if isinstance(error, _TRANSIENT) else {}
+                # Where nobody is seen any more, each is tried by itself.
+                waiting += [p for p in todo if p in held] or todo
+                todo = [p for p in todo if p not in waiting]
+            else:
+                return waiting
+        return waiting + todo
+
+    def _alone(self, one: Pass, piece: Piece, timeout: int, failed: dict[ShardId, str]) -> bool:
+        """Try one piece; tell whether it is done with, for better or worse."""
+        holder = self._holders(one, [piece]).get(piece)
+        if holder == "autovacuum":
+            timeout = self._autovacuum_yields_ms() + _BEHIND_AUTOVACUUM_MS
+        try:
+            self._transaction(one, [piece], timeout)
+        except _TRANSIENT:
+            return False
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
+            failed[piece.shard] = reason_of(error)
+        return True
+
+    def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> None:
+        shards = [piece.shard for piece in pieces for _ in piece.tables]
+        tables = sql.Literal([oid for piece in pieces for oid in piece.oids])
+        statement = QUERIES[one.statement].format(
+            tables=tables,
+            triggers=QUERIES["triggers"].format(tables=tables),
+            shards=sql.Literal([int(shard) for shard in shards]),
+            by_row=sql.Literal([table.by_row for piece in pieces for table in piece.tables]),
+            since=sql.Literal(self._since),
+            who=sql.Literal(who()),
+            quick=sql.Literal(f"{_QUICK_MS}ms"),
+        )
+        most = {"lock": f"{timeout}ms", "statement": f"{one.patience_ms + 4 * timeout}ms"}
+        with self._session.transaction():
+            self._session.execute(QUERIES["timeouts"], most)
+            self._session.execute(statement)
+            result = f"shards {ranges.of(shards)}: {one.told}"
+            events.record(self._session, self._wanted.command, result)
+        self._changed = True
+        self._progress.advance(self._node, len(shards))
+
+    def _holders(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, str]:
+        """Say who is in the way of which pieces: the one that has been there longest."""
+        places = {oid: piece for piece in pieces for oid in piece.oids}
+        asked = {"tables": list(places), "readers": one.readers}
+        found: dict[Piece, str] = {}
+        for oid, holder in self._session.execute(QUERIES["holders"], asked) if places else ():
+            found.setdefault(places[oid], holder)
+        return found
+
+    def _autovacuum_yields_ms(self) -> int:
+        row = self._session.execute(QUERIES["autovacuum_yields"]).fetchone()
+        return row[0] if row else 0

@@ -1,0 +1,264 @@
+"""Make shards read-only, or let writes in again, on all nodes that have them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.access import read_only
+from shardctl.access.read_only import QUERIES, Wanted
+from shardctl.access.read_only_change import Changing
+from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import cluster, identity, lock
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from shardctl.access.read_only import Table
+    from shardctl.access.read_only_change import Result
+    from shardctl.fanout import Outcome, Progress
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+_WIDTH = 16
+_SHOWN = 3
+
+
+class ShardsNotHere(ShardctlError):
+    """Shards that a node does not have, or has not any more."""
+
+    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
+        self.shards = tuple(shards)
+        super().__init__(
+            f"node {node}: shards {ranges.of(self.shards)} are not live there",
+            hint="`shardctl moves` tells whether a move has them; `shardctl verify` what differs",
+        )
+
+
+class ShardsEmpty(ShardctlError):
+    """Shards without tables: nothing there could refuse to be written to."""
+
+    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
+        self.shards = tuple(shards)
+        super().__init__(
+            f"node {node}: shards {ranges.of(self.shards)} have no tables",
+            hint="there is nothing to write to: run `shardctl migrate` first, or leave them out",
+        )
+
+
+class TablesNotOurs(ShardctlError):
+    """Tables whose owner the login role is not, nor a member of."""
+
+    def __init__(self, node: NodeName, user: str, tables: Sequence[str]) -> None:
+        more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+        super().__init__(
+            f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
+            hint="log in as their owner (`database.user`), a member of that role, or a superuser",
+        )
+
+
+class ShardsLeft(Unfinished):
+    """Shards that are not what they were to become; exit code 1 where nothing was changed."""
+
+    def __init__(
+        self, node: NodeName, wanted: Wanted, left: Mapping[ShardId, str], *, changed: bool
+    ) -> None:
+        reasons: dict[str, list[ShardId]] = {}
+        for shard, reason in left.items():
+            reasons.setdefault(reason, []).append(shard)
+        told = "; ".join(
+            f"shards {ranges.of(shards)}: {why}" for why, shards in list(reasons.items())[:_SHOWN]
+        )
+        more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+        undo = ", or `read-only off` takes back what was done" if wanted is Wanted.on else ""
+        super().__init__(
+            f"node {node}: left are {told}{more}",
+            hint=f"end what is in the way, or give --wait more time, and run `shardctl "
+            f"{wanted.command}` again: it does only the rest" + (undo if changed else ""),
+        )
+        self.exit_code = 3 if changed else 1
+        self.left = dict(left)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What one node's shards need: the tables to change by shard, and shards that need nothing."""
+
+    node: NodeName
+    todo: Mapping[ShardId, tuple[Table, ...]]
+    unchanged: tuple[ShardId, ...]
+
+    @property
+    def tables(self) -> int:
+        """How many tables are changed."""
+        return sum(map(len, self.todo.values()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "node": self.node,
+            "shards": sorted(self.todo),
+            "tables": self.tables,
+            "unchanged": sorted(self.unchanged),
+        }
+
+
+def plan(
+    topology: Topology, shards: Iterable[ShardId], wanted: Wanted, *, purpose: str
+) -> list[NodePlan]:
+    """Look at the shards on their nodes and say what they need; changes nothing.
+
+    Raises ShardsNotHere, ShardsEmpty, TablesNotOurs, NodeUnavailable, NodeUnfit, FormatTooNew, or
+    Problems of several.
+    """
+    chosen = frozenset(shards)
+    nodes = [node for node in topology.nodes.values() if chosen.intersection(node.shards)]
+
+    def look(node: Node) -> NodePlan:
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            return _look(topology, node, session, chosen, wanted)
+
+    outcomes = fanout.run(nodes, look, width=_WIDTH)
+    errors = [_as_ours(outcome.item, outcome.error) for outcome in outcomes if outcome.error]
+    if errors:
+        raise together(errors)
+    return [outcome.result() for outcome in outcomes]
+
+
+def carry_out(
+    topology: Topology,
+    plans: Sequence[NodePlan],
+    wanted: Wanted,
+    *,
+    wait_s: float,
+    progress: Progress,
+) -> None:
+    """Change shards under their nodes' locks, waiting `wait_s` for those who write to them.
+
+    What they need is looked at again when nobody else can change the nodes any more. Raises
+    NodeLocked and what `plan` raises with nothing done; ShardsLeft and NodeLost, or Problems of
+    several, when all else is done; Interrupted between two transactions.
+    """
+    with ExitStack() as stack:
+        locks: dict[NodeName, Connection] = {}
+        for one in plans:
+            if one.todo:
+                session = lock.hold(topology, topology.nodes[one.node], command=wanted.command)
+                locks[one.node] = stack.enter_context(closing(session))
+        shards = [shard for one in plans if one.todo for shard in one.todo]
+        now = plan(topology, shards, wanted, purpose=lock.purpose(wanted.command))
+        deadline, stop = time.monotonic() + wait_s, threading.Event()
+
+        def change(one: NodePlan) -> Result:
+            session = locks[one.node]
+            [(_, since)] = session.execute(QUERIES["standby"])
+            changing = Changing(
+                session,
+                one.node,
+                wanted,
+                since=since,
+                deadline=deadline,
+                stop=stop,
+                progress=progress,
+            )
+            return changing.run(one.todo)
+
+        _report(_all(now, change, stop, wanted), wanted)
+
+
+def _all(
+    plans: Sequence[NodePlan],
+    change: Callable[[NodePlan], Result],
+    stop: threading.Event,
+    wanted: Wanted,
+) -> list[Outcome[NodePlan, Result]]:
+    try:
+        return fanout.run([p for p in plans if p.todo], change, width=_WIDTH, stop=stop)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            "interrupted: some shards may be changed, and others not",
+            hint=f"run `shardctl {wanted.command}` again to do the rest; `shardctl status` tells "
+            "which are read-only",
+        ) from interrupt
+
+
+def _report(outcomes: Sequence[Outcome[NodePlan, Result]], wanted: Wanted) -> None:
+    """Raise what is left, if anything is."""
+    done = [outcome.result() for outcome in outcomes if outcome.error is None]
+    # Of a node that failed as a whole nobody knows.
+    changed = len(done) < len(outcomes) or any(result.changed for result in done)
+    errors: list[ShardctlError] = []
+    for outcome in outcomes:
+        if isinstance(outcome.error, ShardctlError):
+            errors.append(outcome.error)
+            continue
+        if isinstance(outcome.error, psycopg.Error):
+            left: Mapping[ShardId, str] = dict.fromkeys(outcome.item.todo, reason_of(outcome.error))
+        else:
+            left = outcome.result().left
+        if left:
+            errors.append(ShardsLeft(outcome.item.node, wanted, left, changed=changed))
+    if errors:
+        raise together(errors)
+
+
+def _look(
+    topology: Topology, node: Node, session: Connection, chosen: frozenset[ShardId], wanted: Wanted
+) -> NodePlan:
+    session.execute("SET default_transaction_read_only TO on")
+    [(standby, _)] = session.execute(QUERIES["standby"])
+    if standby:
+        raise identity.standby(node)
+    state = cluster.read(session) if cluster.is_present(session) else None
+    if state is None:
+        raise identity.NodeUnfit(
+            node.name, "it has no schema `shardctl`", hint="run `shardctl init` first"
+        )
+    identity.check(state, topology, node.name)
+    owners = cluster.read_map(session)
+    schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
+    found = read_only.tables(session, list(schemas))
+    absent = [s for n, s in schemas.items() if n not in found or owners.get(s) != node.name]
+    if absent:
+        raise ShardsNotHere(node.name, absent)
+    tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}
+    return _decide(topology, node, tables, wanted)
+
+
+def _decide(
+    topology: Topology, node: Node, tables: Mapping[ShardId, Sequence[Table]], wanted: Wanted
+) -> NodePlan:
+    """Say which tables need a change; raises ShardsEmpty, TablesNotOurs."""
+    empty = [shard for shard, found in tables.items() if not found]
+    if empty and wanted is Wanted.on:
+        raise ShardsEmpty(node.name, empty)
+    todo: dict[ShardId, tuple[Table, ...]] = {}
+    for shard, found in sorted(tables.items()):
+        if wanted is Wanted.on:
+            needed = tuple(table for table in found if not table.refuses)
+        else:
+            needed = tuple(table for table in found if table.arguments is not None)
+        if needed:
+            todo[shard] = needed
+    foreign = [f"{t.schema}.{t.name}" for found in todo.values() for t in found if not t.ours]
+    if foreign:
+        raise TablesNotOurs(node.name, topology.database.user, foreign)
+    return NodePlan(node.name, todo, tuple(sorted(tables.keys() - todo.keys())))
+
+
+def _as_ours(node: Node, error: Exception) -> ShardctlError:
+    """Give a database's error its node; what is no database's error is a bug and raised."""
+    if isinstance(error, ShardctlError):
+        return error
+    if isinstance(error, psycopg.Error):
+        return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
+    raise error

@@ -1,0 +1,178 @@
+"""`shardctl read-only`: refuse writes to shards, and let them in again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.access.read_only import Wanted
+    from shardctl.access.read_only_fleet import NodePlan
+    from shardctl.topology.model import ShardId, Topology
+
+app = command_app(
+    help="Refuse writes to shards while they serve reads; let them in again.", no_args_is_help=True
+)
+
+ShardsArgument = Annotated[
+    str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; or --node.")
+]
+NodeOption = Annotated[
+    str | None, typer.Option("--node", metavar="NODE", help="All shards of this node.")
+]
+WaitOption = Annotated[
+    str,
+    typer.Option(
+        "--wait", metavar="TIME", help="How long to wait for those who use a table, such as 30s."
+    ),
+]
+
+
+class Named(NamedTuple):
+    """Which shards, as they were given: one of the two."""
+
+    shards: str | None
+    node: str | None
+
+
+@app.command()
+def on(
+    ctx: typer.Context,
+    shards: ShardsArgument = None,
+    *,
+    node: NodeOption = None,
+    wait: WaitOption = "30s",
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Refuse writes to the tables of shards, for everybody, owners and superusers too.
+
+    They get SQLSTATE 25006 with the shard's number. Reads go on. When it has ended, all who were
+    writing before have ended too. DDL is not refused, nor are sequences. It lasts until
+    `read-only off`, also when the server starts again or the shard moves.
+    """
+    from shardctl.access.read_only import Wanted
+
+    named = Named(shards, node)
+    _run(ctx, Wanted.on, named, wait, output, dry_run=dry_run, yes=yes)
+
+
+@app.command()
+def off(
+    ctx: typer.Context,
+    shards: ShardsArgument = None,
+    *,
+    node: NodeOption = None,
+    wait: WaitOption = "30s",
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Let writes into shards again, and leave their schemas as they were before.
+
+    Writes are let in at once; removing the triggers then waits for those who read.
+    """
+    from shardctl.access.read_only import Wanted
+
+    named = Named(shards, node)
+    _run(ctx, Wanted.off, named, wait, output, dry_run=dry_run, yes=yes)
+
+
+def _run(
+    ctx: typer.Context,
+    wanted: Wanted,
+    named: Named,
+    wait: str,
+    output: Report,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Plan, show, ask, carry out, report."""
+    from shardctl.access import read_only_fleet as fleet
+    from shardctl.cli.progress import bars
+    from shardctl.state import lock
+
+    with always_json(output):
+        topology = load_topology(ctx)
+        wait_s = _seconds(wait)
+        chosen = _shards(topology, named)
+        plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
+        _show(topology, plans, wanted, output)
+    count = sum(len(one.todo) for one in plans)
+    if dry_run or not count:
+        return
+    where = f"{plural(count, 'shard')} on {plural(sum(bool(p.todo) for p in plans), 'node')}"
+    asked = f"Refuse writes to {where}?" if wanted == "on" else f"Let writes into {where}?"
+    confirm(asked, yes=yes)
+    with bars() as progress:
+        fleet.carry_out(topology, plans, wanted, wait_s=wait_s, progress=progress)
+    say(f"done: {where} {'refuse' if wanted == 'on' else 'take'} writes")
+
+
+def _seconds(wait: str) -> float:
+    from shardctl.errors import UsageError
+    from shardctl.topology import fields
+
+    try:
+        return fields.duration(wait).total_seconds()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
+    """Take the shards as they were named: a list, or all of a node; raises UsageError."""
+    from shardctl.errors import UsageError
+    from shardctl.topology import routes
+    from shardctl.topology.model import NodeName
+
+    text, name = named
+    if (text is None) == (name is None):
+        raise UsageError("which shards is not clear", hint="give SHARDS or --node NODE")
+    if text is not None:
+        return routes.listed(topology, text)
+    node = topology.nodes.get(NodeName(name or ""))
+    if node is None:
+        raise UsageError(f"{name!r} is no node", hint=f"nodes: {', '.join(topology.nodes)}")
+    return node.shards
+
+
+def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output: Report) -> None:
+    from shardctl.topology import ranges
+
+    if output is Report.json:
+        nodes = [one.as_json() for one in plans]
+        print_json(
+            {
+                "format": 1,
+                "cluster": topology.cluster,
+                "read_only": wanted.value,
+                "nodes": nodes,
+            }
+        )
+    elif not any(one.todo for one in plans):
+        count = sum(len(one.unchanged) for one in plans)
+        are = "read-only already" if wanted == "on" else "not read-only"
+        print(f"nothing to do: {plural(count, 'shard')} {'is' if count == 1 else 'are'} {are}")
+    else:
+        print_table(
+            ("node", "read-only", "shards", "tables", "unchanged"),
+            [
+                (
+                    one.node,
+                    wanted.value,
+                    ranges.of(one.todo),
+                    f"{one.tables:,}",
+                    ranges.of(one.unchanged),
+                )
+                for one in plans
+            ],
+        )

@@ -1,0 +1,159 @@
+"""`read-only` killed or interrupted at any moment, and run again; 2,000 shards of three tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.fleets import Fleet, command_line
+from tests.fixtures.read_only import refused, triggers
+from tests.fixtures.servers import wait_for
+from tests.fixtures.verifying import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.servers import PgServer
+
+pytestmark = pytest.mark.fault
+
+SHARDS = 2000
+TABLES = "".join(
+    f"CREATE TABLE {name} (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint);"
+    for name in ("photos", "likes", "follows")
+)
+OF_A_NODE = 3 * SHARDS // 2
+
+
+@pytest.fixture(scope="module")
+def many_shards(
+    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    one = Fleet(
+        tmp_path_factory.mktemp("read_only"),
+        safe_servers,
+        "read_only",
+        "read_only",
+        shards={"a": f"0-{SHARDS // 2 - 1}", "b": f"{SHARDS // 2}-{SHARDS - 1}"},
+        count=SHARDS,
+    )
+    one.migration("0001_photos.sql", TABLES)
+    one.init()
+    yield one
+    one.drop()
+
+
+@pytest.fixture
+def large(many_shards: Fleet) -> Iterator[Fleet]:
+    """Give a fleet on which nothing is read-only, and leave it so."""
+    yield many_shards
+    done = many_shards.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert [count(many_shards, node) for node in "ab"] == [0, 0]
+
+
+def count(one: Fleet, node: str) -> int:
+    """Count the triggers on a node."""
+    return sum(triggers(one, node).values())
+
+
+def start(one: Fleet, verb: str) -> subprocess.Popen[str]:
+    one.write()
+    command = command_line(one.file, "read-only", verb, f"0-{SHARDS - 1}", "--yes")
+    environment = os.environ | {"XDG_STATE_HOME": str(one.directory / "state")}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def stop_when(one: Fleet, running: subprocess.Popen[str], triggers_left: int, number: int) -> str:
+    """Send a signal as soon as node a has so many triggers, or at least; give what was said."""
+    growing = count(one, "a") < triggers_left
+
+    def reached() -> bool:
+        there = count(one, "a")
+        there_yet = there >= triggers_left if growing else there <= triggers_left
+        return there_yet or running.poll() is not None
+
+    wait_for(reached, seconds=60)
+    running.send_signal(number)
+    _, said = running.communicate(timeout=60)
+    return said
+
+
+def everything_refuses(one: Fleet) -> bool:
+    found = verify(one, "leftovers")
+    assert {finding.code for finding in found} == {"read_only"}
+    return sorted(shard for finding in found for shard in finding.shards) == list(range(SHARDS))
+
+
+def test_all_of_2000_shards_refuse_writes_and_take_them_again(large: Fleet) -> None:
+    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "done: 2,000 shards on 2 nodes refuse writes\n"
+    assert [count(large, node) for node in "ab"] == [OF_A_NODE, OF_A_NODE]
+    assert everything_refuses(large)
+    status = json.loads(large.shardctl("status", "--sample", "0", "-o", "json").stdout)
+    assert [len(node["read_only"][0]["shards"]) for node in status["nodes"]] == [1000, 1000]
+    with large.connect("a") as session, refused(999):
+        session.execute("DELETE FROM shard999.follows")
+    done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert [count(large, node) for node in "ab"] == [0, 0]
+    assert verify(large) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.9])
+def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
+    stop_when(large, start(large, "on"), int(share * OF_A_NODE), signal.SIGKILL)
+    # Whole shards, whenever it was.
+    codes = {finding.code for finding in verify(large, "leftovers")}
+    assert codes <= {"read_only"}
+    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert everything_refuses(large)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.4])
+def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
+    assert large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
+    stop_when(large, start(large, "off"), int(share * OF_A_NODE), signal.SIGKILL)
+    # Writes are let in everywhere before the first trigger goes.
+    with large.connect("a") as session, session.transaction(force_rollback=True):
+        session.execute("INSERT INTO shard999.photos (user_id) VALUES (1)")
+    left = verify(large, "leftovers")
+    assert {finding.code for finding in left} <= {"read_only_in_part"}
+    assert all("read-only off" in finding.hint for finding in left)
+    done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert verify(large) == []
+
+
+def test_ctrl_c_stops_between_two_transactions_and_says_how_to_go_on(large: Fleet) -> None:
+    running = start(large, "on")
+    said = stop_when(large, running, 1, signal.SIGINT)
+    assert running.returncode == 130
+    assert "interrupted: some shards may be changed" in said
+    assert "`shardctl read-only on` again" in said
+    assert "Traceback" not in said
+    assert 0 < count(large, "a") < OF_A_NODE
+    assert count(large, "a") % 3 == 0
+
+
+def test_a_server_killed_meanwhile_is_named_and_the_next_run_finishes(large: Fleet) -> None:
+    running = start(large, "on")
+    wait_for(lambda: count(large, "b") > 0 or running.poll() is not None)
+    large.servers["b"].stop("immediate")
+    _, said = running.communicate(timeout=60)
+    large.servers["b"].start()
+    assert running.returncode == 3
+    assert "node b: " in said
+    assert count(large, "a") == OF_A_NODE
+    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert everything_refuses(large)

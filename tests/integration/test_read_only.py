@@ -1,0 +1,283 @@
+"""`read-only`: what refuses writes, to whom, and that nothing of it stays afterwards."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.access import read_only_fleet
+from shardctl.access.read_only import Wanted
+from tests.fixtures.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.servers import StartServer
+
+WRITES = {
+    "insert": "INSERT INTO {}.photos (user_id) VALUES (1)",
+    "insert of no row": "INSERT INTO {}.photos (user_id) SELECT 1 WHERE false",
+    "upsert": "INSERT INTO {}.photos (id, user_id) VALUES (1, 1) ON CONFLICT DO NOTHING",
+    "update": "UPDATE {}.photos SET user_id = 2",
+    "delete": "DELETE FROM {}.photos",
+    "truncate": "TRUNCATE {}.likes",
+    "truncate of what references it": "TRUNCATE {}.photos CASCADE",
+    "copy": "COPY {}.photos (user_id) FROM PROGRAM 'echo 1'",
+    "a partitioned table": "INSERT INTO {}.days VALUES ('2026-05-05', 1)",
+    "a partition": "INSERT INTO {}.days_1 VALUES ('2026-05-05', 1)",
+    "a view": "UPDATE {}.named SET user_id = 3",
+    "a function": "SELECT {}.add()",
+    "a common table expression": "WITH w AS (DELETE FROM {}.likes RETURNING 1) SELECT * FROM w",
+    "without ordinary triggers": (
+        "SET session_replication_role = replica; INSERT INTO {}.photos (user_id) VALUES (1)"
+    ),
+}
+MERGE = (
+    "MERGE INTO {}.photos AS p USING (VALUES (1)) AS v (id) ON p.id = v.id"
+    " WHEN NOT MATCHED THEN INSERT (id, user_id) VALUES (v.id, 1)"
+)
+_WITH_MERGE = 150_000
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_every_kind_of_write_is_refused_even_to_superusers(tables_8: Fleet, kind: str) -> None:
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session:
+        session.execute("SET search_path = shard2")
+        with refused(2):
+            session.execute(WRITES[kind].format("shard2").encode())
+        session.execute("SET search_path = shard1")
+        session.execute(WRITES[kind].format("shard1").encode())
+
+
+def test_merge_is_refused(tables_8: Fleet) -> None:
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session:
+        if session.info.server_version < _WITH_MERGE:
+            pytest.skip("this PostgreSQL has no MERGE")
+        with refused(2):
+            session.execute(MERGE.format("shard2").encode())
+        session.execute(MERGE.format("shard1").encode())
+
+
+def test_the_error_says_which_shard_since_when_by_whom_and_what_helps(tables_8: Fleet) -> None:
+    switch_on(tables_8, 2)
+    with tables_8.connect("a", user=tables_8.role) as session, refused(2) as told:
+        session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
+    assert told.value.sqlstate == "25006"
+    said = told.value.diag
+    assert said.message_primary == "shard 2 is read-only: INSERT on table shard2.photos is refused"
+    assert re.fullmatch(r"Since 20[0-9T:.-]+Z, by .+@.+\.", said.message_detail or "")
+    assert "shardctl read-only off 2" in (said.message_hint or "")
+
+
+def test_reads_row_locks_sequences_and_other_shards_go_on(tables_8: Fleet) -> None:
+    tables_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (1)")
+    switch_on(tables_8, 2)
+    with tables_8.connect("a", user=tables_8.role) as session:
+        assert session.execute("SELECT count(*) FROM shard2.photos").fetchone() == (1,)
+        assert session.execute("SELECT id FROM shard2.photos FOR UPDATE").rowcount == 1
+        assert session.execute("SELECT shard2.next_id()").rowcount == 1
+        session.execute("INSERT INTO shard3.photos (user_id) VALUES (1)")
+
+
+def test_a_cascade_from_another_schema_is_refused(tables_8: Fleet) -> None:
+    tables_8.execute(
+        "a",
+        "CREATE TABLE public.parents (id bigint PRIMARY KEY);"
+        "CREATE TABLE shard2.children (id bigint REFERENCES public.parents ON DELETE CASCADE);"
+        "INSERT INTO public.parents VALUES (1); INSERT INTO shard2.children VALUES (1)",
+    )
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session, refused(2):
+        session.execute("DELETE FROM public.parents")
+    with tables_8.connect("a") as session, refused(2):
+        session.execute("TRUNCATE public.parents CASCADE")
+
+
+def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(tables_8: Fleet) -> None:
+    tables_8.execute(
+        "a",
+        "CREATE TABLE public.everything (shard integer, n integer) PARTITION BY LIST (shard);"
+        "CREATE TABLE shard2.mine PARTITION OF public.everything FOR VALUES IN (2)"
+        " PARTITION BY LIST (n);"
+        "CREATE TABLE shard2.mine_1 PARTITION OF shard2.mine FOR VALUES IN (1);"
+        "CREATE TABLE shard3.mine PARTITION OF public.everything FOR VALUES IN (3);"
+        "INSERT INTO public.everything VALUES (2, 1), (3, 1)",
+    )
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session:
+        for statement in (
+            "INSERT INTO public.everything VALUES (2, 1)",
+            "UPDATE public.everything SET n = 1",
+            "UPDATE public.everything SET shard = 2 WHERE shard = 3",
+            "DELETE FROM public.everything",
+            "TRUNCATE public.everything",
+        ):
+            with refused(2):
+                session.execute(statement.encode())
+        session.execute("INSERT INTO public.everything VALUES (3, 1)")
+    switch_off(tables_8, 2)
+    assert triggers(tables_8, "a") == {}
+
+
+def test_a_prepared_statement_of_before_is_refused(tables_8: Fleet) -> None:
+    with tables_8.connect("a") as session:
+        session.execute("PREPARE w AS INSERT INTO shard2.photos (user_id) VALUES (1)")
+        for _ in range(7):  # until the plan is a generic one
+            session.execute("EXECUTE w")
+        switch_on(tables_8, 2)
+        with refused(2):
+            session.execute("EXECUTE w")
+
+
+def test_a_foreign_table_is_refused(tables_8: Fleet) -> None:
+    port = tables_8.servers["a"].port
+    tables_8.execute(
+        "a",
+        "CREATE EXTENSION postgres_fdw;"
+        "CREATE SERVER there FOREIGN DATA WRAPPER postgres_fdw"
+        f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{tables_8.database}');"
+        "CREATE USER MAPPING FOR CURRENT_USER SERVER there;"
+        "CREATE FOREIGN TABLE shard2.abroad (user_id bigint) SERVER there"
+        " OPTIONS (schema_name 'shard3', table_name 'photos')",
+    )
+    insert = b"INSERT INTO shard2.abroad VALUES (1)"
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session, refused(2):
+        session.execute(insert)
+    assert tables_8.query("a", "SELECT count(*) FROM shard3.photos") == [(0,)]
+    switch_off(tables_8, 2)
+    assert triggers(tables_8, "a") == {}
+
+
+def test_what_a_subscription_brings_is_refused(tables_8: Fleet, pg_server: StartServer) -> None:
+    """The worker that applies changes sees triggers for rows only, and those in force always."""
+    publisher = pg_server({"wal_level": "logical"})
+    tables_8.execute("a", "CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
+
+    def says(question: str) -> bool:
+        return tables_8.query("a", f"SELECT {question}") == [(True,)]
+
+    with publisher.connect() as there:
+        there.execute("CREATE SCHEMA shard2")
+        there.execute("CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
+        there.execute("INSERT INTO shard2.fed VALUES (1)")
+        there.execute("CREATE PUBLICATION fed FOR TABLE shard2.fed")
+        address = f"host=127.0.0.1 port={publisher.port} dbname=postgres user={publisher.user}"
+        tables_8.execute("a", f"CREATE SUBSCRIPTION fed CONNECTION '{address}' PUBLICATION fed")
+        try:
+            wait_for(lambda: says("srsubstate = 'r' FROM pg_subscription_rel"))
+            switch_on(tables_8, 2, wait_s=20)
+            there.execute("INSERT INTO shard2.fed VALUES (2)")
+            wait_for(lambda: "shard 2 is read-only: INSERT on table shard2.fed" in log(tables_8))
+            assert tables_8.query("a", "SELECT id FROM shard2.fed") == [(1,)]
+            switch_off(tables_8, 2, wait_s=20)
+            wait_for(lambda: says("count(*) = 2 FROM shard2.fed"))
+        finally:
+            tables_8.execute("a", "DROP SUBSCRIPTION fed")
+
+
+def log(one: Fleet) -> str:
+    return one.servers["a"].log()
+
+
+def test_it_survives_a_restart(tables_8: Fleet) -> None:
+    switch_on(tables_8, 2)
+    server = tables_8.servers["a"]
+    server.stop()
+    server.start()
+    with tables_8.connect("a") as session, refused(2):
+        session.execute("DELETE FROM shard2.photos")
+
+
+# Undone exactly
+
+
+def catalog(one: Fleet) -> list[list[object]]:
+    """Give every row of the catalogs that tells of shard 2, and how pg_dump writes it."""
+    inside = "IN (SELECT oid FROM pg_class WHERE relnamespace = 'shard2'::regnamespace)"
+    # A hint that there may be triggers, which the next VACUUM of the table takes away.
+    hint = "to_jsonb(c) - 'relhastriggers'"
+    questions = (
+        f"SELECT ({hint})::text FROM pg_class AS c WHERE oid {inside} ORDER BY oid",
+        f"SELECT t::text FROM pg_trigger AS t WHERE tgrelid {inside} ORDER BY oid",
+        f"SELECT t::text FROM pg_attribute AS t WHERE attrelid {inside} ORDER BY attrelid, attnum",
+        f"SELECT t::text FROM pg_constraint AS t WHERE conrelid {inside} ORDER BY oid",
+        f"SELECT t::text FROM pg_description AS t WHERE objoid {inside} ORDER BY 1",
+        f"SELECT t::text FROM pg_depend AS t WHERE objid {inside} OR refobjid {inside} ORDER BY 1",
+        "SELECT t::text FROM pg_namespace AS t WHERE nspname = 'shard2'",
+        "SELECT t::text FROM pg_proc AS t WHERE pronamespace = 'shard2'::regnamespace ORDER BY 1",
+    )
+    return [one.query("a", question) for question in questions] + [[_dump(one)]]
+
+
+def _dump(one: Fleet) -> str:
+    server = one.servers["a"]
+    place = ["--host", server.host, "--port", str(server.port), "--username", server.user]
+    command = ["pg_dump", *place, "--schema-only", "--schema", "shard2", one.database]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "\n".join(line for line in done.stdout.splitlines() if "restrict" not in line)
+
+
+def test_off_leaves_the_catalog_as_it_was(tables_8: Fleet) -> None:
+    tables_8.execute(
+        "a",
+        "CREATE FUNCTION shard2.touch() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN RETURN new; END';"
+        "CREATE TRIGGER touch BEFORE UPDATE ON shard2.photos"
+        " FOR EACH ROW EXECUTE FUNCTION shard2.touch();"
+        "ALTER TABLE shard2.photos ENABLE REPLICA TRIGGER touch",
+    )
+    before = catalog(tables_8)
+    switch_on(tables_8, 2)
+    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+    assert catalog(tables_8) != before
+    switch_off(tables_8, 2)
+    assert catalog(tables_8) == before
+
+
+def test_on_twice_is_on_once_and_off_needs_no_on(tables_8: Fleet) -> None:
+    switch_off(tables_8, 2)
+    switch_on(tables_8, 2)
+    before = tables_8.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid")
+    switch_on(tables_8, 2)
+    assert tables_8.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid") == before
+    switch_off(tables_8, 2)
+    assert triggers(tables_8, "a") == {}
+
+
+def test_an_odd_name_is_no_obstacle(fresh_fleet: Fleet) -> None:
+    fresh_fleet.pattern = """it's "{id}" %s"""
+    fresh_fleet.migration("0001_photos.sql", 'CREATE TABLE "a ""b"" %I {}" (id bigint)')
+    fresh_fleet.init()
+    switch_on(fresh_fleet, 2)
+    with fresh_fleet.connect("a") as session, refused(2):
+        session.execute("""INSERT INTO "it's ""2"" %s"."a ""b"" %I {}" VALUES (1)""")
+    switch_off(fresh_fleet, 2)
+    assert triggers(fresh_fleet, "a") == {}
+
+
+def test_what_changed_was_recorded(tables_8: Fleet) -> None:
+    switch_on(tables_8, 1, 2)
+    switch_off(tables_8, 2)
+    [(who,)] = tables_8.query("a", "SELECT DISTINCT who FROM shardctl.event")
+    assert "@" in who
+    found = tables_8.query(
+        "a", "SELECT command, result FROM shardctl.event WHERE command ~ '^read' ORDER BY id"
+    )
+    assert found == [
+        ("read-only on", "shards 1-2: writes are refused"),
+        ("read-only off", "shards 2: writes are let in"),
+        ("read-only off", "shards 2: triggers are gone"),
+    ]
+
+
+def test_a_dry_plan_changes_nothing(tables_8: Fleet) -> None:
+    shards = tables_8.topology().nodes["a"].shards  # type: ignore[index]  # NodeName
+    [plan] = read_only_fleet.plan(tables_8.topology(), shards, Wanted.on, purpose="test")
+    assert plan.tables == OF_A_SHARD * len(shards)
+    assert triggers(tables_8, "a") == {}

@@ -1,0 +1,289 @@
+"""`read-only` beside others: writers, readers, DDL, vacuum, a second operator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.access.read_only_fleet import ShardsLeft
+from shardctl.postgres.connection import NodeLost
+from shardctl.state import lock
+from tests.fixtures.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers, writing
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.servers import StartServer
+
+PATIENT_S = 60.0
+INSERT = b"INSERT INTO shard2.photos (user_id) VALUES (1)"
+
+
+class Running:
+    """Something that runs beside the test, and ends in an error or without one."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,))
+        self._thread.start()
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # the test looks at it
+            self.error = error
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        self._thread.join(PATIENT_S)
+        assert self.over, "it hangs"
+        if self.error is not None:
+            raise self.error
+
+
+def waiting(one: Fleet) -> bool:
+    """Tell whether some `read-only` waits for a lock at this moment."""
+    return bool(
+        one.query(
+            "a",
+            "SELECT FROM pg_stat_activity WHERE application_name ~ '^shardctl read-only'"
+            " AND wait_event_type = 'Lock'",
+        )
+    )
+
+
+def on_server_of_its_own(one: Fleet, start: StartServer, settings: Mapping[str, str]) -> None:
+    """Give a fleet a new node a, with settings that it needs."""
+    one.drop()
+    one.servers = {"a": start(settings), "b": one.servers["b"]}
+    one.init()
+
+
+def test_it_ends_after_the_writers_that_began_before(tables_8: Fleet) -> None:
+    with writing(tables_8, "a", "shard2") as session:
+        running = Running(lambda: switch_on(tables_8, 1, 2, 3, wait_s=PATIENT_S))
+        wait_for(lambda: triggers(tables_8, "a").keys() == {"shard1", "shard3"})
+        wait_for(lambda: waiting(tables_8))
+        assert not running.over
+        session.execute(INSERT)  # it has begun, and may go on
+    running.end()
+    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD
+    assert tables_8.query("a", "SELECT count(*) FROM shard2.photos") == [(2,)]
+    with tables_8.connect("a") as session, refused(2):
+        session.execute(INSERT)
+
+
+def test_no_write_is_uncommitted_when_it_has_ended(tables_8: Fleet) -> None:
+    """Whatever rows there are at the end stay: nobody is left who could add one."""
+    stop = threading.Event()
+    committed: list[int] = []
+    others: list[psycopg.Error] = []
+
+    def write() -> None:
+        with tables_8.connect("a") as session:
+            while not stop.is_set():
+                try:
+                    with session.transaction():
+                        session.execute(INSERT)
+                        session.execute("SELECT pg_sleep(0.01)")
+                    committed.append(1)
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    return
+                except psycopg.Error as error:
+                    others.append(error)
+                    return
+
+    writers = [Running(write) for _ in range(6)]
+    try:
+        wait_for(lambda: len(committed) > 20)
+        switch_on(tables_8, 2, wait_s=PATIENT_S)
+        [(rows,)] = tables_8.query("a", "SELECT count(*) FROM shard2.photos")
+        for writer in writers:
+            writer.end()
+    finally:
+        stop.set()
+    assert others == []
+    assert tables_8.query("a", "SELECT count(*) FROM shard2.photos") == [(rows,)]
+    assert len(committed) == rows
+
+
+def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(tables_8: Fleet) -> None:
+    with writing(tables_8, "a", "shard2", application_name="import") as session:
+        pid = session.info.backend_pid
+        with pytest.raises(ShardsLeft) as left:
+            switch_on(tables_8, 1, 2, 3, wait_s=0.3)
+        assert left.value.exit_code == 3
+        assert list(left.value.left) == [2]
+        assert f"shards 2: session {pid} (import, idle in transaction, 00:00:" in str(left.value)
+        assert "shardctl read-only on" in left.value.hint
+        session.execute(INSERT)
+    assert triggers(tables_8, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
+    switch_on(tables_8, 1, 2, 3)
+    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD
+
+
+def test_where_nothing_could_be_changed_it_is_a_refusal(tables_8: Fleet) -> None:
+    with writing(tables_8, "a", "shard2"), pytest.raises(ShardsLeft) as left:
+        switch_on(tables_8, 2, wait_s=0.3)
+    assert left.value.exit_code == 1
+    assert triggers(tables_8, "a") == {}
+
+
+def test_a_prepared_transaction_is_a_writer(tables_8: Fleet, pg_server: StartServer) -> None:
+    on_server_of_its_own(tables_8, pg_server, {"max_prepared_transactions": "2"})
+    with tables_8.connect("a") as session:
+        session.execute("BEGIN")
+        session.execute(INSERT)
+        session.execute("PREPARE TRANSACTION 'kept'")
+        with pytest.raises(ShardsLeft, match="shards 2: a prepared transaction"):
+            switch_on(tables_8, 2, wait_s=0.3)
+        session.execute("COMMIT PREPARED 'kept'")
+    switch_on(tables_8, 2)
+
+
+def test_readers_never_wait_for_it(tables_8: Fleet) -> None:
+    waits: list[float] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        with tables_8.connect("a") as session:
+            while not stop.is_set():
+                began = time.monotonic()
+                session.execute("SELECT count(*) FROM shard2.photos")
+                waits.append(time.monotonic() - began)
+
+    with writing(tables_8, "a", "shard2"):
+        reader = Running(read)
+        with pytest.raises(ShardsLeft):
+            switch_on(tables_8, 2, wait_s=2)
+        stop.set()
+        reader.end()
+    # A reader that queued behind it would have waited for as long as it did.
+    assert max(waits) < 0.3
+
+
+def test_other_writers_get_their_turn_while_it_waits_for_one(tables_8: Fleet) -> None:
+    done: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        with tables_8.connect("a") as session:
+            while not stop.is_set():
+                session.execute(INSERT)
+                done.append(1)
+
+    with writing(tables_8, "a", "shard2"):
+        writer = Running(write)
+        with pytest.raises(ShardsLeft):
+            switch_on(tables_8, 2, wait_s=2)
+        before = len(done)
+        wait_for(lambda: len(done) > before)
+        stop.set()
+        writer.end()
+
+
+def test_ddl_in_the_way_is_waited_for(tables_8: Fleet) -> None:
+    with tables_8.connect("a") as session, session.transaction():
+        session.execute("ALTER TABLE shard2.photos ADD more integer")
+        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(tables_8))
+    running.end()
+    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+
+
+def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(tables_8: Fleet) -> None:
+    switch_on(tables_8, 1, 2)
+    with tables_8.connect("a", application_name="dump") as session, session.transaction():
+        session.execute("SELECT FROM shard2.photos")
+        with pytest.raises(ShardsLeft, match=r"shards 2: session \d+ \(dump, idle in tr") as left:
+            switch_off(tables_8, 1, 2, wait_s=0.3)
+        assert left.value.exit_code == 3
+        tables_8.execute("a", INSERT.decode())
+        assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+    switch_off(tables_8, 1, 2)
+    assert triggers(tables_8, "a") == {}
+
+
+def test_on_after_such_an_off_refuses_writes_again(tables_8: Fleet) -> None:
+    switch_on(tables_8, 2)
+    with tables_8.connect("a") as session, session.transaction():
+        session.execute("SELECT FROM shard2.photos")
+        with pytest.raises(ShardsLeft):
+            switch_off(tables_8, 2)
+        switch_on(tables_8, 2)
+    with tables_8.connect("a") as session, refused(2):
+        session.execute(INSERT)
+
+
+def test_a_vacuum_that_the_server_began_gives_way(tables_8: Fleet, pg_server: StartServer) -> None:
+    eager = {
+        "autovacuum_naptime": "1s",
+        "autovacuum_vacuum_cost_delay": "100ms",
+        "autovacuum_vacuum_cost_limit": "1",
+    }
+    on_server_of_its_own(tables_8, pg_server, eager)
+    tables_8.execute(
+        "a",
+        "INSERT INTO shard2.photos (id, user_id) SELECT n, n FROM generate_series(1, 100000) AS n;"
+        "DELETE FROM shard2.photos WHERE id % 2 = 0",
+    )
+    wait_for(
+        lambda: tables_8.query(
+            "a",
+            "SELECT FROM pg_stat_progress_vacuum AS v WHERE relid = 'shard2.photos'::regclass",
+        ),
+        seconds=60,
+    )
+    switch_on(tables_8, 2, wait_s=PATIENT_S)
+    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+
+
+def test_a_second_operator_is_told_who_is_at_it(tables_8: Fleet) -> None:
+    with writing(tables_8, "a", "shard2"):
+        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(tables_8))
+        with pytest.raises(lock.NodeLocked, match="node a is being changed by shardctl read-only"):
+            switch_on(tables_8, 3)
+        switch_on(tables_8, 5)  # on the other node
+    running.end()
+    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+
+
+def test_a_lost_session_is_told_and_the_next_finishes(tables_8: Fleet) -> None:
+    with writing(tables_8, "a", "shard2"):
+        running = Running(lambda: switch_on(tables_8, 1, 2, 5, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(tables_8))
+        tables_8.execute(
+            "a",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name ~ '^shardctl read-only'",
+        )
+        with pytest.raises(NodeLost, match="node a: "):
+            running.end()
+    assert triggers(tables_8, "b") == {"shard5": OF_A_SHARD}
+    switch_on(tables_8, 1, 2, 5)
+    assert triggers(tables_8, "a") == {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD}
+
+
+def test_a_small_lock_table_is_enough_for_a_shard_with_many_tables(
+    tables_8: Fleet, pg_server: StartServer
+) -> None:
+    small = {"max_locks_per_transaction": "10", "max_connections": "12"}
+    on_server_of_its_own(tables_8, pg_server, small)
+    with tables_8.connect("a") as session:
+        for number in range(300):
+            session.execute(f"CREATE TABLE shard2.extra_{number} (n integer)".encode())
+    switch_on(tables_8, 1, 2, 3)
+    expected = {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD + 300, "shard3": OF_A_SHARD}
+    assert triggers(tables_8, "a") == expected
+    switch_off(tables_8, 1, 2, 3)
+    assert triggers(tables_8, "a") == {}
