@@ -13,6 +13,7 @@ from shardctl.hosts import ports
 from shardctl.moves import destroyed, prediction, preflight_poolers
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
+from shardctl.moves.admission import admit
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.step import NotAbortable, drive, undo
@@ -135,6 +136,8 @@ def resume(
             if not world.past_cutover():
                 raise
             notice(f"going on without node {decided.source}: {error.reason}")
+        else:
+            admit(world)
         _drive(world, told)
     return world
 

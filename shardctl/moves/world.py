@@ -53,6 +53,7 @@ class NodeRefused(Unfinished):
 logger = logging.getLogger(__name__)
 
 # The server, too, has to notice when nobody is there any more: its lock would stay for hours.
+_SEEN_AS = "SELECT host(inet_client_addr())"
 _LIVELINESS = """
 SELECT set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false),
@@ -139,10 +140,16 @@ class World:
         return Clone(self.plan.id, self.plan.slot, server)
 
     def addresses(self) -> list[str]:
-        """List the addresses from which shardctl and its guards log in to the target."""
+        """List the addresses from which shardctl and its guards log in to the target.
+
+        The one under which the source knows this machine is among them.
+        """
+        with self.on(self.plan.source):
+            row = self.session(self.plan.source).execute(_SEEN_AS).fetchone()
+        seen = {row[0]} if row and row[0] else set()
         hosts = {self.target.host, *(pooler.host for pooler in self.topology.poolers.values())}
         found = {address for host in hosts for address in ports.addresses(host)}
-        return sorted({*found, *ports.sources(self.target.host), "127.0.0.1", "::1"})
+        return sorted({*found, *seen, *ports.sources(self.target.host), "127.0.0.1", "::1"})
 
     def look_for_target(self) -> None:
         """Open a session with the target if its clone runs already, so that its journal counts."""

@@ -170,6 +170,14 @@ def discard(clone: Clone) -> None:
     _run_as_keeper(clone, "discard", timeout=None)
 
 
+def admit(clone: Clone, rules: str) -> bool:
+    """Add rules for shardctl to those of a clone that is not opened; tell if any was new.
+
+    The server has yet to read them. Raises CloneOfAnother and CloneRefused.
+    """
+    return bool(_run(clone, "admit", text=rules))
+
+
 def remove(clone: Clone) -> bool:
     """Undo a clone: end it, and delete what this move made, nothing else; tell if it was there.
 

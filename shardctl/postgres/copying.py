@@ -105,6 +105,14 @@ def make(
     clones.place(clone)
 
 
+def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
+    """Compose the rules by which a clone lets in shardctl, as its source does; raises NoWayIn."""
+    user = source.database.user
+    found = session.execute(_QUERIES["rules"], {"user": user})
+    given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
+    return overrides.access(user, addresses, given)
+
+
 def _pg_basebackup(clone: Clone, source: Source, max_rate: str | None) -> list[str]:
     argv = [clone.server.binaries.program("pg_basebackup")]
     argv += ["-D", str(clone.copy), "-d", source.conninfo(clone.slot), "--no-password"]
@@ -174,8 +182,6 @@ def _files(
 ) -> dict[str, bytes]:
     """Compose the files that make a standby of the copy, and of the standby a node."""
     server, node = clone.server, source.node.name
-    rules = session.execute(_QUERIES["rules"], {"user": source.database.user})
-    found = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in rules]
     hba, ident = _login_files(node, session)
     settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
     given = configuration.parameters(
@@ -197,7 +203,7 @@ def _files(
             settings, configuration.composed(given), source=node
         ),
         clones.AUTO: overrides.automatic({**always, **follow}),
-        clones.HBA: overrides.access(source.database.user, addresses, found),
+        clones.HBA: rules(source, session, addresses),
         f"{clones.MARK}/{clones.AUTO}": overrides.automatic({**always, **opened}),
     }
     return {

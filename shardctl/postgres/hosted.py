@@ -152,6 +152,18 @@ class HostedServer:
             raise ServerDidNotStop(self.name, self.log, lines) from failed
         return True
 
+    def reload(self) -> None:
+        """Let it read its files again, soon; raises ControlFailed, CommandFailed."""
+        command = self.control.reload if self.control else None
+        if command is None:
+            argv = [self.binaries.program("pg_ctl"), "reload", "-D", str(self.data_directory)]
+            self._run(argv)
+            return
+        try:
+            self._run_own(command)
+        except CommandFailed as error:
+            raise ControlFailed(self.name, "reload", error) from error
+
     def log_tail(self, *, since: int = 0, lines: int = _LINES) -> list[str]:
         """Read the last `lines` of the log, none from before the byte `since`.
 

@@ -166,6 +166,19 @@ sweep() {
     rm -rf -- "$own" || exit "$PLACE"
 }
 
+## admit: adds rules to those of a clone that is not opened; prints a line if there are new ones
+
+# stdin: rules for shardctl. They go to the end of the file and replace nothing: whoever has just
+# claimed may put the node's own in its place at this moment.
+admit() {
+    [ -e "$mark/pg_hba.conf" ] || return 0
+    require_ours "$mark/move"
+    new=$(grep -Fvx -f "$data/pg_hba.conf") || return 0
+    printf '\n%s\n' "$new" >>"$data/pg_hba.conf" || exit "$PLACE"
+    sync "$data/pg_hba.conf"
+    echo new
+}
+
 ## remove: deletes the data directory of a stopped clone that was not promoted
 
 require_standby() {
