@@ -1,0 +1,157 @@
+"""Moves that others get in the way of: who prepares, who does not answer, who was elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shardctl.access import fence
+from shardctl.moves import handover
+from shardctl.postgres.connection import NodeLost
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from tests.fixtures.lab import messages
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.lab import Lab
+
+
+def lose(*_: Any, **__: Any) -> None:
+    """Do nothing more, like a process that has died."""
+    raise NodeLost("c", "cut")
+
+
+@pytest.fixture
+def preparing(bare_lab: Lab) -> Lab:
+    """Give a fleet whose transactions can be prepared."""
+    bare_lab.write()
+    text = bare_lab.file.read_text()
+    bare_lab.file.write_text(text.replace("16MB}", "16MB, max_prepared_transactions: 4}"))
+    bare_lab.init()
+    bare_lab.put(2)
+    return bare_lab
+
+
+def prepare_late(lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """Let somebody prepare a transaction behind the fence that the mover may not end."""
+    mark_drained, end = journal.mark_drained, handover._end_prepared
+
+    def late(session: Any, move: str, **named: Any) -> str | None:
+        with lab.connect("a") as other:
+            text = statement.format(retired=f"shard2__retired_{move}")
+            other.execute(f"BEGIN; {text}; PREPARE TRANSACTION 'late'".encode())
+        return mark_drained(session, move, **named)
+
+    def as_another(world: Any, session: Any, *given: Any) -> None:
+        session.execute("SET ROLE app")
+        try:
+            end(world, session, *given)
+        finally:
+            session.execute("RESET ROLE")
+
+    monkeypatch.setattr(journal, "mark_drained", late)
+    monkeypatch.setattr(handover, "_end_prepared", as_another)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["INSERT INTO shard0.photos (user_id) VALUES (1)", "SELECT FROM {retired}.photos FOR SHARE"],
+)
+def test_a_prepared_transaction_of_others_that_holds_nothing_moved_does_not_stop_the_claim(
+    preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    prepare_late(preparing, monkeypatch, statement)
+    preparing.move([2, 3], "c")
+    preparing.put(3)
+    assert "prepared transaction 'late' of postgres" in "".join(preparing.notices)
+    assert preparing.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("late",)]
+    for node in "ac":
+        with preparing.connect(node) as session:
+            session.execute("ROLLBACK PREPARED 'late'")
+    preparing.put(2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE {retired}.photos SET user_id = 1", "CREATE TABLE shard0.more ()"],
+)
+def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim(
+    preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    prepare_late(preparing, monkeypatch, statement)
+    error = preparing.stopped([2, 3], "c", max_pause_s=3.0)
+    assert "PreparedLeft: node c: prepared transaction 'late' of postgres" in messages(error)
+    assert error.exit_code == 3
+    monkeypatch.undo()
+    for node in "ac":
+        with contextlib.closing(preparing.connect(node)) as session:
+            session.execute("ROLLBACK PREPARED 'late'")
+    preparing.resume()
+    preparing.put(2)
+    assert preparing.problems() == []
+
+
+def await_standbys(lab: Lab, names: str) -> None:
+    """Let commits of node a wait for these standbys."""
+    with lab.connect("a") as session:
+        named = sql.Literal(names)
+        session.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(named))
+        session.execute("SELECT pg_reload_conf()")
+
+
+def test_a_resumed_move_waits_for_no_standby_that_does_not_answer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> list[int]:
+        raise fence.FenceRefused("a", "for this test")
+
+    monkeypatch.setattr(fence, "put_up", refuse)
+    assert lab.stopped([2, 3], "c").state is MoveState.undone
+    monkeypatch.undo()
+    await_standbys(lab, "nobody")
+    ended = threading.Event()
+
+    def give_up() -> None:
+        if not ended.wait(30):
+            await_standbys(lab, "")
+
+    watch = threading.Thread(target=give_up)
+    watch.start()
+    lab.resume()
+    in_time = watch.is_alive()
+    ended.set()
+    watch.join()
+    assert in_time
+    assert lab.leads("shard2") == "c"
+
+
+def test_a_clone_that_knows_another_machine_only_lets_in_who_goes_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "promote", lose)
+    assert lab.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
+    monkeypatch.undo()
+    rules = lab.directory / "nodes" / "c" / "pg_hba.conf"
+    with lab.connect("c") as session:
+        rules.write_text(rules.read_text().replace("127.0.0.1/32", "192.0.2.7/32"))
+        session.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: not answers(lab, "c"))
+    lab.resume()
+    assert lab.leads("shard2") == "c"
+    lab.put(2)
+    assert lab.problems() == []
+
+
+def answers(lab: Lab, node: str) -> bool:
+    """Tell whether a server lets somebody in from here."""
+    try:
+        lab.connect(node).close()
+    except psycopg.OperationalError:
+        return False
+    return True
