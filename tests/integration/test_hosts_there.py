@@ -1,0 +1,127 @@
+"""What shardctl asks of a host is the same over SSH: accounts, programs, ports, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts, files, ports
+from shardctl.hosts.accounts import AccountRefused
+from shardctl.hosts.files import FileRefused
+from shardctl.hosts.host import SudoRefused
+from shardctl.hosts.local import Local
+from shardctl.hosts.ssh import Ssh
+from shardctl.postgres import binaries
+from shardctl.postgres.binaries import BinariesRefused, NoBinaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.hosts.host import Host
+    from tests.fixtures.sshd import Sshd
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root lets itself in")
+
+EVERY: dict[str, Callable[[Host, Path, str | None], object]] = {
+    "read": lambda host, path, user: files.read(host, path, user=user),
+    "write": lambda host, path, user: files.write(host, path, "text", user=user),
+    "replace": lambda host, path, user: files.replace(host, path, path, user=user),
+    "remove": lambda host, path, user: files.remove(host, path, user=user),
+    "place": lambda host, path, user: files.place(host, path, user=user),
+    "place_of": lambda host, path, user: files.place_of(host, path, user=user),
+    "size": lambda host, path, user: files.size(host, path, user=user),
+    "tail": lambda host, path, user: files.tail(host, path, since=0, user=user),
+}
+"""What can be done with a file, as a user."""
+
+
+@pytest.fixture
+def root(box: Ssh) -> Ssh:
+    """Log in as root."""
+    return Ssh(dataclasses.replace(box.settings, user="root"))
+
+
+def test_whoever_logs_in_runs_servers_unless_that_is_root(box: Ssh, sshd: Sshd) -> None:
+    assert accounts.account_on(box, None) is None
+    assert accounts.account_on(box, sshd.login) == sshd.login
+    with pytest.raises(AccountRefused, match="PostgreSQL refuses root"):
+        accounts.account_on(box, "root")
+    with pytest.raises(AccountRefused, match="no such user on its host"):
+        accounts.account_on(box, "no-such-user")
+    with pytest.raises(SudoRefused, match=f"{sshd.login} may not run commands as daemon"):
+        accounts.account_on(box, "daemon")
+
+
+@needs_root
+def test_root_who_logs_in_runs_servers_as_somebody_else(root: Ssh) -> None:
+    assert accounts.account_on(root, None) == accounts.server_account(None)
+    assert accounts.account_on(root, "daemon") == "daemon"
+
+
+def test_what_is_closed_to_a_user_is_found_there(
+    box: Ssh, sshd: Sshd, server_directory: Path
+) -> None:
+    closed = server_directory / "closed $HOME"
+    (closed / "below").mkdir(parents=True)
+    assert accounts.blocked_at(closed / "below", sshd.login, box) is None
+    assert accounts.blocked_at(closed / "not" / "there", sshd.login, box) is None
+    closed.chmod(0)
+    assert accounts.blocked_at(closed / "below", sshd.login, box) == closed
+
+
+def test_programs_are_those_of_the_host(
+    box: Ssh, sshd: Sshd, server_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(binaries.VARIABLE, str(server_directory))
+    found = binaries.find(None, account=sshd.login, host=box)
+    assert binaries.of_major(found.major, box) == found
+    assert binaries.find(found.directory, account=None, host=box) == found
+    with pytest.raises(BinariesRefused, match="lacks postgres, initdb, pg_ctl"):
+        binaries.find(server_directory, account=sshd.login, host=box)
+    monkeypatch.setattr(binaries, "_SYSTEM", (f"{server_directory}/*",))
+    monkeypatch.setattr(binaries, "_SYSTEMS", binaries._SYSTEMS.partition("IFS=:")[0])
+    with pytest.raises(NoBinaries, match="is installed there") as refused:
+        binaries.find(None, account=sshd.login, host=box)
+    assert "on that host" in refused.value.hint
+
+
+def test_the_program_that_listens_is_named_by_its_own_user(box: Ssh) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        mine = f"(pid {os.getpid()})"
+        assert mine in str(ports.listener(port))
+        assert ports.listener(port, box) is None or os.geteuid() != 0
+    assert ports.listener(port) is None
+
+
+def test_one_file_under_two_names_of_its_host_is_one_file(
+    box: Ssh, sshd: Sshd, server_directory: Path
+) -> None:
+    folder = server_directory / "here"
+    folder.mkdir()
+    (server_directory / "there").symlink_to(folder)
+    if os.geteuid() == 0:
+        shutil.chown(folder, sshd.login)
+    found = files.place(box, server_directory / "there" / "file")
+    assert found == files.place(Local(), folder / "file")
+    assert found.path == str(folder / "file")
+    assert found != files.place(Local(), folder / "other")
+    assert found != files.place(Local(), server_directory / "file")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_file_is_named_however_its_host_fails(box: Ssh, sshd: Sshd, name: str) -> None:
+    path = Path("/a place/with a file")
+    with pytest.raises(FileRefused, match=f"{path}: .* may not run commands as daemon") as refused:
+        EVERY[name](box, path, "daemon")
+    assert "NOPASSWD" in refused.value.hint
+    sshd.stop()
+    with pytest.raises(FileRefused, match=f"{path}: .*") as refused:
+        EVERY[name](box, path, None)
+    assert "ssh -v" in refused.value.hint or "again" in refused.value.hint
