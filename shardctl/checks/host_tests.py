@@ -26,7 +26,9 @@ _SECONDS = 30.0
 _FULL = 0.9
 """How full a disk may be."""
 _TOOLS = ("awk", "base64", "cp", "date", "dd", "df", "head", "ln", "mv", "readlink", "setsid")
-_TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
+TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
+_NOT_RUN = (126, 127)
+"""What a shell ends with for a program that it cannot run, or find."""
 _CLONING = ("pg_basebackup", "pg_controldata", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
 # What stands in a directory that may not be entered looks as if it were not there.
@@ -186,9 +188,27 @@ def _disk(host: Host, node: Node, account: str | None) -> Found:
     return Found(told)
 
 
+def _control(host: Host, node: Node, account: str | None) -> Found:  # noqa: ARG001  # as others
+    """See that the operator's own commands can be run, by the one that changes nothing."""
+    status = node.control.status if node.control else None
+    if status is None:
+        return Found("pg_ctl" if node.control is None else "no command for the status")
+    try:
+        host.run(["sh", "-c", status], timeout=_SECONDS)
+    except CommandFailed as error:
+        lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
+        by_sudo = [line for line in lines if line.startswith("sudo:")]
+        if error.completed.code in _NOT_RUN or by_sudo:
+            return Found(
+                f"its command for the status cannot be run: {(by_sudo or lines or ['?'])[-1]}",
+                "correct `control`: it is run by `sh -c` there, as the user who logs in",
+            )
+    return Found(status)
+
+
 def _guard(host: Host, pooler: Pooler) -> Found:
     hint = "a move's guard needs them: util-linux, postgresql-client, coreutils, mawk or gawk"
-    return _commands(host, _TOOLS_OF_GUARDS, hint, pooler.os_user)
+    return _commands(host, TOOLS_OF_GUARDS, hint, pooler.os_user)
 
 
 def _files(host: Host, pooler: Pooler) -> Found:
@@ -204,5 +224,6 @@ OF_NODES: Mapping[str, Callable[[Host, Node, str | None], Found]] = {
     "programs": _programs,
     "directory": _directory,
     "disk": _disk,
+    "control": _control,
 }
 OF_POOLERS: Mapping[str, Callable[[Host, Pooler], Found]] = {"guard": _guard, "files": _files}

@@ -66,6 +66,7 @@ def sql(
     move has not ended. Rows have a column `shard` (or `node`) before their own.
     """
     from shardctl.cli import sql_output
+    from shardctl.cli.signals import as_ctrl_c
     from shardctl.maintenance import sql_plan
     from shardctl.maintenance.sql import Run
 
@@ -86,7 +87,7 @@ def sql(
     began = time.monotonic()
     run = Run(plan, timeout_ms, jobs)
     try:
-        with always_json(json):
+        with always_json(json), as_ctrl_c():
             shown = sql_output.show(run, output)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(run) from interrupt

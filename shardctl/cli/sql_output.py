@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,24 +74,26 @@ def _stream(run: Run, output: Listing) -> Shown:
     warnings: dict[str, list[Place]] = {}
     first: Columns = ()
     differing: dict[Columns, list[Place]] = {}
-    for event in run.events():
-        if isinstance(event, Warned):
-            warnings.setdefault(event.message, []).append(event.place)
-        elif isinstance(event, Failure):
-            if output is Listing.json:
-                print_json(folding.failure_as_json(event))
-        elif output is Listing.json:
-            print_json(folding.as_json(event.place, event.statement, event.batch))
-            shown.rows += len(event.batch.rows)
-        elif not event.batch.columns:
-            folded.add(event)
-        else:
-            first = first or event.batch.columns
-            if _titles(event.batch.columns) != _titles(first):
-                differing.setdefault(event.batch.columns, []).append(event.place)
-                continue
-            print_tsv([(_label(event.place), *folding.tsv(row)) for row in event.batch.rows])
-            shown.rows += len(event.batch.rows)
+    # Who closes the pipe has the run ended, not forgotten.
+    with closing(run.events()) as events:
+        for event in events:
+            if isinstance(event, Warned):
+                warnings.setdefault(event.message, []).append(event.place)
+            elif isinstance(event, Failure):
+                if output is Listing.json:
+                    print_json(folding.failure_as_json(event))
+            elif output is Listing.json:
+                print_json(folding.as_json(event.place, event.statement, event.batch))
+                shown.rows += len(event.batch.rows)
+            elif not event.batch.columns:
+                folded.add(event)
+            else:
+                first = first or event.batch.columns
+                if _titles(event.batch.columns) != _titles(first):
+                    differing.setdefault(event.batch.columns, []).append(event.place)
+                    continue
+                print_tsv([(_label(event.place), *folding.tsv(row)) for row in event.batch.rows])
+                shown.rows += len(event.batch.rows)
     for (_, command), places in folded.commands.items():
         say(f"{command}: {folding.where(places)}")
     _tell(warnings)
@@ -112,12 +115,13 @@ def _tables(run: Run) -> Shown:
     label = "node" if run.plan.shards is None else "shard"
     # What a place had given before it failed is no answer.
     failed = {one.place for one in run.failed}
-    last = 0
+    shown, last = Shown(), 0
     for (statement, columns), found in sorted(folded.tables.items(), key=lambda one: one[0][0]):
         kept = sorted((one for one in found if one[0] not in failed), key=lambda one: _key(one[0]))
         if statement == last:
             say(f"note: columns differ: {folding.where([place for place, _ in kept])} apart")
         last = statement
+        shown.rows += len(kept)
         _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
     if folded.commands:
         rows = [
@@ -126,7 +130,7 @@ def _tables(run: Run) -> Shown:
         ]
         print_table(("command", f"{label}s"), rows)
     _tell(warnings)
-    return Shown(sum(len(found) for found in folded.tables.values()))
+    return shown
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:

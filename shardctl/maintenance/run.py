@@ -150,8 +150,7 @@ class Run:
         except (CommandTimedOut, HostLost) as lost:
             error = NotEnded(lost)
         except _Stopped:
-            error = ShardctlError("interrupted before it began")
-            begun = False
+            error = ShardctlError("interrupted as it began", hint="see what it has done")
         except ShardctlError as refused:
             error, begun = refused, False
         finally:

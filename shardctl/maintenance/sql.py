@@ -23,7 +23,7 @@ from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from shardctl.maintenance.places import Place
     from shardctl.maintenance.rows import Batch
@@ -114,7 +114,7 @@ class Run:
     )
     _sessions: dict[int, Connection] = field(default_factory=dict)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Run everything, and give what comes of it as it comes.
 
         To write, under the nodes' locks and with events on the nodes. Raises NodeLocked,

@@ -15,7 +15,7 @@ from shardctl.checks import hosts
 from shardctl.checks.hosts import State
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
-from shardctl.topology.model import Pooler, PoolerName, Ssh
+from shardctl.topology.model import Control, Pooler, PoolerName, Ssh
 from tests.fixtures.servers import local_node, local_topology
 from tests.fixtures.sshd import ROOT
 
@@ -111,7 +111,7 @@ def test_where_all_is_well_the_exit_code_is_0(stated: Stated) -> None:
     told = json.loads(stated.fleet.here("hosts", "check", "-o", "json").stdout)
     assert told["ok"] is True
     assert {one["test"] for one in told["results"]} == {
-        "way", "tools", "clock", "user", "programs", "directory", "disk",
+        "way", "tools", "clock", "user", "programs", "directory", "disk", "control",
     }  # fmt: skip
 
 
@@ -195,6 +195,17 @@ def test_a_directory_that_the_server_s_user_may_not_enter_is_told(server_directo
     assert told == f"postgres may not enter {closed}"
 
 
+def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory: Path) -> None:
+    def with_status(status: str) -> Topology:
+        return one_node(server_directory, control=Control("a", "b", None, status))
+
+    told = fault(with_status("no-such-ctl status"), "control")
+    assert told.startswith("its command for the status cannot be run: ")
+    assert "no-such-ctl" in told
+    # That no server runs is no fault of the command.
+    assert faults(with_status("exit 3")) == {}
+
+
 def test_a_user_who_is_not_there_is_told_and_nothing_else_of_that_server(
     server_directory: Path,
 ) -> None:
@@ -228,7 +239,7 @@ def remote(sshd: Sshd, ssh_home: SshHome, server_directory: Path) -> Topology:
 
 def test_a_host_over_ssh_is_well(remote: Topology, sshd: Sshd) -> None:
     found = hosts.test(remote, Silent())
-    assert [one.state for one in found] == [State.ok] * 7, found
+    assert [one.state for one in found] == [State.ok] * 8, found
     assert found[0].host == "box"
     assert found[0].found.startswith(sshd.login)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -184,3 +186,18 @@ def test_ctrl_c_rolls_back_what_runs_and_tells_what_was_committed(stated: Stated
     assert "to run it in the others: --shards 2-3,6-7" in done.stderr
     assert stated.users() == [100, 101, 2, 3, 104, 105, 6, 7]
     assert stated.events()[-1] == ("sql", "unfinished: in 2 of 4 shards")
+
+
+def test_who_closes_the_pipe_has_the_run_ended_and_recorded(stated: Stated) -> None:
+    text = "UPDATE photos SET user_id = user_id + 100 RETURNING repeat('x', 200000), pg_sleep(0.2)"
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write()), "sql"]
+    argv += [text, "--write", "--yes", "--jobs", "1", "-o", "tsv"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.stdout.close()
+    assert process.returncode == 1
+    changed = [user for user in stated.users() if user >= 100]
+    assert 0 < len(changed) < 8
+    recorded = [stated.events(node)[-1][1] for node in ("a", "b")]
+    assert sum(int(said.split("in ")[1].split()[0]) for said in recorded) == len(changed)

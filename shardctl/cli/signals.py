@@ -1,0 +1,30 @@
+"""Signals that end a process, as Ctrl-C: what runs elsewhere is ended before."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
+
+    Who ignores one, as under nohup, goes on ignoring it.
+    """
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # None is a handler that is not Python's.
+    ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
+    try:
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
