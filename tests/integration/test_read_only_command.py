@@ -270,6 +270,14 @@ def test_init_mends_the_rest_of_a_read_only_shard(tables_8: Fleet) -> None:
         session.execute("DELETE FROM shard2.photos")
 
 
+def test_the_triggers_function_needs_no_grant(tables_8: Fleet) -> None:
+    tables_8.execute("a", "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+    switch_on(tables_8, 2)
+    assert tables_8.plan().changes() == []
+    with tables_8.connect("a", user=tables_8.role) as session, refused(2):
+        session.execute("DELETE FROM shard2.photos")
+
+
 def test_all_nodes_read_only_shards_are_told_at_once(tables_8: Fleet) -> None:
     switch_on(tables_8, 2, 5)
     tables_8.migration("0002_more.sql", "CREATE TABLE more (n integer)")
