@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.state import journal
 from shardctl.topology import names, ranges
-from shardctl.topology.model import NodeName, ShardId
+from shardctl.topology.model import Node, NodeName, Pooler, ShardId
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ METHOD = "clone"
 
 _POOLERS = "poolers."
 
-_INDIFFERENT = ("shards", "migrations", "keys")
-"""What a move does not depend on, or changes itself."""
+_INDIFFERENT = ("shards", "migrations", "keys", "control")
+"""What a move does not depend on, changes itself, or may need corrected."""
 
 
 class MoveRefused(ShardctlError):
@@ -232,6 +232,12 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
         for place, part in parts.items()
         for name, value in asdict(part).items()
         if name not in _INDIFFERENT
+    }
+    # Another operator may log in there as somebody else, with a key that lies elsewhere.
+    said |= {
+        f"{place}.ssh": str(part.ssh and (part.ssh.host or part.host))
+        for place, part in parts.items()
+        if isinstance(part, Node | Pooler)
     }
     said |= {"cluster": topology.cluster, "shards.count": str(topology.shard_count)}
     return said | {"shards.schema": str(topology.schema_pattern)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -111,8 +113,12 @@ def test_a_command_that_does_not_start_the_node_is_told(remote: MovingFleet, ssh
     assert done.returncode == 3, done.stderr
     assert "node c: its command to start ended with code 2: no such cluster\n" in done.stderr
     assert "control.start" in done.stderr
-    finish(remote, "abort")
-    assert list(remote.place.parent.iterdir()) == []
+    remote.of_target = ""
+    # As another operator would log in, who has the key elsewhere.
+    key = shutil.copy2(sshd.user_key, sshd.directory / "another")
+    reached(remote, sshd, user=sshd.login, key=Path(key))
+    finish(remote, "resume")
+    assert remote.owner == "c"
 
 
 def test_connections_that_break_before_the_pause_are_opened_again(
