@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
+
+from shardctl.masking import without_passwords
 
 
 def log_file() -> Path:
@@ -44,7 +47,7 @@ def open_log(*, verbose: bool) -> None:
     for handler in handlers:
         handler.setFormatter(line)
         logger.addHandler(handler)
-    logger.info("shardctl %s", " ".join(sys.argv[1:]))
+    logger.info("shardctl %s", shlex.join(map(without_passwords, sys.argv[1:])))
 
 
 def record_bug(trace: str) -> str:

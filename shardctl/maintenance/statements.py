@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
+from shardctl.masking import without_passwords
 from shardctl.postgres import split
 
 if TYPE_CHECKING:
@@ -14,13 +15,6 @@ if TYPE_CHECKING:
 _CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
 _CONTROL_PAIRS = frozenset({("START", "TRANSACTION"), ("PREPARE", "TRANSACTION")})
 _STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
-# Behind the word a string, in every way that SQL writes one, also within another (`''x''`), or
-# what libpq takes.
-_PASSWORD = re.compile(
-    r"(password\s*=?\s*)(?:(?:''[^']*''|(?:e|u&)?'(?:[^'\\]|''|\\.)*'|(\$\w*\$).*?\2)"
-    r"|(?<==)[^\s'\";)]+|(?<==\s)[^\s'\";)]+)",
-    re.IGNORECASE | re.DOTALL,
-)
 _TOLD = 1000
 
 
@@ -72,5 +66,5 @@ def told(text: str) -> str:
     >>> told("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
     "ALTER ROLE ann PASSWORD '***'; SELECT 1"
     """
-    masked = _PASSWORD.sub(r"\1'***'", text.strip())
+    masked = without_passwords(text.strip())
     return masked if len(masked) <= _TOLD else f"{masked[:_TOLD]}..."

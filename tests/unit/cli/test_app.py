@@ -114,6 +114,19 @@ def test_a_bug_is_70_and_its_traceback_is_in_the_log(
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+def test_no_password_of_a_statement_gets_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    statement = "ALTER ROLE app PASSWORD 'it''s mine'"
+    subprocess.run(
+        [sys.executable, "-m", "shardctl", "--topology", "none", "sql", statement], check=False
+    )
+    [log] = (tmp_path / "shardctl").glob("*.log")
+    assert "ALTER ROLE app PASSWORD" in log.read_text()
+    assert "mine" not in log.read_text()
+
+
 def leave_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     """Run a command that raises `error`; give the exit code."""
     from shardctl.cli import encode_id
