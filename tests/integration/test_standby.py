@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pwd
 import signal
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,24 +13,22 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from shardctl.errors import Interrupted
-from shardctl.fanout import Silent
-from shardctl.hosts import accounts, files
-from shardctl.hosts.ports import PortInUse
+from shardctl.hosts import accounts
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, overrides, slots, standby, timeline
-from shardctl.postgres.faults import ServerDidNotStart
-from shardctl.postgres.opening import NotClosed, NotOpened
-from shardctl.postgres.standby import NotFollowing, NotMade, NotPromoted, NotReplayed
+from shardctl.postgres.standby import NotPromoted, NotReplayed
 from shardctl.postgres.timeline import ControlDataRefused
 from tests.fixtures.clones import (
-    APP,
     Cloning,
     Recording,
+    answer,
     clone_source,
     cloning,
     fill,
+    is_barred,
+    log_in,
     photos,
+    shown,
     soon,
     writing,
 )
@@ -50,28 +47,6 @@ LOCAL = {"options": "-c synchronous_commit=local"}
 """For sessions with a server that waits for a standby that is not there."""
 
 ANSWERS = 20
-
-
-def log_in(cloning: Cloning, user: str = APP) -> psycopg.Connection[Any]:
-    """Log in to the clone as an application does."""
-    return cloning.stack.enter_context(
-        psycopg.connect(host="127.0.0.1", port=cloning.port, dbname="postgres", user=user)
-    )
-
-
-def is_barred(cloning: Cloning, user: str = APP) -> bool:
-    """Tell whether the clone's rules keep an application out."""
-    try:
-        log_in(cloning, user)
-    except psycopg.OperationalError as error:
-        assert "no pg_hba.conf entry" in str(error)  # noqa: PT017  # every other one is a failure
-        return True
-    return False
-
-
-def shown(session: psycopg.Connection[Any], *names: str) -> list[str]:
-    query = "SELECT current_setting(name) FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, n)"
-    return [row[0] for row in session.execute(f"{query} ORDER BY n", [list(names)])]
 
 
 def catch_up(cloning: Cloning, target: psycopg.Connection[Any]) -> None:
@@ -353,7 +328,7 @@ def test_a_question_that_replay_cancels_is_asked_again(cloning: Cloning) -> None
 def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -> None:
     target = cloning.start()
     target.execute("SELECT pg_wal_replay_pause()")
-    wait_for(lambda: _answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
+    wait_for(lambda: answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
     cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
     lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
     with pytest.raises(NotReplayed, match=r"\d+ bytes before") as late:
@@ -367,7 +342,7 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
     cloning: Cloning,
 ) -> None:
     target = cloning.start()
-    startup = _answer(target, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'")
+    startup = answer(target, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'")
     os.kill(startup, signal.SIGSTOP)
     try:
         with pytest.raises(NotPromoted) as late:
@@ -377,116 +352,3 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
         os.kill(startup, signal.SIGCONT)
     standby.promote(target, soon(30))
     assert not standby.in_recovery(target)
-
-
-def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
-    cloning.make()
-    slots.drop(cloning.at_source(), cloning.clone.slot)
-    standby.start(cloning.clone)
-    with pytest.raises(NotFollowing, match="does not stream") as lost:
-        cloning.follow(stalled=1)
-    assert f'replication slot "{cloning.clone.slot}" does not exist' in lost.value.message
-    slots.make(cloning.at_source(), cloning.clone.slot)
-    cloning.follow()
-
-
-def test_a_clone_that_is_killed_while_it_follows_is_an_error_with_its_log(
-    cloning: Cloning,
-) -> None:
-    target = cloning.start()
-    cloning.clone.server.stop(mode="immediate")
-    with pytest.raises(NotFollowing, match="broke off") as lost:
-        standby.follow(cloning.clone, cloning.at_source(), target, progress=Silent(), timeout=5)
-    assert any("shut down" in line for line in lost.value.lines)
-
-
-def test_following_can_be_stopped_and_does_not_outlast_its_time(cloning: Cloning) -> None:
-    target = cloning.start()
-    target.execute("SELECT pg_wal_replay_pause()")
-    cloning.at_source().execute("INSERT INTO photos VALUES (-11, repeat('x', 1000))")
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Interrupted):
-        cloning.follow(stop=stop)
-    with pytest.raises(NotFollowing, match=r"is \d+ bytes behind after 0.3 s"):
-        cloning.follow(lag=0, timeout=0.3)
-    target.execute("SELECT pg_wal_replay_resume()")
-    cloning.follow(lag=0)
-
-
-def test_a_primary_is_not_taken_for_a_standby(cloning: Cloning) -> None:
-    source = cloning.at_source()
-    with pytest.raises(NotFollowing, match="it is no standby"):
-        standby.follow(cloning.clone, source, source, progress=Silent(), timeout=5)
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with pytest.raises(NotMade, match="its clone is absent"):
-        standby.start(cloning.clone)
-
-
-def test_a_port_in_use_is_an_error_and_the_clone_can_be_started_later(cloning: Cloning) -> None:
-    cloning.make()
-    with socket.create_server(("127.0.0.1", cloning.port)), pytest.raises(PortInUse):
-        standby.start(cloning.clone)
-    assert standby.start(cloning.clone) == "started"
-    assert standby.start(cloning.clone) == "up"
-
-
-def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
-    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
-    cloning.make()
-    with pytest.raises(ServerDidNotStart, match="max_connections"):
-        standby.start(cloning.clone)
-
-
-def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
-    target = cloning.start()
-    with (cloning.data / "pg_hba.conf").open("a") as file:
-        file.write(f"host all {APP} 127.0.0.1/32 trust\n")
-    target.execute("ALTER SYSTEM SET max_standby_streaming_delay = '1min'")
-    target.execute("SELECT pg_reload_conf()")
-    wait_for(lambda: shown(target, "max_standby_streaming_delay") == ["1min"])
-    with pytest.raises(NotClosed) as opened:
-        opening.require_closed(cloning.clone, target, SUPERUSER)
-    assert sorted(opened.value.problems) == [
-        "max_standby_streaming_delay is 60000",
-        f"pg_hba.conf, line 4 lets in {APP}",
-    ]
-
-
-def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Cloning) -> None:
-    target = cloning.start()
-    mark, user = cloning.data / clones.MARK, cloning.clone.server.account
-    own = mark / clones.HBA
-    good = own.read_text()
-    own.write_text(good + "host everything nowhere\n")
-    cloning.promote(target)
-    with pytest.raises(NotOpened, match=r"pg_hba\.conf, line \d+") as closed:
-        cloning.open_up(target)
-    assert closed.value.exit_code == 3
-    assert is_barred(cloning)
-    files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
-    cloning.open_up(target)
-    assert not is_barred(cloning)
-
-
-def test_a_server_that_does_not_reload_is_an_error(cloning: Cloning) -> None:
-    target = cloning.start()
-    cloning.promote(target)
-    found = cloning.clone.server.process()
-    assert found is not None
-    os.kill(found.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(NotOpened, match="did not read its files again in time"):
-            opening.open_up(cloning.clone, target, soon(0.3))
-    finally:
-        os.kill(found.pid, signal.SIGCONT)
-    cloning.open_up(target)
-    assert not is_barred(cloning)
-
-
-def _answer(session: psycopg.Connection[Any], query: str) -> Any:
-    row = session.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]

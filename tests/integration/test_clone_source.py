@@ -1,0 +1,279 @@
+"""Clones of sources of all kinds: what is refused of them, their passwords, files and slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.fanout import Silent
+from shardctl.hosts import accounts
+from shardctl.postgres import copying, slots, standby
+from shardctl.postgres.copying import FilesElsewhere
+from shardctl.postgres.overrides import NoWayIn
+from shardctl.postgres.slots import SlotTaken
+from shardctl.postgres.source import ReplicationRefused, SourceElsewhere, TablespacesRefused
+from tests.fixtures.clones import (
+    HERE,
+    Cloning,
+    clone_source,
+    cloning,
+    cloning_spare,
+    ended,
+    in_background,
+    rules,
+    spare_source,
+)
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.servers import PgServer
+
+__all__ = ["clone_source", "cloning", "cloning_spare", "spare_source"]  # fixtures
+
+PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long as a test
+TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"
+
+
+def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path) -> None:
+    place = server_directory / "far"
+    place.mkdir()
+    if (account := accounts.server_account(None)) is not None:
+        os.chown(place, pwd.getpwnam(account).pw_uid, -1)
+    session = cloning_spare.at_source()
+    session.execute(f"CREATE TABLESPACE far LOCATION '{place}'")
+    try:
+        with pytest.raises(TablespacesRefused, match=r"has tablespaces.*: far"):
+            cloning_spare.make()
+    finally:
+        session.execute("DROP TABLESPACE far")
+    assert cloning_spare.left() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "hint"),
+    [
+        (
+            {"replication_user": "nobody"},
+            'role "nobody" does not exist',
+            "CREATE ROLE nobody REPLICATION LOGIN",
+        ),
+        ({"replication_user": "visitor"}, "role", "ALTER ROLE visitor REPLICATION LOGIN"),
+    ],
+)
+def test_a_user_that_may_not_replicate_is_refused(
+    cloning: Cloning, change: dict[str, str], reason: str, hint: str
+) -> None:
+    cloning = dataclasses.replace(cloning, **change)  # type: ignore[arg-type]  # texts, all
+    with pytest.raises(ReplicationRefused, match=reason) as refused:
+        cloning.make()
+    assert hint in refused.value.hint
+    assert cloning.left() == []
+
+
+def test_a_source_whose_rules_forbid_replication_is_refused_with_the_line_to_add(
+    cloning_spare: Cloning,
+) -> None:
+    with (
+        rules(cloning_spare.server, "host all all 127.0.0.1/32 trust\n"),
+        pytest.raises(ReplicationRefused, match=r"no pg_hba\.conf entry") as refused,
+    ):
+        cloning_spare.make()
+    assert "host replication postgres 127.0.0.1 scram-sha-256" in refused.value.hint
+
+
+def test_a_source_that_lets_shardctl_in_from_elsewhere_only_is_refused(cloning: Cloning) -> None:
+    with pytest.raises(NoWayIn, match=r"does not let postgres in from 192\.0\.2\.7"):
+        cloning.make(addresses=["192.0.2.7"])
+    assert cloning.left() == []
+
+
+def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) -> None:
+    names = cloning_spare.directory / "names"
+    names.write_text("visitor\n")
+    with (
+        rules(cloning_spare.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
+        pytest.raises(FilesElsewhere, match=f"does not get: {names}"),
+    ):
+        cloning_spare.make()
+
+
+def test_an_address_that_leads_to_another_server_is_refused(
+    cloning: Cloning, spare_source: PgServer
+) -> None:
+    session = cloning.at_source()
+    node = dataclasses.replace(cloning.source.node, port=spare_source.port)
+    source = dataclasses.replace(cloning.source, node=node)
+    with pytest.raises(SourceElsewhere, match="is another server for the host of node c"):
+        copying.make(cloning.clone, source, session, addresses=HERE, progress=Silent())
+
+
+def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: Cloning) -> None:
+    cloning = cloning_spare
+    passfile = cloning.directory / "passfile"
+    passfile.write_text(f"*:*:*:copier:{PASSWORD}\n")
+    passfile.chmod(0o600)
+    if (account := cloning.clone.server.account) is not None:
+        os.chown(passfile, pwd.getpwnam(account).pw_uid, -1)
+    cloning.replication_user = "copier"
+    session = cloning.at_source()
+    session.execute(f"CREATE ROLE copier REPLICATION LOGIN PASSWORD '{PASSWORD}'")
+    # As pg_basebackup -R has left it, where the source was a standby once.
+    session.execute(f"ALTER SYSTEM SET primary_conninfo = 'host=x password={PASSWORD}'")
+    asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
+    with rules(cloning.server, asked):
+        with pytest.raises(ReplicationRefused, match="no password supplied") as refused:
+            cloning.make()
+        assert "~/.pgpass" in refused.value.hint
+        cloning.options = {"passfile": str(passfile)}
+        thread, raised = in_background(lambda: cloning.make(max_rate="24M"))
+        seen = b""
+        while thread.is_alive():
+            seen += b"".join(_command_lines())
+        thread.join()
+        assert raised == []
+        standby.start(cloning.clone)
+        target = cloning.follow()
+        seen += b"".join(_command_lines())
+    session.execute("ALTER SYSTEM RESET primary_conninfo")
+    assert b"pg_basebackup" in seen
+    assert PASSWORD.encode() not in seen
+    assert PASSWORD.encode() not in (cloning.clone.server.log.read_bytes())
+    copied = [file for file in cloning.data.rglob("*") if file.is_file()]
+    assert [file for file in copied if PASSWORD.encode() in _held(file)] == []
+    assert str(passfile) in (cloning.data / "postgresql.auto.conf").read_text()
+    target.close()
+
+
+def _command_lines() -> list[bytes]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((process / "cmdline").read_bytes())
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def _held(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:  # the server has removed it
+        return b""
+
+
+def test_a_source_with_its_configuration_elsewhere_is_cloned_whole(
+    cloning_spare: Cloning,
+) -> None:
+    """As on Debian, where /etc has it."""
+    cloning, server = cloning_spare, cloning_spare.server
+    data, etc = server.server.data_directory, server.server.data_directory.with_name("etc")
+    etc.mkdir()
+    names = ("postgresql.conf", "pg_hba.conf", "pg_ident.conf")
+    server.stop()
+    for name in names:
+        (data / name).rename(etc / name)
+    conf = etc / "postgresql.conf"
+    before = conf.read_text()
+    conf.write_text(
+        f"{before}\ndata_directory = '{data}'\nhba_file = '{etc}/pg_hba.conf'\n"
+        f"ident_file = '{etc}/pg_ident.conf'\nexternal_pid_file = '{etc}/pid'\n"
+        "include_dir 'conf.d'\n"
+    )
+    (etc / "conf.d").mkdir()
+    (etc / "conf.d" / "work.conf").write_text("work_mem = 7MB\nstatement_timeout = '11min'\n")
+    if (account := server.server.account) is not None:
+        for one in (etc, *etc.rglob("*")):
+            os.chown(one, pwd.getpwnam(account).pw_uid, -1)
+    elsewhere = dataclasses.replace(server.server, data_directory=etc)
+    try:
+        elsewhere._pg_ctl("start", "-w", "-l", str(server.server.log))
+        target = cloning.start()
+        wanted = {"work_mem": "7MB", "cluster_name": "c", "port": str(cloning.port)}
+        assert {name: _shown(target, name) for name in wanted} == wanted
+        assert _shown(target, "data_directory") == str(cloning.data)
+        cloning.promote(target)
+        cloning.open_up(target)
+        with psycopg.connect(
+            host="127.0.0.1", port=cloning.port, user="visitor", dbname="postgres"
+        ) as visitor:
+            # Shardctl's own sessions have none, and must not hide it from the clone.
+            assert _shown(visitor, "statement_timeout") == "11min"
+    finally:
+        server.server._pg_ctl("stop", "-m", "immediate", "-w")
+        conf.write_text(before)
+        for name in names:
+            (etc / name).rename(data / name)
+        server.start()
+
+
+def _shown(session: psycopg.Connection[tuple[object, ...]], name: str) -> object:
+    row = session.execute("SELECT current_setting(%s)", [name]).fetchone()
+    assert row is not None
+    return row[0]
+
+
+_ACTIVE = "SELECT active FROM pg_replication_slots WHERE slot_name = "
+
+
+def test_a_slot_is_made_and_dropped_once(cloning: Cloning) -> None:
+    session, name = cloning.at_source(), cloning.clone.slot
+    assert slots.make(session, name)
+    assert not slots.make(session, name)
+    row = session.execute(
+        "SELECT slot_type, restart_lsn IS NOT NULL FROM pg_replication_slots WHERE slot_name = %s",
+        [name],
+    ).fetchone()
+    assert row == ("physical", True)
+    assert slots.drop(session, name)
+    assert not slots.drop(session, name)
+
+
+def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> None:
+    session, name = cloning.at_source(), cloning.clone.slot
+    slots.make(session, name)
+    program = cloning.clone.server.binaries.program("pg_receivewal")
+    argv = [program, "-D", str(cloning.directory), "--slot", name, "--no-password", "-d"]
+    with ended(subprocess.Popen([*argv, cloning.source.conninfo("somebody")])) as stranger:
+        wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
+        with pytest.raises(SlotTaken, match="is in use by somebody"):
+            slots.drop(session, name, patience_s=1)
+        assert stranger.poll() is None
+        assert cloning.ask(f"{_ACTIVE}'{name}'")
+    wait_for(lambda: not cloning.ask(f"{_ACTIVE}'{name}'"))
+    with ended(subprocess.Popen([*argv, cloning.source.conninfo(name), "--no-loop"])) as own:
+        wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
+        assert slots.drop(session, name)
+        assert own.wait(10) != 0
+
+
+def test_a_slot_that_has_lost_its_wal_is_made_anew(cloning_spare: Cloning) -> None:
+    session, name = cloning_spare.at_source(), cloning_spare.clone.slot
+    session.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    session.execute("SELECT pg_reload_conf()")
+    try:
+        slots.make(session, name)
+        for _ in range(4):
+            session.execute("CREATE TABLE wal (); DROP TABLE wal")
+            session.execute("SELECT pg_switch_wal()")
+        session.execute("CHECKPOINT")
+        status = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{name}'"
+        assert cloning_spare.ask(status) == "lost"
+        assert slots.make(session, name)
+        assert cloning_spare.ask(status) == "reserved"
+    finally:
+        session.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        session.execute("SELECT pg_reload_conf()")
+
+
+def test_a_slot_of_another_kind_is_left(cloning_spare: Cloning) -> None:
+    session, name = cloning_spare.at_source(), cloning_spare.clone.slot
+    session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    with pytest.raises(SlotTaken, match="is a logical one"):
+        slots.make(session, name)
