@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _REST_S = 0.3
 """What has to be left of the budget for what comes after a check."""
+_ARMING_S = 3.0
+"""How long arming the guards on poolers' hosts may take without costing the budget something."""
 _STRAGGLERS_S = 1.0
 """What is kept of the budget for ending transactions that go on."""
 
@@ -64,9 +66,14 @@ class Budget:
     """
 
     def __init__(self, seconds: float, revision: int, interrupt: Deferred) -> None:
-        self.deadline = time.monotonic() + seconds
+        self._seconds = seconds
+        self.begin(time.monotonic())
         self.revision = revision
         self._interrupt = interrupt
+
+    def begin(self, at: float) -> None:
+        """Let it begin anew, at a time of `time.monotonic()`."""
+        self.deadline = at + self._seconds
 
     def left(self) -> float:
         """Give the seconds that are left, below 0 when it is spent."""
@@ -103,12 +110,19 @@ def run(world: World) -> None:
         with timeline.span("stage files"):
             gates.stage()
         question = _question(world)
+        began = time.monotonic()
         with timeline.span("rehearse guards"):
             gates.rehearse(question)
+        # Arming takes about as long: on far hosts longer than a whole budget may be.
+        arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
         budget = Budget(plan.options.max_pause_s, _revision(world), interrupt)
         try:
             with timeline.span("arm guards"):
-                gates.arm(after_s=plan.options.max_pause_s + undoing.GUARD_LAG_S, question=question)
+                began = time.monotonic()
+                after_s = plan.options.max_pause_s + arming_s + undoing.GUARD_LAG_S
+                gates.arm(after_s=after_s, question=question)
+                # Those guards fire after the source's, so a budget that begins late is shorter.
+                budget.begin(min(time.monotonic(), began + arming_s))
                 _arm_source(world, budget)
             with timeline.span("logins"):
                 gates.await_logins()

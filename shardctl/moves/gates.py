@@ -118,6 +118,8 @@ class Gates:
         self.all = [self._gate(pooler) for pooler in before.poolers.values()]
         self.held_at: float | None = None
         """When the first PAUSE was sent, on the monotonic clock; None before that."""
+        self.guards_fire_at: float | None = None
+        """When the last guard that was armed here fires, on the monotonic clock."""
         self.waits_ms: dict[str, float] = {}
         """The longest that a client of each pooler had waited when it was served again."""
 
@@ -187,6 +189,7 @@ class Gates:
         except ShardctlError:
             self._each(self._disarm_own)
             raise
+        self.guards_fire_at = time.monotonic() + after_s
 
     def await_logins(self) -> None:
         """Wait a moment until no pooler is logging in to a node for what is to be paused.

@@ -26,7 +26,7 @@ PAUSED_MS = 0.07
 OFFERED_MS = 0.02
 """For each alias that it offers: SHOW DATABASES, and comparing that; RELOAD comes on top."""
 RESERVED_MS = 400.0
-"""Of the budget: arming the guards takes 100, and 300 have to be left at the decision."""
+"""Of the budget: 300 have to be left at the decision, and it begins a little before the pause."""
 
 
 def pause_ms(topology: Topology, plan: MovePlan) -> float:
@@ -48,7 +48,7 @@ def pause_ms(topology: Topology, plan: MovePlan) -> float:
 def require_time(topology: Topology, plan: MovePlan) -> None:
     """See that `--max-pause` leaves room for what is predicted; raises PauseTooShort.
 
-    The budget begins when the guards are armed, and some of it has to be left at the decision.
+    It begins before the first PAUSE, and some of it has to be left at the decision.
     """
     predicted = pause_ms(topology, plan)
     needed = predicted + RESERVED_MS

@@ -95,9 +95,10 @@ def _let_go(world: World, gates: Gates) -> None:
 
 
 def _pause_ends(world: World, gates: Gates) -> float:
-    """Give when guards would have resumed what was paused here, on the monotonic clock."""
-    began = time.monotonic() if gates.held_at is None else gates.held_at
-    return began + world.plan.options.max_pause_s + GUARD_LAG_S
+    """Give when guards will have fired, which resume what was paused here."""
+    if gates.guards_fire_at is not None:
+        return gates.guards_fire_at
+    return time.monotonic() + world.plan.options.max_pause_s + GUARD_LAG_S
 
 
 def _require_own(world: World, gates: Gates, budget: Budget) -> None:
