@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shutil
 import signal
@@ -13,6 +15,7 @@ import pytest
 from tests.fixtures.moving import finish
 from tests.fixtures.proving import prove
 from tests.fixtures.remote import reached
+from tests.fixtures.servers import wait_for
 from tests.fixtures.writing import SERVED_S, Clients
 
 if TYPE_CHECKING:
@@ -35,6 +38,16 @@ def move(fleet: MovingFleet) -> None:
 
 def logins(sshd: Sshd) -> int:
     return sshd.log.count("Accepted publickey")
+
+
+def copies(fleet: MovingFleet) -> bool:
+    """Tell whether a copy is being made in the place of node c."""
+    work = fleet.place.with_name(f"{fleet.place.name}.clone")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (process / "cwd").readlink() == work:
+                return True
+    return False
 
 
 def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) -> None:
@@ -62,6 +75,19 @@ def test_a_move_killed_over_ssh_is_resumed(remote: MovingFleet, point: str) -> N
     assert clients.gap() < SERVED_S
     assert remote.owner == "c"
     prove(remote, clients)
+
+
+def test_a_copy_outlives_shardctl_and_its_connection(remote: MovingFleet, sshd: Sshd) -> None:
+    remote.choice = dataclasses.replace(remote.choice, max_rate="8M")
+    mover = remote.mover("start")
+    wait_for(lambda: copies(remote))
+    mover.kill()
+    sshd.signal(signal.SIGKILL)
+    wait_for(lambda: not remote.is_locked() and not sshd.sessions())
+    assert copies(remote), "it goes on"
+    mover = remote.mover("resume")
+    assert mover.end() == 0, mover.said
+    assert remote.owner == "c"
 
 
 def test_a_move_over_ssh_is_called_off_without_a_trace(remote: MovingFleet) -> None:
