@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, cast
 
 import psycopg
 
 from shardctl.errors import Interrupted, ShardctlError
+from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, overrides, queries, slots
 from shardctl.postgres.connection import is_lost
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.clone import Clone
+    from shardctl.postgres.clone import Clone, State
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.source import Source
 
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
+_AWAY_S = 30.0
 _LINES = 5
 _RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
 _COPYING = "copying"
@@ -126,7 +129,7 @@ def _wait(clone: Clone, session: Connection, progress: Progress, stop: threading
     """Wait until the copy is made; raises Interrupted and CopyFailed."""
     watcher = _Watcher(clone, session, progress)
     delay = _FIRST_POLL
-    while (state := clones.look(clone)) == "copying":
+    while (state := _look(clone, stop)) == "copying":
         if stop.is_set():
             raise Interrupted(
                 f"node {clone.server.name}: the copy was stopped, and what there was of it deleted",
@@ -140,6 +143,19 @@ def _wait(clone: Clone, session: Connection, progress: Progress, stop: threading
         raise CopyFailed(
             clone.server.name, [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
         )
+
+
+def _look(clone: Clone, stop: threading.Event) -> State:
+    """Look how far it is; again for a while where its host is lost, for the copy goes on there."""
+    until = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return clones.look(clone)
+        except (HostLost, HostUnreachable) as error:
+            if stop.is_set() or time.monotonic() > until:
+                raise
+            logger.info("node %s: asking again: %s", clone.server.name, error.message)
+            stop.wait(_LAST_POLL)
 
 
 class _Watcher:

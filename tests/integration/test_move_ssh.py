@@ -90,6 +90,19 @@ def test_a_copy_outlives_shardctl_and_its_connection(remote: MovingFleet, sshd: 
     assert remote.owner == "c"
 
 
+def test_a_host_that_is_away_for_a_while_does_not_end_a_copy(
+    remote: MovingFleet, sshd: Sshd
+) -> None:
+    remote.choice = dataclasses.replace(remote.choice, max_rate="8M")
+    mover = remote.mover("start")
+    wait_for(lambda: copies(remote))
+    sshd.stop()
+    wait_for(lambda: not copies(remote))
+    sshd.start()
+    assert mover.end() == 0, mover.said
+    assert remote.owner == "c"
+
+
 def test_a_move_over_ssh_is_called_off_without_a_trace(remote: MovingFleet) -> None:
     with Clients(remote) as clients:
         mover = remote.mover("start", "step cutover run")
