@@ -23,4 +23,5 @@ pytest_plugins = [
     "tests.fixtures.pruning",
     "tests.fixtures.stating",
     "tests.fixtures.read_only",
+    "tests.fixtures.repacking",
 ]

@@ -1,0 +1,230 @@
+"""`shardctl repack`: pg_repack over the tables of shards, in index order."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardctl.cli import picture
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from shardctl.errors import ShardctlError
+    from shardctl.maintenance.repack import Candidate, Options, Plan
+    from shardctl.maintenance.repack_node import Repacked
+    from shardctl.maintenance.repack_run import Result
+
+app = command_app()
+
+_SHOWN = 20
+"""Tables that the plan shows: the worst."""
+_LEFT_OUT = {
+    "little": "too little estimated bloat (--min-bloat)",
+    "recent": "a repack not long ago (--recent)",
+    "unknown": "no ANALYZE yet, so nobody knows their bloat (--min-bloat 0 takes them)",
+}
+
+
+@app.command()
+def repack(
+    ctx: typer.Context,
+    shards: Annotated[
+        str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; all by default.")
+    ] = None,
+    *,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    min_bloat: Annotated[
+        int,
+        typer.Option(
+            "--min-bloat", min=0, max=99, metavar="PERCENT", help="Tables with at least that much."
+        ),
+    ] = 20,
+    recent: Annotated[
+        str,
+        typer.Option("--recent", metavar="TIME", help="Leave out what was repacked since then."),
+    ] = "7d",
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time on each node."),
+    ] = 1,
+    wait_timeout: Annotated[
+        int,
+        typer.Option(
+            "--wait-timeout", min=1, metavar="S", help="Give up a table that is in use for longer."
+        ),
+    ] = 60,
+    terminate: Annotated[
+        bool,
+        typer.Option(
+            "--terminate", help="Instead, cancel statements and end sessions that use it."
+        ),
+    ] = False,
+    no_superuser_check: Annotated[
+        bool, typer.Option("--no-superuser-check", help="Let a role try that is no superuser.")
+    ] = False,
+) -> None:
+    """Write bloated tables anew with pg_repack, in index order, while they are in use.
+
+    The worst come first; bloat is estimated from what ANALYZE found. A table is written in the
+    order of the index that it is clustered by, or of its primary key. Cleans up first what
+    killed runs left. Interrupted or killed at any moment, the same command does the rest.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.maintenance import repack as repacking
+    from shardctl.maintenance import repack_run
+    from shardctl.topology import routes
+
+    with always_json(output):
+        topology = load_topology(ctx)
+        options = _options(
+            min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
+        )
+        chosen = topology.owners() if shards is None else routes.listed(topology, shards)
+        plan = repacking.plan(topology, chosen, options)
+        if output is Report.table or dry_run:
+            _show(plan, output)
+        if dry_run:
+            return
+        result = None
+        if plan.nodes:
+            confirm(_question(plan), yes=yes)
+            with bars() as progress:
+                result = repack_run.carry_out(topology, plan, progress, say)
+    if result is not None:
+        _report(plan, result, output)
+    elif output is Report.json:
+        _show(plan, output)
+    _end(plan, result.error if result else None)
+
+
+def _options(
+    min_bloat: int, recent: str, jobs: int, wait_timeout: int, *, terminate: bool, check: bool
+) -> Options:
+    from shardctl.errors import UsageError
+    from shardctl.maintenance.repack import Options
+    from shardctl.maintenance.repack_program import Settings
+    from shardctl.topology import fields
+
+    try:
+        since = fields.duration(recent)
+    except ValueError as error:
+        raise UsageError(f"--recent: {error}", hint="write a time such as 7d or 12h") from error
+    settings = Settings(wait_timeout, terminate=terminate, superuser_check=check)
+    return Options(min_bloat / 100, since.total_seconds(), jobs, settings)
+
+
+def _show(plan: Plan, output: Report) -> None:
+    """Print what would be repacked and what cannot be, worst first."""
+    if output is Report.json:
+        print_json(_json(plan, None))
+        return
+    for node, note in plan.notes:
+        say(f"note: node {node}: {note}")
+    for node, leftovers in plan.leftovers.items():
+        for one in leftovers:
+            of = one.name or "a table that is gone"
+            say(f"note: node {node}: a killed pg_repack left of {of}: {', '.join(one.objects)}")
+    shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
+    if shown:
+        print_table(
+            ("node", "table", "size", "bloat, estimated", "verdict"),
+            [_row(one) for one in shown[:_SHOWN]],
+        )
+        if len(shown) > _SHOWN:
+            size = picture.size(sum(one.table.size_bytes for one in shown[_SHOWN:]))
+            print(f"and {plural(len(shown) - _SHOWN, 'table')} more ({size}); -o json has them all")
+    else:
+        print("nothing to repack")
+    for verdict, why in _LEFT_OUT.items():
+        count = plan.left_out(verdict)  # type: ignore[arg-type]  # its keys are verdicts
+        if count:
+            say(f"left out: {plural(count, 'table')}: {why}")
+
+
+def _row(one: Candidate) -> tuple[str, str, str, str, str]:
+    table = one.table
+    bloat = picture.size(table.bloat_bytes)
+    if table.bloat_bytes is not None and table.size_bytes:
+        bloat += f" ({100 * table.bloat_bytes // table.size_bytes} %)"
+    verdict = one.why_not or f"by {table.index}"
+    return one.node, one.name, picture.size(table.size_bytes), bloat, verdict
+
+
+def _question(plan: Plan) -> str:
+    if not plan.chosen:
+        return f"Clean up {plural(len(plan.nodes), 'node')}?"
+    size = picture.size(sum(one.table.size_bytes for one in plan.chosen))
+    nodes = plural(len({one.node for one in plan.chosen}), "node")
+    return f"Repack {plural(len(plan.chosen), 'table')} ({size}) on {nodes}?"
+
+
+def _report(plan: Plan, result: Result, output: Report) -> None:
+    """Print the space given back: a line for each node and name of table, over all its shards."""
+    repacked = result.repacked
+    if output is Report.json:
+        print_json(_json(plan, result))
+        return
+
+    def key(one: Repacked) -> tuple[str, str]:
+        return one.candidate.node, one.candidate.table.name
+
+    rows = []
+    for (node, name), group in groupby(sorted(repacked, key=key), key):
+        same = list(group)
+        before, after = sum(o.before_bytes for o in same), sum(o.after_bytes for o in same)
+        sizes = map(picture.size, (before, after, before - after))
+        rows.append((node, name, str(len(same)), *sizes))
+    if rows:
+        print_table(("node", "table", "shards", "before", "after", "given back"), rows)
+    given = sum(one.before_bytes - one.after_bytes for one in repacked)
+    done = "" if result.error else "done: "
+    say(f"{done}{plural(len(repacked), 'table')} repacked; {picture.size(given)} given back")
+
+
+def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
+    """Give the shape of docs/reference/json.md; tables that are left out are only counted."""
+    from shardctl.maintenance.repack import COMMAND
+
+    repacked = result.repacked if result else ()
+    left = result.left if result else {}
+    done = {one.candidate: one for one in repacked}
+    tables = []
+    for one in plan.candidates:
+        if one.verdict not in (COMMAND, "refused"):
+            continue
+        told = one.as_json()
+        if one in done:
+            told["size_bytes"], told["after_bytes"] = done[one].before_bytes, done[one].after_bytes
+            told["state"] = "repacked"
+        elif one in left:
+            told["state"], told["reason"] = "left", left[one]
+        tables.append(told)
+    return {
+        "format": 1,
+        "tables": tables,
+        "left_out": {verdict: plan.left_out(verdict) for verdict in _LEFT_OUT},  # type: ignore[arg-type]  # as above
+        "leftovers": [
+            {"node": node, "table": one.name, "objects": list(one.objects)}
+            for node, leftovers in plan.leftovers.items()
+            for one in leftovers
+        ],
+        "notes": [{"node": node, "note": note} for node, note in plan.notes],
+        "reclaimed_bytes": sum(one.before_bytes - one.after_bytes for one in repacked),
+    }
+
+
+def _end(plan: Plan, error: ShardctlError | None) -> None:
+    """Raise what is to be told at the end: tables that are left, and those that cannot be."""
+    from shardctl.errors import together
+    from shardctl.maintenance.repack_refusals import TablesRefused
+
+    refused = [(one.node, one.name, one.why_not or "") for one in plan.refused]
+    errors = [*(error.parts() if error else []), *([TablesRefused(refused)] if refused else [])]
+    if errors:
+        raise together(errors)

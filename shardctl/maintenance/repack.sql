@@ -1,0 +1,179 @@
+-- name: server
+-- What kind of server it is, who is logged in, and whether the extension is there or could be
+SELECT pg_is_in_recovery(), r.rolsuper,
+       EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_repack'),
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_repack'),
+       (SELECT count(*) FROM pg_stat_replication),
+       (SELECT count(*) FROM pg_replication_slots WHERE NOT active)
+FROM pg_roles AS r WHERE r.rolname = current_user
+
+-- name: versions
+-- What the extension's library says that it is, and what its SQL says
+SELECT repack.version(), repack.version_sql()
+
+-- name: long_transactions
+-- Transactions that have been open for a while: every table waits for those older than its copy
+SELECT pg_catalog.format('session %%s (%%s)', pid, coalesce(nullif(application_name, ''), usename)),
+       extract(epoch FROM clock_timestamp() - xact_start)::float8
+FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend'
+  AND pid <> pg_backend_pid() AND application_name <> 'pg_repack'
+  AND xact_start < clock_timestamp() - make_interval(secs => %s)
+ORDER BY xact_start
+
+-- name: tables
+-- Tables of these schemas with their sizes, what of them is estimated to be bloat, and their order
+WITH locked AS MATERIALIZED (
+    -- pg_relation_size would wait for whoever holds or wants this lock.
+    SELECT relation AS oid FROM pg_locks
+    WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+), block AS (
+    SELECT current_setting('block_size')::float8 AS size
+), part AS (
+    -- A table, or one of its B-tree indexes: pages now, and rows as they were counted last.
+    SELECT c.oid AS tbl, c.oid, c.relname, n.nspname, c.relkind, c.reltuples, c.relpages,
+           coalesce(substring(array_to_string(c.reloptions, ',') FROM 'fillfactor=(\d+)')::float8,
+                    CASE c.relkind WHEN 'r' THEN 100 ELSE 90 END) / 100 AS fill
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r' AND c.oid NOT IN (SELECT oid FROM locked)
+    UNION ALL
+    SELECT c.oid, i.indexrelid, x.relname, n.nspname, x.relkind, x.reltuples, x.relpages,
+           coalesce(substring(array_to_string(x.reloptions, ',') FROM 'fillfactor=(\d+)')::float8,
+                    90) / 100
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    JOIN pg_index AS i ON i.indrelid = c.oid
+    JOIN pg_class AS x ON x.oid = i.indexrelid
+    JOIN pg_am AS a ON a.oid = x.relam AND a.amname = 'btree'
+    WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r' AND c.oid NOT IN (SELECT oid FROM locked)
+), width AS (
+    -- What a row takes, by the widths that ANALYZE found; null where it has not seen a column.
+    SELECT p.oid,
+           CASE WHEN count(*) = count(s.avg_width) THEN
+               sum((1 - s.null_frac) * s.avg_width) END AS data,
+           coalesce(bool_or(s.null_frac > 0), false) AS nulls, count(*) AS columns
+    FROM part AS p
+    JOIN pg_attribute AS a ON a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN pg_index AS i ON i.indexrelid = p.oid
+    LEFT JOIN pg_attribute AS t ON t.attrelid = p.tbl AND t.attnum = i.indkey[a.attnum - 1] AND t.attnum > 0
+    LEFT JOIN pg_class AS c ON c.oid = p.tbl
+    LEFT JOIN pg_stats AS s ON s.schemaname = p.nspname AND NOT s.inherited
+      AND s.tablename = CASE WHEN t.attnum IS NULL THEN p.relname ELSE c.relname END
+      AND s.attname = coalesce(t.attname, a.attname)
+    GROUP BY p.oid
+), tuple AS (
+    -- Header, bitmap of nulls, data, all aligned to 8 bytes, and the pointer to it.
+    SELECT p.*, pg_relation_size(p.oid) / b.size AS pages, b.size,
+           CASE p.relkind
+               WHEN 'r' THEN ceil((23 + CASE WHEN w.nulls THEN ceil(w.columns / 8.0) ELSE 0 END) / 8) * 8
+               ELSE 8 END + ceil(w.data / 8) * 8 + 4 AS bytes
+    FROM part AS p CROSS JOIN block AS b LEFT JOIN width AS w ON w.oid = p.oid
+), waste AS (
+    -- Pages beyond those that as many rows would fill. Rows have grown with the pages since.
+    SELECT tbl, relkind, pages * size AS part_bytes, CASE
+        WHEN pages = 0 THEN 0
+        WHEN reltuples = 0 AND relpages > 0 THEN greatest(0, pages - CASE relkind WHEN 'r' THEN 0 ELSE 1 END) * size
+        WHEN reltuples < 0 OR relpages = 0 THEN NULL
+        WHEN relkind = 'r' THEN greatest(0, pages - ceil(
+            reltuples * pages / relpages / greatest(1, floor((size - 24) * fill / bytes)))) * size
+        ELSE greatest(0, pages - 1 - ceil(
+            1.01 * reltuples * pages / relpages / greatest(1, floor((size - 40) * fill / bytes)))) * size
+        END AS bytes
+    FROM tuple
+), estimate AS (
+    SELECT tbl, sum(coalesce(bytes, 0))::bigint AS bytes,
+           bool_or(relkind = 'r' AND bytes IS NULL) AS unknown
+    FROM waste GROUP BY tbl
+), done AS (
+    SELECT split_part(result, ':', 1) AS mark, max(at) AS at FROM shardctl.event
+    WHERE command = %(command)s AND starts_with(result, %(mark)s)
+    GROUP BY 1
+)
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relfilenode::bigint, e.tbl IS NULL, c.relpersistence = 'p',
+       key.indexrelid IS NOT NULL,
+       CASE WHEN e.tbl IS NOT NULL THEN pg_total_relation_size(c.oid) ELSE 0 END,
+       CASE WHEN NOT e.unknown THEN e.bytes END,
+       coalesce(by.relname, pk.relname)::text,
+       CASE WHEN e.tbl IS NOT NULL AND by.oid IS NULL AND key.indexrelid IS NOT NULL THEN
+           repack.get_order_by(key.indexrelid, c.oid) END,
+       extract(epoch FROM clock_timestamp() - d.at)::float8
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN estimate AS e ON e.tbl = c.oid
+LEFT JOIN repack.primary_keys AS key ON key.indrelid = c.oid
+LEFT JOIN pg_class AS pk ON pk.oid = key.indexrelid
+LEFT JOIN pg_index AS i ON i.indrelid = c.oid AND i.indisclustered AND i.indisvalid
+LEFT JOIN pg_class AS by ON by.oid = i.indexrelid
+  AND by.relam = (SELECT oid FROM pg_am WHERE amname = 'btree')
+LEFT JOIN done AS d ON d.mark = %(mark)s || c.relfilenode
+WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r'
+
+-- name: live
+-- Which of these schemas stand here
+SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s)
+
+-- name: measure
+-- In which file a table is, and how large it is with indexes and TOAST; nothing where it is gone
+SELECT relfilenode::bigint, pg_total_relation_size(oid) FROM pg_class WHERE oid = %(table)s::bigint::oid
+
+-- name: leftovers
+-- What killed runs of pg_repack left, by table; what another session is at is not among them
+WITH found AS (
+    SELECT substring(relname FROM '\d+$')::bigint AS tbl, 'repack.' || relname AS name
+    FROM pg_class
+    WHERE relnamespace = to_regnamespace('repack') AND relkind = 'r' AND relname ~ '^(log|table)_\d{1,10}$'
+    UNION ALL
+    SELECT substring(typname FROM '\d+$')::bigint, 'repack.' || typname
+    FROM pg_type WHERE typnamespace = to_regnamespace('repack') AND typtype = 'c' AND typname ~ '^pk_\d{1,10}$'
+    UNION ALL
+    SELECT t.tgrelid::bigint, 'a trigger'
+    FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+    WHERE t.tgname = 'repack_trigger' AND p.pronamespace = to_regnamespace('repack')
+)
+SELECT f.tbl, n.nspname::text, c.relname::text, array_agg(f.name ORDER BY f.name)
+FROM found AS f
+LEFT JOIN pg_class AS c ON c.oid::bigint = f.tbl
+LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE NOT EXISTS (
+    SELECT FROM pg_locks AS l
+    WHERE l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
+      AND l.pid IS DISTINCT FROM pg_backend_pid()
+      AND l.objid::bigint = (f.tbl + 2147483648) %% 4294967296
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+GROUP BY f.tbl, n.nspname, c.relname
+ORDER BY f.tbl
+
+-- name: claim
+-- The lock under which pg_repack works on a table, so that none begins; until the transaction ends
+SELECT pg_try_advisory_xact_lock(%(class)s, (%(table)s::bigint - 2147483648)::integer)
+
+-- name: name_of
+-- The table of that number; nothing where it is gone
+SELECT n.nspname::text, c.relname::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = %(table)s::bigint::oid
+
+-- name: end
+-- End the session in which pg_repack works on a table
+SELECT pg_terminate_backend(l.pid)
+FROM pg_locks AS l
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = %(class)s AND l.objsubid = 2
+  AND l.objid::bigint = (%(table)s + 2147483648) %% 4294967296
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- name: blockers
+-- Who keeps pg_repack from the lock that it wants on one of these tables
+SELECT w.relation::bigint,
+       min(pg_catalog.format('session %%s (%%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename)))
+FROM pg_locks AS w
+JOIN pg_stat_activity AS p ON p.pid = w.pid AND p.application_name = 'pg_repack'
+CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b (pid)
+JOIN pg_stat_activity AS a ON a.pid = b.pid AND a.application_name <> 'pg_repack'
+WHERE w.locktype = 'relation' AND NOT w.granted AND w.relation::bigint = ANY (%(tables)s)
+  AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+GROUP BY w.relation
+
+-- name: session
+-- Who a session is
+SELECT pg_catalog.format('session %%s (%%s)', pid, coalesce(nullif(application_name, ''), usename))
+FROM pg_stat_activity WHERE pid = %(pid)s

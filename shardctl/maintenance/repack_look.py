@@ -1,0 +1,253 @@
+"""What a repack goes by: tables with their estimated bloat, leftovers, and the room there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.hosts.reach import host_of
+from shardctl.libpq import reason_of
+from shardctl.maintenance import repack_program
+from shardctl.maintenance.repack_refusals import (
+    ExtensionBroken,
+    ExtensionMissing,
+    MoveUnfinished,
+    ShardsElsewhere,
+    SuperuserNeeded,
+)
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import cluster, identity, ledger
+from shardctl.state.identity import NodeUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Copy
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+QUERIES = queries.load("shardctl.maintenance", "repack.sql")
+COMMAND = "repack"
+MARK = "repacked file "
+"""How the event of a repacked table begins; the number of its file and a colon come next."""
+
+_WIDTH = 8
+_LOCK_TIMEOUT = "1s"
+_LONG_S = 60
+_KB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a shard; `bloat_bytes` None is one that ANALYZE has not seen yet.
+
+    `index` is the one in whose order it is written anew, and `order_by` its columns unless
+    the table is clustered by it. `file` is where it is stored, and another one as soon as it
+    is written anew. `done_s` is how long ago it was repacked, None where it was
+    not, or was written anew by others since.
+    """
+
+    shard: ShardId
+    schema: str
+    name: str
+    oid: int
+    file: int
+    locked: bool
+    permanent: bool
+    keyed: bool
+    size_bytes: int
+    bloat_bytes: int | None
+    index: str | None
+    order_by: str | None
+    done_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a killed run left of one table; `name` is None where the table itself is gone."""
+
+    oid: int
+    name: str | None
+    objects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One node; `free_bytes` is None where the room of its data directory is not known."""
+
+    tables: tuple[Table, ...]
+    leftovers: tuple[Leftover, ...]
+    version: str
+    major: int
+    free_bytes: int | None
+    notes: tuple[str, ...]
+    moves: tuple[Copy, ...]
+
+
+def look(
+    topology: Topology, shards: frozenset[int], *, superuser_check: bool, purpose: str
+) -> dict[NodeName, View]:
+    """Ask the nodes that own these shards; changes nothing.
+
+    Raises NodeUnavailable, NodeUnfit, FormatTooNew, ExtensionMissing, ExtensionBroken,
+    SuperuserNeeded, ShardsElsewhere and MoveUnfinished, or Problems of several.
+    """
+    nodes = [node for node in topology.owning() if not shards.isdisjoint(node.shards)]
+    views: dict[NodeName, View] = {}
+    problems: list[ShardctlError] = []
+
+    def view(node: Node) -> View:
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            wanted = [shard for shard in node.shards if shard in shards]
+            return _view(session, topology, node, wanted, superuser_check=superuser_check)
+
+    for outcome in fanout.run(nodes, view, width=_WIDTH):
+        node, error = outcome.item, outcome.error
+        if error is None:
+            views[node.name] = outcome.result()
+        elif isinstance(error, ShardctlError):
+            problems.append(error)
+        elif isinstance(error, psycopg.Error):
+            address = f"{node.host}:{node.port}"
+            problems.append(NodeUnavailable(node.name, address, reason_of(error)))
+        else:
+            raise error
+    problems += unfinished({name: view.moves for name, view in views.items()})
+    if problems:
+        raise together(problems)
+    return views
+
+
+def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlError]:
+    """List the nodes that are part of a move which has not ended, as these journals know it."""
+    entries = ledger.entries(copy for copies in journals.values() for copy in copies)
+    return [
+        MoveUnfinished(node, entry.move.id)
+        for node in journals
+        for entry in entries
+        if entry.open and node in (entry.move.source, entry.move.target)
+    ]
+
+
+def leftovers(session: Connection) -> tuple[Leftover, ...]:
+    """List what killed runs left in the session's database, where none is at work now."""
+    return tuple(
+        Leftover(oid, None if name is None else f"{schema}.{name}", tuple(objects))
+        for oid, schema, name, objects in session.execute(
+            QUERIES["leftovers"], {"class": repack_program.LOCK_CLASS}
+        )
+    )
+
+
+def free_bytes(node: Node, directory: str) -> int:
+    """Ask the node's host how much room its data directory has; raises what `Host.run` raises."""
+    said = host_of(node).run(["df", "-P", "-k", "--", directory]).stdout
+    return int(said.splitlines()[-1].split()[3]) * _KB
+
+
+def data_directory(session: Connection, node: Node) -> str | None:
+    """Name the data directory, which the server tells to superusers."""
+    row = session.execute("SELECT current_setting('data_directory', true)").fetchone()
+    told = row[0] if row else None
+    return told or (str(node.data_directory) if node.data_directory else None)
+
+
+def _view(
+    session: Connection,
+    topology: Topology,
+    node: Node,
+    shards: Sequence[ShardId],
+    *,
+    superuser_check: bool,
+) -> View:
+    session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+    row = session.execute(QUERIES["server"]).fetchone()
+    if row is None:  # pragma: no cover  # whoever is logged in is a role
+        raise AssertionError
+    standby, superuser, installed, available, standbys, unused = row
+    state = None if standby or not cluster.is_present(session) else cluster.read(session)
+    if standby:
+        raise identity.standby(node)
+    if state is None:
+        what = f"database {topology.database.name} has no schema shardctl"
+        raise NodeUnfit(node.name, what, hint="run `shardctl init` first")
+    identity.check(state, topology, node.name)
+    _require_owned(session, topology, node, shards)
+    if not installed:
+        raise ExtensionMissing(node.name, topology.database.name, available=available)
+    version = _version(session, node.name)
+    may_try = repack_program.serves_owners(version)
+    if not superuser and (superuser_check or not may_try):
+        raise SuperuserNeeded(node.name, topology.database, version, may_try=may_try)
+    notes = [_long(*found) for found in session.execute(QUERIES["long_transactions"], [_LONG_S])]
+    notes += _followers(standbys, unused)
+    free, unknown = _room(session, node)
+    notes += [f"how much room its disk has is not known: {unknown}"] if unknown else []
+    return View(
+        tables=_tables(session, {topology.schema(shard): shard for shard in shards}),
+        leftovers=leftovers(session),
+        version=version,
+        major=session.info.server_version // 10_000,
+        free_bytes=free,
+        notes=tuple(notes),
+        moves=ledger.copies(session, topology, node.name, state),
+    )
+
+
+def _require_owned(
+    session: Connection, topology: Topology, node: Node, shards: Sequence[ShardId]
+) -> None:
+    owners = cluster.read_map(session)
+    named = {"schemas": [topology.schema(shard) for shard in shards]}
+    live = {name for (name,) in session.execute(QUERIES["live"], named)}
+    missing = [s for s in shards if owners.get(s) != node.name or topology.schema(s) not in live]
+    if missing:
+        raise ShardsElsewhere(node.name, missing)
+
+
+def _version(session: Connection, node: NodeName) -> str:
+    """Ask which version the extension is, its SQL and its library."""
+    try:
+        row = session.execute(QUERIES["versions"]).fetchone()
+    except psycopg.Error as error:
+        raise ExtensionBroken(node, reason_of(error)) from error
+    library, written = row or ("", "")
+    if library != written:
+        raise ExtensionBroken(node, f"its library is {library}, its SQL {written}")
+    return str(library)
+
+
+def _tables(session: Connection, schemas: Mapping[str, ShardId]) -> tuple[Table, ...]:
+    given = {"schemas": list(schemas), "command": COMMAND, "mark": MARK}
+    return tuple(
+        Table(schemas[schema], schema, *rest)
+        for schema, *rest in session.execute(QUERIES["tables"], given)
+    )
+
+
+def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
+    """Ask for the room of the data directory; None with the reason where nobody tells."""
+    directory = data_directory(session, node)
+    if directory is None:
+        return None, "the topology gives it no data_directory"
+    try:
+        return free_bytes(node, directory), None
+    except ShardctlError as error:
+        return None, error.message
+
+
+def _long(who: str, seconds: float) -> str:
+    return f"{who} is in a transaction for {seconds:.0f} s: every table waits until it has ended"
+
+
+def _followers(standbys: int, unused: int) -> list[str]:
+    """Say for whom the WAL is kept: a repack writes all that it touches anew."""
+    told = [f"all that is written anew goes to its standbys, too: {standbys}"] if standbys else []
+    if unused:
+        told.append(f"replication slots that nobody uses keep all of its WAL: {unused}")
+    return told

@@ -1,0 +1,173 @@
+"""The program pg_repack: which one fits a node, and one run of it over one table.
+
+It runs on this machine, and logs in as shardctl itself does: no row travels through it, so the
+network does not matter, and hosts need neither a way there nor a password of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.libpq import LIVELINESS
+from shardctl.postgres import binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shardctl.topology.model import Database, Node
+
+NAME = "pg_repack"
+LOCK_CLASS = 16185446
+"""The class of the advisory locks under which it works on tables."""
+
+_SETTINGS = {
+    # A role's own limits would end sessions that wait on purpose.
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    # It tries for its own locks for a second at a time, but cleans up after itself without any
+    # limit, while all who want the table wait behind it.
+    "lock_timeout": "2s",
+    # What a killed program leaves running would hold its locks until the statement has ended.
+    "client_connection_check_interval": "1s",
+}
+_TRANSACTION_TIMEOUT_SINCE = 17
+_TAKES_CONNINFO_SINCE = (1, 5, 1)
+_SERVES_OWNERS_SINCE = (1, 5, 2)
+_CLEANING_UP = "repack.repack_drop("
+_MERGED = 'exec "$@" 2>&1'
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it treats others: seconds until it gives up or, to `terminate`, ends whoever waits."""
+
+    wait_timeout_s: int
+    terminate: bool
+    superuser_check: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One table to repack; `order_by` None is the index that the table is clustered by."""
+
+    schema: str
+    table: str
+    order_by: str | None
+
+
+def find() -> dict[str, str]:
+    """Find the programs that this machine has, by what they say of their version.
+
+    Looked for in `$SHARDCTL_PG_BIN`, beside PostgreSQL's servers, and in PATH; a version's
+    first one counts.
+    """
+    found: dict[str, str] = {}
+    for path in _candidates():
+        try:
+            said = Local().run([path, "--version"], timeout=_ANSWER_S).stdout.strip()
+        except CommandFailed:
+            continue  # one that does not run is none
+        found.setdefault(said, path)
+    return found
+
+
+def _candidates() -> Iterator[str]:
+    directories = [os.environ.get(binaries.VARIABLE)]
+    directories += [str(one.directory) for one in binaries.installed()]
+    for directory in (*filter(None, directories), None):
+        path = shutil.which(NAME, path=directory)
+        if path is not None:
+            yield path
+
+
+def conninfo(node: Node, database: Database, *, major: int) -> str:
+    """Write libpq's connection string for a node, as shardctl's own sessions have it.
+
+    Other runs of pg_repack tell by its application_name that they need not wait for it.
+    """
+    settings = dict(_SETTINGS)
+    if major >= _TRANSACTION_TIMEOUT_SINCE:
+        settings["transaction_timeout"] = "0"
+    given: dict[str, str | int] = {"dbname": database.name}
+    given |= LIVELINESS | dict(database.options)
+    given |= {"host": node.host, "port": node.port, "user": database.user}
+    listed = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    given["options"] = f"{given.get('options', '')} {listed}".strip()
+    return make_conninfo("", **given | {"application_name": NAME})
+
+
+def serves_owners(version: str) -> bool:
+    """Tell whether this version lets others than superusers repack their own tables."""
+    return _numbers(version) >= _SERVES_OWNERS_SINCE
+
+
+def arguments(
+    program: str, version: str, login: str, order: Order, settings: Settings
+) -> list[str]:
+    """Compose the argument list of a run; `login` is a connection string.
+
+    >>> version, login = "pg_repack 1.5.3", "dbname=app port=6101"
+    >>> order, settings = Order("shard2", "photos", "user_id"), Settings(60, False, True)
+    >>> arguments("pg_repack", version, login, order, settings)[1:5]
+    ['--no-password', '--dbname=dbname=app port=6101', '--table="shard2"."photos"', \
+'--wait-timeout=60']
+    >>> arguments("pg_repack", "pg_repack 1.4.8", login, order, settings)[2]
+    '--dbname=app port=6101'
+    """
+    # Older ones write `dbname=` and the value, as it is, into a connection string.
+    whole = _numbers(version) >= _TAKES_CONNINFO_SINCE
+    table = sql.Identifier(order.schema, order.table).as_string()
+    argv = [program, "--no-password"]
+    argv += [f"--dbname={login if whole else login.removeprefix('dbname=')}", f"--table={table}"]
+    argv += [f"--wait-timeout={settings.wait_timeout_s}"]
+    argv += [f"--order-by={order.order_by}"] if order.order_by is not None else []
+    argv += [] if settings.terminate else ["--no-kill-backend"]
+    return argv + ([] if settings.superuser_check else ["--no-superuser-check"])
+
+
+class _Astray(Exception):  # it never leaves this module
+    """A run that fails to clean up after itself: it tries again and again, without a pause."""
+
+
+def run(argv: list[str], line: Callable[[str], None]) -> int | None:
+    """Run it and hand on what it says, line by line; give its exit code.
+
+    The code tells little: also a table that it gave up is 0 to it. None is a run that was ended
+    here, because it could not clean up after itself.
+    """
+    said = False
+
+    def judged(text: str) -> None:
+        nonlocal said
+        line(text)
+        said = said or text.startswith("ERROR:")
+        if said and _CLEANING_UP in text:
+            raise _Astray
+
+    merged = ["sh", "-c", _MERGED, "sh", *argv]  # it says everything on standard error
+    try:
+        return Local().stream(merged, line=judged, env={"LC_ALL": "C"}).code
+    except CommandFailed as error:
+        return error.completed.code
+    except _Astray:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Read the numbers of a version.
+
+    >>> _numbers("pg_repack 1.4.8"), _numbers("pg_repack 1.5dev")
+    ((1, 4, 8), (1, 5))
+    """
+    return tuple(map(int, re.findall(r"\d+", version)))

@@ -1,0 +1,148 @@
+"""Carry a repack out: table by table under the nodes' locks, so that it can stop anywhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.libpq import reason_of
+from shardctl.maintenance import repack_clean, repack_look
+from shardctl.maintenance.repack import COMMAND
+from shardctl.maintenance.repack_node import NodeWork
+from shardctl.postgres.connection import NodeLost
+from shardctl.state import cluster, events, ledger, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.maintenance.repack import Candidate, Plan
+    from shardctl.maintenance.repack_node import Repacked
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, Topology
+
+logger = logging.getLogger(__name__)
+
+_WIDTH = 8
+_SHOWN = 3
+
+
+class RepackUnfinished(Unfinished):
+    """Tables that were to be repacked and are as they were."""
+
+    def __init__(self, left: Mapping[Candidate, str], count: int) -> None:
+        told = "; ".join(
+            f"node {one.node}: {one.name}: {why}" for one, why in list(left.items())[:_SHOWN]
+        )
+        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        super().__init__(
+            f"{len(left)} of {count} tables are left as they were: {told}{more}",
+            hint="mend what is in the way and run the same command again: it does only the rest",
+        )
+        self.left = dict(left)
+
+
+class LeftoversStay(Unfinished):
+    """What killed runs left and could not be dropped."""
+
+    def __init__(self, node: NodeName, stays: Mapping[int, str]) -> None:
+        oid, why = next(iter(stays.items()))
+        super().__init__(
+            f"node {node}: what killed runs of pg_repack left stays for {len(stays)} tables: "
+            f"table {oid}: {why}",
+            hint="run the same command again when nobody uses it",
+        )
+        self.node = node
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a repack; `error` None is that nothing is left to do.
+
+    `left` are tables that were begun, or were to be, and are as they were, with the reason.
+    """
+
+    repacked: tuple[Repacked, ...]
+    left: Mapping[Candidate, str]
+    error: ShardctlError | None
+
+
+def carry_out(
+    topology: Topology, plan: Plan, progress: Progress, notice: Callable[[str], None]
+) -> Result:
+    """Repack the chosen tables, node by node at once, after cleaning up what killed runs left.
+
+    `notice` tells the operator whom a table waits for. On Ctrl-C tables at work are given up,
+    which leaves them as they were. Raises NodeLocked, NodeUnavailable and MoveUnfinished with
+    nothing done.
+    """
+    with ExitStack() as stack:
+        locks: dict[NodeName, Connection] = {}
+        for name in plan.nodes:
+            session = lock.hold(topology, topology.nodes[name], command=COMMAND)
+            locks[name] = stack.enter_context(closing(session))
+        _require_no_move(topology, locks)
+        stop = threading.Event()
+        works = [
+            NodeWork(topology, name, plan, session, progress=progress, notice=notice, stop=stop)
+            for name, session in locks.items()
+        ]
+        errors: list[ShardctlError] = []
+        left: dict[Candidate, str] = {}
+        try:
+            for outcome in fanout.run(works, _work, width=_WIDTH, stop=stop):
+                if isinstance(outcome.error, ShardctlError):
+                    errors.append(outcome.error)
+                elif outcome.error is not None:
+                    raise outcome.error
+        except KeyboardInterrupt:
+            errors = [_interrupted(works, plan.chosen)]
+        for work in works:
+            left |= work.left
+        if left and not stop.is_set():
+            errors.append(RepackUnfinished(left, len(plan.chosen)))
+        repacked = tuple(one for work in works for one in work.repacked)
+        return Result(repacked, left, together(errors) if errors else None)
+
+
+def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -> None:
+    """See that no move has begun since the plan was made: now none can; raises MoveUnfinished."""
+    refusals = repack_look.unfinished(
+        {
+            name: ledger.copies(session, topology, name, cluster.read(session))
+            for name, session in locks.items()
+        }
+    )
+    if refusals:
+        raise together(refusals)
+
+
+def _work(work: NodeWork) -> None:
+    """Do one node's part; raises LeftoversStay, and NodeLost when all others go on."""
+    try:
+        stays = repack_clean.all_of(work.session)
+        work.run(stays)
+        others = {oid: why for oid, why in stays.items() if oid not in work.oids}
+        done = f"{len(work.repacked)} of {len(work.chosen)} tables"
+        events.record(
+            work.session, COMMAND, f"done: {done}" if work.done else f"unfinished: {done}"
+        )
+    except psycopg.Error as error:
+        raise NodeLost(work.name, reason_of(error)) from error
+    if others:
+        raise LeftoversStay(work.name, others)
+
+
+def _interrupted(works: Sequence[NodeWork], chosen: Sequence[Candidate]) -> Interrupted:
+    done = sum(len(work.repacked) for work in works)
+    return Interrupted(
+        f"interrupted: {done} of {len(chosen)} tables are repacked, the others as they were",
+        hint="run the same command again: it does only the rest",
+    )

@@ -1,0 +1,169 @@
+"""A repack killed at several points: no row is lost, nobody is held up, and it can be repeated.
+
+With an old transaction open, pg_repack stops where everything of its own is there: the trigger,
+the log, the copy. A function that waits, in an index, stops it in the middle of a statement.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.repacking import Repacking
+
+pytestmark = pytest.mark.fault
+
+_WAITS = """
+CREATE FUNCTION shard0.waits(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(4711);
+    RETURN $1;
+END $$;
+CREATE INDEX waiting ON shard0.photos (shard0.waits(id));
+"""
+_WRITE = (
+    "INSERT INTO shard0.photos VALUES (1000001, 1, 'new')",
+    "UPDATE shard0.photos SET about = 'changed' WHERE id = 4",
+    "DELETE FROM shard0.photos WHERE id = 8",
+)
+
+
+def write(repacking: Repacking) -> None:
+    """Write to the table at work, and what has to be there in the end."""
+    for statement in _WRITE:
+        repacking.execute(0, statement)
+
+
+def finish(repacking: Repacking) -> None:
+    """Repeat the command; it does the rest, and nothing is lost or left over."""
+    rows, file = repacking.rows(0), repacking.file(0)
+    done = repacking.repack("0", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert repacking.rows(0) == rows
+    assert repacking.file(0) != file
+    assert repacking.leftovers() == []
+
+
+def test_pg_repack_killed_with_its_copy_made_leaves_the_table_as_it_was(
+    repacking: Repacking,
+) -> None:
+    repacking.bloat(0)
+    plan = repacking.plan(0)
+    with repacking.reader() as old:
+        old.execute("SELECT 1")
+        with repacking.at_work_in_thread(plan) as results:
+            repacking.copied()
+            write(repacking)
+            (pid,) = repacking.programs()
+            os.kill(pid, signal.SIGKILL)
+        old.rollback()
+    (result,) = results
+    assert result.error is not None
+    assert result.error.exit_code == 3
+    assert repacking.file(0) == plan.chosen[0].table.file
+    assert repacking.leftovers() == []
+    finish(repacking)
+
+
+def test_shardctl_killed_leaves_what_the_next_run_cleans_up(repacking: Repacking) -> None:
+    repacking.bloat(0)
+    with repacking.reader() as old:
+        old.execute("SELECT 1")
+        with repacking.start("0") as command:
+            repacking.copied()
+            command.kill()
+        # Nobody reads what it says any more, so it ends at its next word.
+        wait_for(lambda: repacking.programs() == [])
+        wait_for(lambda: repacking.at_work() == 0)
+        write(repacking)
+        old.rollback()
+    assert "repack_trigger" in repacking.leftovers()
+    dry = repacking.repack("0", "--dry-run")
+    assert "a killed pg_repack left of shard0.photos: a trigger, repack.log_" in dry.stderr
+    assert "repack_trigger" in repacking.leftovers()
+    finish(repacking)
+    assert any("dropped what a killed pg_repack left" in text for text in repacking.events())
+
+
+def test_leftovers_are_cleaned_up_where_nothing_is_to_be_repacked(repacking: Repacking) -> None:
+    repacking.bloat(0)
+    with repacking.reader() as old:
+        old.execute("SELECT 1")
+        with repacking.start("0") as command:
+            repacking.copied()
+            command.kill()
+        wait_for(lambda: repacking.at_work() == 0)
+        old.rollback()
+    done = repacking.repack("1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert repacking.leftovers() == []
+
+
+def test_leftovers_of_a_table_that_is_gone_are_cleaned_up_too(repacking: Repacking) -> None:
+    create = "CREATE TABLE shard0.gone AS SELECT n AS id FROM generate_series(1, 100) n"
+    repacking.execute(0, create)
+    repacking.execute(0, "ALTER TABLE shard0.gone ADD PRIMARY KEY (id)")
+    repacking.execute(0, "ANALYZE shard0.gone")
+    with repacking.reader() as old:
+        old.execute("SELECT 1")
+        with repacking.start("0", "--min-bloat", "0") as command:
+            wait_for(lambda: "repack_trigger" in repacking.leftovers())
+            repacking.copied()
+            command.kill()
+        wait_for(lambda: repacking.at_work() == 0)
+        old.rollback()
+    repacking.execute(0, "DROP TABLE shard0.gone CASCADE")
+    assert repacking.leftovers()
+    assert repacking.repack("1", "--yes").returncode == 0
+    assert repacking.leftovers() == []
+
+
+def test_killed_in_the_middle_of_a_statement_its_session_ends_soon(repacking: Repacking) -> None:
+    repacking.bloat(0, rows=400)
+    repacking.execute(0, _WAITS)
+    try:
+        with repacking.fleet.connect("a") as holder:
+            holder.execute("SELECT pg_advisory_lock(4711)")
+            with repacking.start("0", "--min-bloat", "0") as command:
+                query = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                wait_for(lambda: repacking.query(0, query))
+                (pid,) = repacking.programs()
+                os.kill(pid, signal.SIGKILL)
+                _, errors = command.communicate(timeout=60)
+            # While the index waits for the lock, nothing else would tell it that nobody is there.
+            wait_for(lambda: repacking.at_work() == 0)
+        assert "shard0.photos: pg_repack was killed" in errors
+        assert repacking.leftovers() == []
+        write(repacking)
+        rows = repacking.rows(0)
+        assert repacking.repack("0", "--yes", "--min-bloat", "0").returncode == 0
+        assert repacking.rows(0) == rows
+    finally:
+        repacking.execute(0, "DROP FUNCTION shard0.waits CASCADE")
+
+
+def test_a_server_that_crashes_is_told_and_the_rest_is_done_when_it_is_back(
+    repacking: Repacking,
+) -> None:
+    repacking.bloat(0)
+    server = repacking.fleet.servers["a"]
+    old = repacking.reader()
+    old.execute("SELECT 1")
+    with repacking.start("0") as command:
+        repacking.copied()
+        write(repacking)
+        server.stop("immediate")
+        _, errors = command.communicate(timeout=60)
+    server.start()
+    old.close()
+    assert command.returncode == 3
+    assert "node a: the connection was lost" in errors
+    assert "run the same command again" in errors
+    assert "repack_trigger" in repacking.leftovers()
+    finish(repacking)

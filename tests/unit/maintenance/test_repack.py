@@ -1,0 +1,74 @@
+"""Which tables a repack takes, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardctl.maintenance.repack import Options, judge
+from shardctl.maintenance.repack_look import Table, View
+from shardctl.maintenance.repack_program import Settings
+from shardctl.topology.model import NodeName, ShardId
+
+MB = 1024 * 1024
+
+
+def table(name: str, bloat: int | None, **changes: Any) -> Table:
+    given: dict[str, Any] = {
+        "shard": ShardId(0),
+        "schema": "shard0",
+        "name": name,
+        "oid": 1,
+        "file": 1,
+        "locked": False,
+        "permanent": True,
+        "keyed": True,
+        "size_bytes": 100 * MB,
+        "bloat_bytes": bloat,
+        "index": f"{name}_pkey",
+        "order_by": "id",
+        "done_s": None,
+    }
+    return Table(**given | changes)
+
+
+def verdicts(
+    *tables: Table, free: int | None = None, min_bloat: float = 0.2
+) -> list[tuple[str, str]]:
+    view = View(tables, (), "pg_repack 1.4.8", 15, free, (), ())
+    settings = Settings(60, terminate=False, superuser_check=True)
+    options = Options(min_bloat, recent_s=3600, jobs=1, settings=settings)
+    return [(one.table.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
+
+
+def test_the_most_bloated_comes_first_and_equals_by_name() -> None:
+    found = verdicts(table("c", 50 * MB), table("b", 50 * MB), table("a", 90 * MB))
+    assert found == [("a", "repack"), ("b", "repack"), ("c", "repack")]
+
+
+def test_the_share_of_bloat_that_is_asked_for_is_enough() -> None:
+    found = verdicts(table("enough", 20 * MB), table("little", 20 * MB - 1))
+    assert found == [("enough", "repack"), ("little", "little")]
+
+
+def test_an_empty_table_has_no_bloat_however_small_it_is() -> None:
+    assert verdicts(table("empty", 0, size_bytes=0)) == [("empty", "little")]
+
+
+def test_with_no_bloat_asked_for_all_are_taken_also_those_of_unknown_bloat() -> None:
+    found = verdicts(table("known", 1), table("unknown", None), min_bloat=0)
+    assert found == [("known", "repack"), ("unknown", "repack")]
+
+
+def test_a_recent_repack_counts_more_than_any_estimate() -> None:
+    found = verdicts(table("new", 90 * MB, done_s=3599.0), table("old", 80 * MB, done_s=3600.0))
+    assert found == [("new", "recent"), ("old", "repack")]
+
+
+def test_a_table_without_bloat_is_not_refused_for_anything_else() -> None:
+    assert verdicts(table("tags", 0, keyed=False, permanent=False)) == [("tags", "little")]
+
+
+def test_a_table_takes_twice_its_size_of_free_disk_where_that_is_known() -> None:
+    assert verdicts(table("t", 90 * MB), free=200 * MB) == [("t", "repack")]
+    assert verdicts(table("t", 90 * MB), free=200 * MB - 1) == [("t", "refused")]
+    assert verdicts(table("t", 90 * MB), free=None) == [("t", "repack")]
