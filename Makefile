@@ -13,9 +13,9 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
 test: .venv/.for-test lint ## Run everything that CI runs
-	@$(BIN)/pytest -n 3 --dist loadfile
+	@$(BIN)/pytest -n 4 --dist loadfile
 
-fault: .venv/.for-test ## Break moves at every point; `test` does so at every fourth; takes half an hour
+fault: .venv/.for-test ## Break moves at every point; `test` does so at every eighth; takes half an hour
 	@SHARDCTL_EVERY_POINT=1 $(BIN)/pytest -n 2 --dist loadfile tests/fault
 
 lint: .venv/.for-test ## Check style, types and who imports whom

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
 EVERY_POINT = "SHARDCTL_EVERY_POINT"
-"""The variable that lets all points be tested, and not every fourth of each test's."""
+"""The variable that lets all points be tested, and not every eighth of each test's."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if "fault/test_move_" in item.nodeid
-        and next(seen.setdefault(item.nodeid.partition("[")[0], itertools.count())) % 4
+        and next(seen.setdefault(item.nodeid.partition("[")[0], itertools.count())) % 8
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
