@@ -15,7 +15,7 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 test: .venv/.for-test lint ## Run everything that CI runs
 	@$(BIN)/pytest -n 4 --dist loadfile
 
-fault: .venv/.for-test ## Break moves at every point; `test` does so at every eighth; takes half an hour
+fault: .venv/.for-test ## Break moves at every point; `test` does so at every eighth; takes an hour
 	@SHARDCTL_EVERY_POINT=1 $(BIN)/pytest -n 2 --dist loadfile tests/fault
 
 lint: .venv/.for-test ## Check style, types and who imports whom
@@ -43,7 +43,7 @@ clean: ## Remove what was built
 	@touch $@
 
 .venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
-	@tests/system-packages.sh postgresql pgbouncer openssh-server sudo
+	@tests/system-packages.sh postgresql pgbouncer openssh-server sudo iproute2
 	@tests/system-packages.sh $$(ls /usr/lib/postgresql | sort -n | tail -n 1 | sed 's/.*/postgresql-&-repack/')
 	@tests/make-venv.sh dev,sandbox
 	@touch $@

@@ -21,6 +21,8 @@ pytest_plugins = [
     "tests.fixtures.preflights",
     "tests.fixtures.remote",
     "tests.fixtures.pruning",
+    "tests.fixtures.network",
+    "tests.fixtures.spread",
     "tests.fixtures.stating",
     "tests.fixtures.read_only",
     "tests.fixtures.repacking",
