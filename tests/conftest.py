@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.fixtures.sshd",
     "tests.fixtures.poolers",
     "tests.fixtures.guards",
+    "tests.fixtures.clones",
     "tests.fixtures.fleets",
     "tests.fixtures.pooled",
     "tests.fixtures.verifying",

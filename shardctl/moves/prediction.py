@@ -25,6 +25,8 @@ PAUSED_MS = 0.07
 """For each alias of the slowest pooler that is paused and resumed."""
 OFFERED_MS = 0.02
 """For each alias that it offers: SHOW DATABASES, and comparing that; RELOAD comes on top."""
+SSH_MS = 11.0
+"""For a pooler that is reached by ssh, beside three round trips: its file takes its place there."""
 RESERVED_MS = 400.0
 """Of the budget: 300 have to be left at the decision, and it begins a little before the pause."""
 
@@ -40,6 +42,7 @@ def pause_ms(topology: Topology, plan: MovePlan) -> float:
         PAUSED_MS * len(pooling.paused(topology, plan, one))
         + OFFERED_MS * pooling.size(topology, one)
         + cost.reload_ms(pooling.size(topology, one))
+        + (SSH_MS if one.ssh is not None else 0.0)
         for one in topology.poolers.values()
     ]
     return FIXED_MS + shards + max(poolers, default=0.0)

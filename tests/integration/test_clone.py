@@ -27,21 +27,14 @@ from tests.fixtures.clones import (
     SLOW,
     Cloning,
     Recording,
-    clone_source,
-    cloning,
-    cloning_spare,
     ended,
     in_background,
     photos,
-    spare_source,
 )
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-__all__ = ["clone_source", "cloning", "cloning_spare", "spare_source"]  # fixtures
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")

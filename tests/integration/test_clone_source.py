@@ -22,20 +22,14 @@ from shardctl.postgres.source import ReplicationRefused, SourceElsewhere, Tables
 from tests.fixtures.clones import (
     HERE,
     Cloning,
-    clone_source,
-    cloning,
-    cloning_spare,
     ended,
     in_background,
     rules,
-    spare_source,
 )
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.servers import PgServer
-
-__all__ = ["clone_source", "cloning", "cloning_spare", "spare_source"]  # fixtures
 
 PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long as a test
 TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"

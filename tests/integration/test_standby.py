@@ -22,8 +22,6 @@ from tests.fixtures.clones import (
     Cloning,
     Recording,
     answer,
-    clone_source,
-    cloning,
     fill,
     is_barred,
     log_in,
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.fixtures.servers import PgServer, StartServer
-
-__all__ = ["clone_source", "cloning"]  # fixtures
 
 LOCAL = {"options": "-c synchronous_commit=local"}
 """For sessions with a server that waits for a standby that is not there."""

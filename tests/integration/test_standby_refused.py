@@ -21,15 +21,11 @@ from shardctl.postgres.standby import NotFollowing, NotMade
 from tests.fixtures.clones import (
     APP,
     Cloning,
-    clone_source,
-    cloning,
     is_barred,
     shown,
     soon,
 )
 from tests.fixtures.servers import QUICK, SUPERUSER, wait_for
-
-__all__ = ["clone_source", "cloning"]  # fixtures
 
 
 def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
