@@ -27,4 +27,5 @@ pytest_plugins = [
     "tests.fixtures.stating",
     "tests.fixtures.read_only",
     "tests.fixtures.repacking",
+    "tests.fixtures.managers",
 ]

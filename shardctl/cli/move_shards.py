@@ -117,7 +117,12 @@ def _options(
         keep = fields.duration(retain) if retain else topology.move.retain
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Options(pause.total_seconds(), keep.total_seconds(), **given)  # type: ignore[arg-type]
+    return Options(
+        pause.total_seconds(),
+        keep.total_seconds(),
+        clone_with=topology.move.clone_with,
+        **given,  # type: ignore[arg-type]
+    )
 
 
 def _shards(

@@ -91,7 +91,8 @@ def give_back(topology: Topology, progress: Progress) -> int:
 
 def _move(topology: Topology, text: str, target: str, progress: Progress) -> Moved:
     shards = [s for r in ranges.parse(text) for s in range(r.first, r.last + 1)]
-    options = Options(topology.move.max_pause.total_seconds(), 0)
+    pause = topology.move.max_pause.total_seconds()
+    options = Options(pause, 0, clone_with=topology.move.clone_with)
     decided = service.plan(topology, shards, target, options)
     preflight.check(topology, decided, purpose=lock.purpose(service.COMMAND))
     world = service.start(topology, decided, progress, lambda _: None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.state import journal
 from shardctl.topology import names, ranges
-from shardctl.topology.model import Node, NodeName, Pooler, ShardId
+from shardctl.topology.model import CloneWith, Node, NodeName, Pooler, ShardId
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Options:
     read_only: bool = False
     duplicate_shared: bool = False
     ignore_standby: bool = False
+    clone_with: CloneWith = "basebackup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,9 @@ def _options(move: str, kept: Mapping[str, Any]) -> Options:
     unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
     if unknown:
         raise PlanUnreadable(move, f"it has an option {unknown[0]}")
+    way = kept.get("clone_with", "basebackup")
+    if way not in get_args(CloneWith):
+        raise PlanUnreadable(move, f"its clone_with is {way}")
     needed = {name: kept[name] for name in ("max_pause_s", "retain_s")}
     return Options(**{**needed, **kept})
 

@@ -92,7 +92,10 @@ def _room(node: NodeName, source: Source) -> Iterator[SourceUnfit]:
 
 
 def standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
-    """Find standbys that know no fence, and a setting that would make the clone one of them."""
+    """Find standbys that know no fence, and a setting that would make the clone one of them.
+
+    Those of which repmgr tells whether it may promote them are its matter.
+    """
     names = synchronous(source.settings.get("synchronous_standby_names", ""))
     ours = {"*", plan.slot, plan.target.lower(), "walreceiver", "pg_basebackup"}
     if matched := [name for name in names if name in ours]:
@@ -103,8 +106,9 @@ def standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
             "clone, which is to be promoted",
             hint="name there only standbys that stay, by their application_name or cluster_name",
         )
-    if source.standbys and not plan.options.ignore_standby:
-        shown = [f"{name} ({address})" for name, address in source.standbys]
+    told = {*source.managed.paused, *source.managed.unpaused}
+    shown = [f"{name} ({address})" for name, address in source.standbys if name not in told]
+    if shown and not plan.options.ignore_standby:
         yield SourceUnfit(
             plan.source,
             "standbys",

@@ -10,6 +10,7 @@ import psycopg
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
+from shardctl.moves import preflight_managers as managers
 from shardctl.moves import preflight_replication as replication
 from shardctl.moves import preflight_schemas as schemas
 from shardctl.moves.preflight_fleet import QUERIES, refused
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.checks.clock import Offset
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight_managers import Managed
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -93,6 +95,7 @@ class Source:
     sizes: Mapping[str, int | None]
     """Bytes of live and retired schemas; None where a lock forbids to ask."""
     contents: schemas.Contents
+    managed: Managed
 
     @property
     def major(self) -> int:
@@ -139,6 +142,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 clock=clocks.of_server(session),
                 sizes=_sizes(session, owned),
                 contents=schemas.look(topology, plan, session, purpose=purpose),
+                managed=managers.look(node, topology.database, session, purpose=purpose),
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
@@ -173,6 +177,7 @@ def judge(topology: Topology, plan: MovePlan, source: Source) -> Iterator[Shardc
     node = topology.nodes[plan.source]
     yield from _server(node, source)
     yield from replication.judge(plan, source)
+    yield from managers.judge(plan, source.managed, topology.database.user)
     user = topology.database.user
     if source.lacking:
         yield SourceUnfit(
@@ -196,7 +201,11 @@ def again(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlE
     Raises NodeUnavailable and PreflightRefused.
     """
     source = look(topology, plan, purpose=purpose)
-    return [*replication.standbys(plan, source), *schemas.unfenced(plan, source.contents)]
+    return [
+        *replication.standbys(plan, source),
+        *managers.unpaused(plan, source.managed),
+        *schemas.unfenced(plan, source.contents),
+    ]
 
 
 def old_transactions(plan: MovePlan, found: Sequence[Transaction]) -> SourceUnfit:
@@ -223,6 +232,7 @@ def notes(topology: Topology, plan: MovePlan, source: Source) -> Iterator[str]:
             f"{source.settings['max_slot_wal_keep_size']} MB of WAL for the clone: if more is "
             "written while it is copied, the clone has to be made again"
         )
+    yield from managers.notes(plan, source.managed)
     if plan.options.ignore_standby:
         for name, address in source.standbys:
             yield f"standby {name} ({address}) is ignored: promoted now, it knows no fence"

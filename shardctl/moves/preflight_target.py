@@ -13,6 +13,7 @@ from shardctl.hosts.reach import OsUserRefused, host_of
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_control as control
+from shardctl.moves import preflight_copy as copy
 from shardctl.moves import preflight_directory as directories
 from shardctl.moves import preflight_login as login
 from shardctl.moves import preflight_occupant as occupants
@@ -88,6 +89,15 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
                 _look_at_place(host, node.data_directory, target)
         with collected(target.problems):
             target.login_untried = login.try_replication(
+                topology,
+                plan,
+                host,
+                programs=target.programs,
+                account=target.account,
+                purpose=purpose,
+            )
+        with collected(target.problems), _named(node):
+            copy.try_repmgr(
                 topology,
                 plan,
                 host,

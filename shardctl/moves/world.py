@@ -16,10 +16,9 @@ from shardctl.hosts import accounts, ports
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
-from shardctl.postgres import binaries
+from shardctl.postgres import binaries, hosted
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
-from shardctl.postgres.hosted import HostedServer
 from shardctl.state import journal, lock
 
 if TYPE_CHECKING:
@@ -126,16 +125,9 @@ class World:
             raise NoDataDirectory(target.name)
         machine = host_of(target)
         account = accounts.account_on(machine, target.os_user)
-        server = HostedServer(
-            name=target.name,
-            host=target.host,
-            port=target.port,
-            data_directory=target.data_directory,
-            binaries=binaries.find(target.bin_directory, account=account, host=machine),
-            account=account,
-            settings=target.settings,
-            machine=machine,
-            control=target.control,
+        programs = binaries.find(target.bin_directory, account=account, host=machine)
+        server = hosted.of_node(
+            target, target.data_directory, machine=machine, account=account, programs=programs
         )
         return Clone(self.plan.id, self.plan.slot, server)
 

@@ -15,7 +15,7 @@ from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shardctl.hosts.host import Host
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 State = Literal["absent", "copying", "copied", "broken", "made", "opened"]
 """How far a clone is.
 
-`copying`: pg_basebackup runs, for whomever started it. `copied`: it has ended well. `broken`:
+`copying`: a program fills it, for whomever started it. `copied`: it has ended well. `broken`:
 it has not, or was killed. `made`: the data directory is whole and has the mark of the move.
 `opened`: its own files were put into force. After `keep` it is a node like any other, and
 counts as somebody else's.
@@ -134,7 +134,12 @@ def begin(clone: Clone) -> None:
     _run_as_keeper(clone, "begin", clone.server.account or "")
 
 
-def copy(clone: Clone, argv: list[str]) -> None:
+def lay(clone: Clone, name: str, text: str) -> None:
+    """Put a file beside the copy, for the program that is to fill it; raises CloneRefused."""
+    _run(clone, "lay", name, text=text)
+
+
+def copy(clone: Clone, argv: Sequence[str]) -> None:
     """Start the program that fills `clone.copy`, whose end `look` will tell.
 
     It goes on when shardctl or its connection dies. Raises CloneRefused.
@@ -238,15 +243,22 @@ def forget(clone: Clone) -> None:
     _run_as_keeper(clone, "forget", timeout=None)
 
 
-def attempt(clone: Clone, argv: list[str], *, timeout: float) -> str:
-    """Run a program on the clone's host as what copies and follows would; raises CommandFailed."""
+def attempt(
+    clone: Clone, argv: Sequence[str], *, timeout: float, configuration: str | None = None
+) -> str:
+    """Run a program on the clone's host as what copies and follows would.
+
+    It gets `configuration` as a file that is there as long as it runs, by `-f`. Raises
+    CommandFailed and CommandTimedOut.
+    """
     return scripts.run(
         clone.machine,
         "clone",
-        "attempt",
+        "attempt" if configuration is None else "attempt_with",
         *_words(clone),
         *argv,
         user=clone.server.account,
+        text=configuration or "",
         timeout=timeout,
     )
 

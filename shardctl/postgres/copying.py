@@ -1,4 +1,4 @@
-"""Copy a node onto another host by pg_basebackup, so that the copy can follow it."""
+"""Copy a node onto another host, so that the copy can follow it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ import psycopg
 
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
+from shardctl.postgres import basebackup, configuration, overrides, queries, repmgr_clone, slots
 from shardctl.postgres import clone as clones
-from shardctl.postgres import configuration, overrides, queries, slots
 from shardctl.postgres.connection import is_lost
 from shardctl.postgres.overrides import Rule
 from shardctl.postgres.source import require_no_tablespaces, require_replication
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.clone import Clone, State
     from shardctl.postgres.connection import Connection
+    from shardctl.postgres.copier import Copier
     from shardctl.postgres.source import Source
+    from shardctl.topology.model import CloneWith
 
 logger = logging.getLogger(__name__)
+
+COPIERS: Mapping[CloneWith, Copier] = {
+    "basebackup": basebackup.COPIER,
+    "repmgr": repmgr_clone.COPIER,
+}
+"""The ways of copying, as the topology calls them."""
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
@@ -56,12 +64,12 @@ class FilesElsewhere(ShardctlError):
 
 
 class CopyFailed(ShardctlError):
-    """A pg_basebackup that did not end well; what it had copied is gone again."""
+    """A program that did not copy to the end; what it had copied is gone again."""
 
-    def __init__(self, node: str, lines: Sequence[str]) -> None:
+    def __init__(self, node: str, program: str, lines: Sequence[str]) -> None:
         said = lines or ["it was killed, and said nothing"]
         super().__init__(
-            "\n  ".join([f"node {node}: the copy was not made; pg_basebackup says:", *said]),
+            "\n  ".join([f"node {node}: the copy was not made; {program} says:", *said]),
             hint="mend what it names, then `shardctl moves resume` copies again",
         )
         self.lines = tuple(lines)
@@ -76,16 +84,19 @@ def make(
     progress: Progress,
     stop: threading.Event | None = None,
     max_rate: str | None = None,
+    clone_with: CloneWith = "basebackup",
 ) -> None:
     """Copy the source into the target's data directory, ready to be started as its standby.
 
     `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
     the clone lets in shardctl alone, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made anew if it
-    broke off. When `stop` is set, and on Ctrl-C, what was copied is deleted. Raises
-    Interrupted, CopyFailed, NoWayIn, the `source.require_` functions' and `clone`'s errors.
+    broke off; `clone_with` says by what. When `stop` is set, and on Ctrl-C, what was copied is
+    deleted. Raises Interrupted, CopyFailed, NoWayIn, RepmgrAbsent, RepmgrUnfit, the
+    `source.require_` functions' and `clone`'s errors.
     """
     stop = stop or threading.Event()
+    copier = COPIERS[clone_with]
     state = clones.look(clone)
     if state in ("made", "opened"):
         clones.discard(clone)  # what is left where the last step was killed
@@ -97,10 +108,13 @@ def make(
         require_replication(clone, source, session)
         clones.discard(clone)
         slots.release(session, clone.slot)
+        program = copier.program(clone, source, session, max_rate)
         clones.begin(clone)
-        clones.copy(clone, _pg_basebackup(clone, source, max_rate))
+        for name, text in program.files.items():
+            clones.lay(clone, name, text)
+        clones.copy(clone, program.argv)
     try:
-        _wait(clone, session, progress, stop)
+        _wait(clone, copier, session, progress, stop)
     except (KeyboardInterrupt, Interrupted, CopyFailed):
         clones.discard(clone)
         raise
@@ -116,16 +130,13 @@ def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
     return overrides.access(user, addresses, given)
 
 
-def _pg_basebackup(clone: Clone, source: Source, max_rate: str | None) -> list[str]:
-    argv = [clone.server.binaries.program("pg_basebackup")]
-    argv += ["-D", str(clone.copy), "-d", source.conninfo(clone.slot), "--no-password"]
-    argv += ["--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
-    # Asked for progress, the server tells the total, too.
-    argv += ["--progress", "--no-manifest"]
-    return [*argv, "--max-rate", max_rate] if max_rate else argv
-
-
-def _wait(clone: Clone, session: Connection, progress: Progress, stop: threading.Event) -> None:
+def _wait(
+    clone: Clone,
+    copier: Copier,
+    session: Connection,
+    progress: Progress,
+    stop: threading.Event,
+) -> None:
     """Wait until the copy is made; raises Interrupted and CopyFailed."""
     watcher = _Watcher(clone, session, progress)
     delay = _FIRST_POLL
@@ -140,9 +151,8 @@ def _wait(clone: Clone, session: Connection, progress: Progress, stop: threading
         delay = min(delay * 1.25, _LAST_POLL)
     if state != "copied":
         said = [] if state == "absent" else clones.said(clone)
-        raise CopyFailed(
-            clone.server.name, [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
-        )
+        told = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
+        raise CopyFailed(clone.server.name, copier.name, told)
 
 
 def _look(clone: Clone, stop: threading.Event) -> State:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.postgres.binaries import Binaries
     from shardctl.postgres.control import Started, StopMode
-    from shardctl.topology.model import Control
+    from shardctl.topology.model import Control, Node
 
 _MAJOR, _ORPHANS = 71, 72  # what the script ends with
 _STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
@@ -235,6 +235,23 @@ class HostedServer:
     ) -> str:
         place = str(self.data_directory), str(self.log)
         return scripts.run(self.machine, "server", part, *place, *words, user=user, timeout=timeout)
+
+
+def of_node(
+    node: Node, data_directory: Path, *, machine: Host, account: str | None, programs: Binaries
+) -> HostedServer:
+    """Describe the server that a node of the topology has on its host."""
+    return HostedServer(
+        name=node.name,
+        host=node.host,
+        port=node.port,
+        data_directory=data_directory,
+        binaries=programs,
+        account=account,
+        settings=node.settings,
+        machine=machine,
+        control=node.control,
+    )
 
 
 def _process(said: str) -> PidFile | None:

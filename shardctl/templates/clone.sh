@@ -2,9 +2,9 @@
 # shardctl's: a POSIX shell, coreutils, setsid, and /proc.
 #
 #   data              the data directory; what stands under its name is whole
-#   data.clone        where pg_basebackup works: move (whose it is), pid, log, data, and how
-#                     far it is, as the name of a file: running -> done | failed. Renaming
-#                     needs no room on a full disk.
+#   data.clone        where the copying program works: move (whose it is), pid, log, data, what
+#                     it reads, and how far it is, as the name of a file: running -> done |
+#                     failed. Renaming needs no room on a full disk.
 #   data.clone.MOVE   what is being made or deleted; nobody else looks at it
 #   data/shardctl.clone
 #                     the mark of a move's clone: move, and the files that open it up
@@ -89,7 +89,13 @@ begin() { # user, or nothing for oneself
     mv -T -- "$own" "$work" || exit "$PLACE"
 }
 
-## copy: starts pg_basebackup, which goes on whatever becomes of who has started it
+## lay: puts a file for the copying program into data.clone
+
+lay() { # name; stdin: what it holds
+    cat >"$work/$1" || exit "$PLACE"
+}
+
+## copy: starts the program, which goes on whatever becomes of who has started it
 
 copy() { # program and arguments
     cd "$work" || exit "$PLACE"
@@ -116,12 +122,24 @@ attempt() { # program and arguments
     exec "$@"
 }
 
+## attempt_with: the same, with a file that goes when the program ends
+
+attempt_with() { # program and arguments; stdin: what the file holds
+    file=$(mktemp) || exit "$PLACE"
+    trap 'rm -f -- "$file"' EXIT
+    trap 'exit 1' HUP INT TERM
+    cat >"$file" || exit "$PLACE"
+    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
+    "$@" -f "$file" </dev/null
+}
+
 ## fill: puts files into the copy, the mark's last
 
 # stdin: a line for each file, with its name and, in base64, what it holds
 fill() {
     cd "$work/data" || exit "$PLACE"
     rm -rf shardctl.clone || exit "$PLACE" # the source may have been a clone itself
+    rm -f pg_stat/repmgrd_state.txt || exit "$PLACE" # a pause of the source's repmgrd is its own
     mkdir shardctl.clone || exit "$PLACE"
     [ ! -e "$work/log-is-new" ] || : >shardctl.clone/log-is-new || exit "$PLACE"
     while read -r name text; do

@@ -61,7 +61,11 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             PoolerName(n): _pooler(PoolerName(n), pooler, folder, database.user)
             for n, pooler in file.poolers.items()
         },
-        move=MoveSettings(max_pause=file.move.max_pause, retain=file.move.retain),
+        move=MoveSettings(
+            max_pause=file.move.max_pause,
+            retain=file.move.retain,
+            clone_with=file.move.clone_with,
+        ),
     )
 
 

@@ -18,6 +18,7 @@ PoolerName = NewType("PoolerName", str)
 
 Generator = Literal["strict", "classic"]
 AliasKind = Literal["shard", "node"]
+CloneWith = Literal["basebackup", "repmgr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class MoveSettings:
 
     max_pause: timedelta
     retain: timedelta
+    clone_with: CloneWith = "basebackup"
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,9 @@ class MoveSection(_Section):
     retain: Duration = Field(
         default=_written("24h"), description="how long retired schemas are kept"
     )
+    clone_with: Literal["basebackup", "repmgr"] = Field(
+        default="basebackup", description="what copies the source: pg_basebackup or repmgr"
+    )
 
 
 class FileSection(_Section):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -23,12 +21,12 @@ from shardctl.postgres import source as sources
 from shardctl.postgres.clone import CloneOfAnother, CloneRefused, CloneServes, TargetNotEmpty
 from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.clones import (
-    HERE,
     SLOW,
     Cloning,
     Recording,
     ended,
     in_background,
+    make_and_kill,
     photos,
 )
 from tests.fixtures.servers import wait_for
@@ -38,24 +36,6 @@ if TYPE_CHECKING:
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
-
-_MAKES = """
-import pickle, sys
-from shardctl.fanout import Silent
-from shardctl.postgres import connection, copying
-clone, source, addresses, rate = pickle.loads(bytes.fromhex(sys.argv[1]))
-with connection.connect(source.node, source.database, purpose="test", autocommit=True) as session:
-    copying.make(clone, source, session, addresses=addresses, progress=Silent(), max_rate=rate)
-"""
-
-
-def make_and_kill(cloning: Cloning, rate: str = "12M") -> None:
-    """Make the clone in another process, and kill that one in the middle."""
-    slots.make(cloning.at_source(), cloning.clone.slot)
-    given = pickle.dumps((cloning.clone, cloning.source, HERE, rate)).hex()
-    with ended(subprocess.Popen([sys.executable, "-c", _MAKES, given])) as process:
-        cloning.copying()
-    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_clone_is_made_once_with_its_progress_told(cloning: Cloning) -> None:

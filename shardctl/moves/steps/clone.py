@@ -1,4 +1,4 @@
-"""Clone: the source's whole server, copied onto the target by pg_basebackup."""
+"""Clone: the source's whole server, copied onto the target."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def run(world: World) -> None:
             addresses=world.addresses(),
             progress=world.progress,
             max_rate=world.plan.options.max_rate,
+            clone_with=world.plan.options.clone_with,
         )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
+from shardctl.postgres import repmgr
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
@@ -33,6 +34,7 @@ def run(world: World) -> None:
     """Make the clone a node like any other, and close the journal on both sides."""
     plan = world.plan
     _keep(world)
+    _leave_repmgr(world)
     clones.forget(world.clone)
     newest = world.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
@@ -46,6 +48,21 @@ def run(world: World) -> None:
             journal.copy(session, newest)
             if journal.advance(session, plan.id, [MoveState.routed], state):
                 events.record(session, "move-shards", f"move {plan.id}: {told}")
+
+
+def _leave_repmgr(world: World) -> None:
+    """Let the clone forget the repmgr cluster of its source, which it is no part of.
+
+    Not before clients are served: nothing acts on it as long as no repmgrd runs there.
+    """
+    target = world.plan.target
+    with world.on(target):
+        session = world.session(target)
+        database = world.topology.database
+        left = repmgr.leave(world.target, database, session, purpose=world.purpose)
+        if left is not None:
+            told = f"move {world.plan.id}: taken out of repmgr's cluster (database {left})"
+            events.record(session, "move-shards", told)
 
 
 def _keep(world: World) -> None:

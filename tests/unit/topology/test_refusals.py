@@ -100,6 +100,7 @@ CHANGES = [
     (("id: {}", "id: {tick: 1.5s}"), "3:12: id.tick: '1.5s' is not a duration such as 150ms, 5s, 10m, 24h or 7d"),
     (("id: {}", "id: {generator: fast}"), "3:17: id.generator: 'fast' is not known here; write strict or classic"),
     (("move: {}", "move: {max_pause: 0s}"), "10:19: move.max_pause: '0s' is no time at all; write 1ms or more"),
+    (("move: {}", "move: {clone_with: rsync}"), "10:20: move.clone_with: 'rsync' is not known here; write basebackup or repmgr"),
     (("move: {}", "move: {retain: 9999999d}"), "10:16: move.retain: '9999999d' is longer than 36500d"),
     (("count: 8", "count: 8, schema: s"), "2:28: shards.schema: 's' needs exactly one {id} (or {id:04d}) and no other braces"),
     (("count: 8", "count: 8, schema: 'pg_{id}'"), "2:28: shards.schema: PostgreSQL keeps schema names that begin with pg_ for itself"),

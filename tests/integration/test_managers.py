@@ -1,0 +1,184 @@
+"""Sources that repmgr or Patroni manages: what preflight finds, refuses and says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.postgres import patroni as patronis
+from tests.fixtures.clones import rules
+from tests.fixtures.managers import ROLE, following, registered
+from tests.fixtures.servers import free_ports, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fixtures.managers import PatroniNode, RepmgrNode
+    from tests.fixtures.preflights import Movable
+    from tests.fixtures.servers import PgServer
+
+    ManagedBy = Callable[[PgServer], Movable]
+
+SHARDS = [f"shard{number}" for number in range(8)]
+
+
+@pytest.fixture
+def primary(preloaded_server: PgServer, server_directory: Path) -> Iterator[RepmgrNode]:
+    with registered(preloaded_server, server_directory) as made:
+        yield made
+
+
+@pytest.fixture
+def fleet(primary: RepmgrNode, managed_by: ManagedBy) -> Movable:
+    return managed_by(primary.server)
+
+
+def test_the_plan_says_what_a_node_taken_out_of_repmgr_needs(fleet: Movable) -> None:
+    told = fleet.notes()
+    assert "node a is managed by repmgr, and node c is taken out of that cluster" in told
+    assert "`repmgr primary register` for a cluster of its own" in told
+    assert "copied by" not in told
+    fleet.choose(clone_with="repmgr")
+    assert "node c is copied by `repmgr standby clone`" in fleet.notes()
+
+
+def test_nothing_is_said_of_repmgr_where_there_is_none(
+    preloaded_server: PgServer, managed_by: ManagedBy
+) -> None:
+    fleet = managed_by(preloaded_server)
+    assert "repmgr" not in fleet.notes()
+    fleet.choose(clone_with="repmgr")
+    assert "not registered with repmgr as a primary" in fleet.only("repmgr_absent")
+
+
+def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
+    fleet: Movable, primary: RepmgrNode
+) -> None:
+    with following(primary) as standby:
+        assert "it has standbys: two (127.0.0.1)" in fleet.only("standbys")
+        with standby.watched():
+            told = fleet.only("repmgr_failover")
+            assert "repmgr may promote standbys of it, which know no fence: two\n" in told
+            assert "`repmgr service pause`" in told
+            fleet.choose(ignore_standby=True)
+            assert "repmgr is taken for paused (--ignore-standby) on two" in fleet.notes()
+            fleet.choose(ignore_standby=False)
+            standby.run("service", "pause")
+            told = fleet.notes()
+            assert "failover is paused on two: `repmgr service unpause` when the move is" in told
+            standby.run("service", "unpause")
+            assert "may promote" in fleet.only("repmgr_failover")
+
+
+def test_a_standby_that_cannot_be_asked_may_be_promoted(
+    fleet: Movable, primary: RepmgrNode
+) -> None:
+    with following(primary) as standby:
+        standby.server.stop("immediate")
+        wait_for(lambda: not primary.asked("SELECT count(*) FROM pg_stat_replication"))
+        assert "two (not asked: Connection refused" in fleet.only("repmgr_failover")
+
+
+def test_repmgr_itself_tries_whether_it_could_copy(fleet: Movable, primary: RepmgrNode) -> None:
+    fleet.choose(clone_with="repmgr")
+    others = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
+    with rules(primary.server, f"host {ROLE} {ROLE} 127.0.0.1/32 reject\n{others}"):
+        told = fleet.only("repmgr_refuses")
+        assert "`repmgr standby clone` would not copy node a" in told
+        assert "pg_hba.conf rejects connection" in told
+    fleet.check()
+
+
+def test_a_target_without_repmgr_is_refused(fleet: Movable, server_directory: Path) -> None:
+    programs = server_directory / "bin"
+    programs.mkdir()
+    for one in fleet.server().binaries.directory.iterdir():
+        if one.name != "repmgr":
+            (programs / one.name).symlink_to(one)
+    fleet.change(bin_directory=programs)
+    fleet.check()
+    fleet.choose(clone_with="repmgr")
+    assert f"{programs} has no repmgr that runs" in fleet.only("programs")
+
+
+def test_what_repmgr_would_give_to_a_shell_unquoted_is_refused(fleet: Movable) -> None:
+    fleet.choose(clone_with="repmgr")
+    place = fleet.target.data_directory
+    assert place is not None
+    fleet.change(data_directory=place.with_name("c; reboot"))
+    told = fleet.only("repmgr_unfit")
+    assert "c; reboot.clone/data': it hands it to a shell unquoted" in told
+
+
+def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
+    fleet: Movable, primary: RepmgrNode
+) -> None:
+    with primary.server.connect(ROLE) as session:
+        session.execute("CREATE ROLE mover LOGIN REPLICATION")
+        try:
+            database = dataclasses.replace(fleet.topology.database, user="mover")
+            topology = dataclasses.replace(fleet.topology, database=database)
+            fleet.fleet.execute(
+                "a",
+                f"GRANT USAGE ON SCHEMA shardctl, {', '.join(SHARDS)} TO mover;"
+                "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO mover",
+            )
+            told = fleet.refused(topology)["repmgr_rights"]
+            assert "mover may not read and delete the rows of repmgr in database repmgr" in told
+            session.execute("GRANT USAGE ON SCHEMA repmgr TO mover")
+            session.execute("GRANT SELECT, DELETE ON ALL TABLES IN SCHEMA repmgr TO mover")
+            assert "repmgr_rights" not in fleet.refused(topology)
+        finally:
+            fleet.fleet.execute("a", "DROP OWNED BY mover")
+            session.execute("DROP OWNED BY mover")
+            session.execute("DROP ROLE mover")
+
+
+def test_a_patroni_that_is_not_paused_is_refused(
+    patroni: PatroniNode, managed_by: ManagedBy
+) -> None:
+    fleet = managed_by(patroni.server)
+    told = fleet.only("patroni_failover")
+    assert "it is managed by Patroni, which is not paused" in told
+    assert "`patronictl pause --wait`" in told
+    fleet.choose(ignore_standby=True)
+    assert "managed by Patroni, which is taken for paused" in fleet.notes()
+    fleet.choose(ignore_standby=False)
+    patroni.control("pause", "--wait")
+    wait_for(lambda: look(patroni.server) == patronis.Patroni(paused=True))
+    told = fleet.notes()
+    assert "`patronictl resume` when the move is over" in told
+    assert "node c will not be managed by Patroni: it needs a Patroni with a scope of its" in told
+
+
+def test_a_server_is_patronis_when_patroni_is_away_and_its_clone_is_not(
+    patroni: PatroniNode, managed_by: ManagedBy, server_directory: Path
+) -> None:
+    fleet = managed_by(patroni.server)
+    fleet.change(port=free_ports(1)[0])
+    assert look(patroni.server) == patronis.Patroni(paused=False)
+    directory = server_directory / "copy"
+    fleet.clone(directory)
+    assert (directory / "patroni.dynamic.json").exists()
+    # Its postgresql.conf is Patroni's, and names no parameter of the copy's own.
+    with fleet.running(directory) as copy:
+        assert look(copy) is None
+    patroni.process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not sessions(patroni.server))
+    assert look(patroni.server) == patronis.Patroni(paused=False)
+
+
+def look(server: PgServer) -> patronis.Patroni | None:
+    with server.connect() as session:
+        return patronis.look(session)
+
+
+def sessions(server: PgServer) -> object:
+    with server.connect() as session:
+        return session.execute(
+            "SELECT FROM pg_stat_activity WHERE application_name ~ '^Patroni'"
+        ).fetchone()
