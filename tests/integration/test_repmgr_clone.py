@@ -217,6 +217,18 @@ def test_a_move_by_repmgr_is_resumed_by_repmgr(
     assert moving.owner == "c"
 
 
+def test_repmgr_copies_on_a_host_that_is_reached_over_ssh(
+    remote: MovingFleet, moved_primary: RepmgrNode
+) -> None:
+    remote.write()
+    with remote.file.open("a") as file:
+        file.write("move: {clone_with: repmgr}\n")
+    done = remote.here(*MOVE)
+    assert done.returncode == 0, done.stderr
+    assert remote.owner == "c"
+    assert moved_primary.asked(EVENTS)[-1] == "2 standby_clone"
+
+
 def called(pid: int) -> str:
     """Give the name of a process."""
     return Path(f"/proc/{pid}/comm").read_text().strip()
