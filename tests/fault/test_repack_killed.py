@@ -141,9 +141,12 @@ def test_killed_in_the_middle_of_a_statement_its_session_ends_soon(repacking: Re
         assert "shard0.photos: pg_repack was killed" in errors
         assert repacking.leftovers() == []
         write(repacking)
-        rows = repacking.rows(0)
-        assert repacking.repack("0", "--yes", "--min-bloat", "0").returncode == 0
+        rows, file = repacking.rows(0), repacking.file(0)
+        done = repacking.repack("0", "--yes", "--min-bloat", "0")
+        assert done.returncode == 1, done.stderr  # for two tables without a fit key
+        assert "cannot be repacked: node a: shard0." in done.stderr
         assert repacking.rows(0) == rows
+        assert repacking.file(0) != file
     finally:
         repacking.execute(0, "DROP FUNCTION shard0.waits CASCADE")
 
