@@ -1,9 +1,11 @@
 -- name: serves
--- Whether this server has claimed the shards, and has read the files that let everybody in
+-- Whether this server has claimed the shards, and has read the files that let everybody in, which
+-- are in their place then
 SELECT EXISTS (
     SELECT FROM shardctl.move
     WHERE id = {move} AND (state = ANY ({later})
-                           OR (state = 'claimed' AND pg_conf_load_time() > changed)))
+                           OR (state = 'claimed' AND pg_conf_load_time() > changed
+                               AND (pg_stat_file({waiting}, true)).size IS NULL)))
 
 -- name: snapshot
 -- Hold what can be seen now, and let other sessions see it too
@@ -72,9 +74,22 @@ WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 -- which commits what the blocks have written, too
 BEGIN;
 SET LOCAL synchronous_commit TO off;
+SELECT set_config('shardctl.known', {known}::text[]::text, true);
+DO $prepared$
+BEGIN
+    -- First of all: one may hold a sequence, and would be waited for.
+    IF EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts
+               WHERE database = pg_catalog.current_database()
+                 AND gid <> ALL (pg_catalog.current_setting('shardctl.known')::text[])) THEN
+        RAISE EXCEPTION 'there are prepared transactions' USING ERRCODE = 'SH004';
+    END IF;
+END
+$prepared$;
 {blocks};
 COMMIT;
 BEGIN;
+SELECT set_config('shardctl.leaving', {leaving}::text[]::text, true),
+       set_config('shardctl.left_as', {left_as}::text[]::text, true);
 DO $claim$
 DECLARE
     one record;
@@ -90,13 +105,10 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
-    IF EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts
-               WHERE database = pg_catalog.current_database() AND gid <> ALL ({known}::text[])) THEN
-        RAISE EXCEPTION 'there are prepared transactions' USING ERRCODE = 'SH004';
-    END IF;
     FOR one IN
         SELECT u.schema, u.retired
-        FROM unnest({leaving}::name[], {left_as}::name[]) AS u (schema, retired)
+        FROM unnest(pg_catalog.current_setting('shardctl.leaving')::name[],
+                    pg_catalog.current_setting('shardctl.left_as')::name[]) AS u (schema, retired)
         JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
     LOOP
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);

@@ -18,6 +18,7 @@ from shardctl.errors import ShardctlError, Unfinished
 from shardctl.moves import handover, interrupts, undoing
 from shardctl.moves.gates import Gates, PauseFailed
 from shardctl.pgbouncer.guard import Question
+from shardctl.postgres import clone as clones
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -286,7 +287,9 @@ def _question(world: World) -> Question:
     )
     later = [s.value for s in MoveState if s.claimed_by_target and s is not MoveState.claimed]
     query = handover.QUERIES["serves"].format(
-        move=sql.Literal(world.plan.id), later=sql.Literal(later)
+        move=sql.Literal(world.plan.id),
+        later=sql.Literal(later),
+        waiting=sql.Literal(f"{clones.MARK}/{clones.HBA}"),
     )
     return Question(dsn, query.as_string())
 

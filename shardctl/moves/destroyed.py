@@ -152,6 +152,8 @@ def _unpromoted(world: World) -> Clone | None:
         pass
     else:
         raise TargetThere(target, "its server answers")
+    if ports.knock(world.target.host, world.target.port) == "open":
+        raise TargetThere(target, "somebody listens at its port, and lets nobody in from here")
     try:
         clone = world.clone
         if clones.look(clone) == "absent":

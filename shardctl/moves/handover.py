@@ -14,7 +14,7 @@ from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
-from shardctl.moves import file, interrupts, prediction
+from shardctl.moves import file, fork, interrupts, prediction
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, slots, standby
 from shardctl.postgres.connection import is_lost
@@ -127,10 +127,16 @@ def leaving(world: World) -> list[str]:
 
 
 def catch_up(world: World, lsn: str) -> None:
-    """See, at leisure, that a target which is still a standby has all up to `lsn`."""
+    """See, at leisure, that the target has all up to `lsn`, or had it when it was promoted.
+
+    Raises NotReplayed, ForkedTooEarly.
+    """
     with world.on(world.plan.target):
-        if standby.in_recovery(world.session(world.plan.target, "lock")):
-            wait_for_replay(world, lsn, deadline=time.monotonic() + _PROMOTION_S)
+        recovering = standby.in_recovery(world.session(world.plan.target, "lock"))
+    if recovering:
+        wait_for_replay(world, lsn, deadline=time.monotonic() + _PROMOTION_S)
+    else:
+        fork.require(world, lsn)
 
 
 def promote(world: World) -> None:
@@ -165,7 +171,7 @@ def claim(world: World, lsn: str, leaving: Sequence[str]) -> bool:
                 move = journal.find(session, plan.id)
                 if move is None:
                     raise NotTheClone(target, plan.id) from error
-                if move.state in (MoveState.drained, MoveState.promoting):
+                if not move.state.claimed_by_target:
                     raise
                 # It has claimed, and perhaps may not run programs: `open_up` needs none.
                 logger.info("the target has claimed, and does not open up: %s", reason_of(error))

@@ -119,7 +119,7 @@ def _require_own(world: World, gates: Gates, budget: Budget) -> None:
         while True:
             try:
                 world.lock(source)
-            except (NodeLocked, NodeUnavailable) as error:
+            except (NodeLocked, NodeLost, NodeUnavailable) as error:
                 if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
                     raise
                 time.sleep(_RESTART_POLL)

@@ -173,9 +173,9 @@ class World:
                 self.topology.database,
                 purpose=self.purpose,
                 autocommit=True,
+                # Nothing of a move is to wait for a standby that may not answer.
+                local_commit=True,
             )
-            # Nothing of a move is to wait for a standby that may not answer.
-            found.execute("SET synchronous_commit TO local")
         return found
 
     def forget(self, node: NodeName) -> None:
@@ -189,8 +189,8 @@ class World:
         if key not in self.sessions or self.sessions[key].closed:
             session = self.session(node, "lock")
             try:
-                lock.take(session, node)
                 with self.on(node):
+                    lock.take(session, node)
                     session.execute(_LIVELINESS)
             except ShardctlError:
                 session.close()

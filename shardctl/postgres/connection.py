@@ -61,13 +61,16 @@ def connect(
     purpose: str,
     dbname: str | None = None,
     autocommit: bool = False,
+    local_commit: bool = False,
 ) -> Connection:
     """Log in to `node`, in the cluster's database or in `dbname`.
 
     `purpose` (a command and who runs it) becomes the session's application_name, so that
-    others can see who holds a lock. Raises NodeUnavailable.
+    others can see who holds a lock. With `local_commit` no commit waits for a standby. Raises
+    NodeUnavailable.
     """
-    settings = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
+    settings = " ".join(f"-c {name}={value}" for name, value in wanted.items())
     given: dict[str, str | int] = LIVELINESS | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}

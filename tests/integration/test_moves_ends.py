@@ -17,24 +17,18 @@ from shardctl.moves.plan import TopologyChanged
 from shardctl.moves.preflight_refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
-from shardctl.postgres.connection import NodeLost
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
 from shardctl.provision.chunks import Retrying
 from shardctl.sandbox import poolers
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import Lab, messages
+from tests.fixtures.lab import Lab, lose, messages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ROUTED_S = 15.0
 """How long a guard may take to route."""
-
-
-def lose(*_: Any, **__: Any) -> None:
-    """Do nothing more, like a process that has died."""
-    raise NodeLost("c", "cut")
 
 
 def stop_while_cloning(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,36 +6,18 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.moves import handover
-from shardctl.postgres.connection import NodeLost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import messages
+from tests.fixtures.lab import answers, lose, messages
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.lab import Lab
-
-
-def lose(*_: Any, **__: Any) -> None:
-    """Do nothing more, like a process that has died."""
-    raise NodeLost("c", "cut")
-
-
-@pytest.fixture
-def preparing(bare_lab: Lab) -> Lab:
-    """Give a fleet whose transactions can be prepared."""
-    bare_lab.write()
-    text = bare_lab.file.read_text()
-    bare_lab.file.write_text(text.replace("16MB}", "16MB, max_prepared_transactions: 4}"))
-    bare_lab.init()
-    bare_lab.put(2)
-    return bare_lab
 
 
 def prepare_late(lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
@@ -146,12 +128,3 @@ def test_a_clone_that_knows_another_machine_only_lets_in_who_goes_on(
     assert lab.leads("shard2") == "c"
     lab.put(2)
     assert lab.problems() == []
-
-
-def answers(lab: Lab, node: str) -> bool:
-    """Tell whether a server lets somebody in from here."""
-    try:
-        lab.connect(node).close()
-    except psycopg.OperationalError:
-        return False
-    return True

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Unfinished
-from shardctl.moves import confirm
+from shardctl.moves import confirm, fork
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_schemas as schemas
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.step import Step
-from shardctl.postgres import timeline
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.world import World
-
-
-class ForkedTooEarly(Unfinished):
-    """A target whose timeline left the source's before the source was drained."""
-
-    def __init__(self, move: str, forked: str, drained: str) -> None:
-        super().__init__(
-            f"move {move}: the target left the source's timeline at {forked}, before {drained}",
-            hint="what was committed between may be on the source only, under the retired names; "
-            "nothing will be pruned: please report it",
-        )
 
 
 def probe(world: World) -> bool:
@@ -60,7 +47,7 @@ def run(world: World) -> None:
         proof = "compared"
         report |= {"tables": compared.tables, "rows": compared.rows}
     else:
-        _require_fork(world, move)
+        fork.require(world, move.drained_to or "0/0")
         proof = "forked"
     for node in world.keepers:
         with world.on(node):
@@ -83,16 +70,6 @@ def _tell_of_unfenced(world: World) -> None:
             f"node {plan.source}: made during the cutover, and bound to retired copies of moved "
             f"shards: {found}; what is written through them is on no owner: drop them"
         )
-
-
-def _require_fork(world: World, move: journal.Move) -> None:
-    """See that the target went its own way only after it had what the source had committed."""
-    with world.on(world.plan.target):
-        fork = timeline.forked_at(world.session(world.plan.target))
-    drained = move.drained_to or "0/0"
-    at = fork.lsn if fork else "0/0"
-    if timeline.position(at) < timeline.position(drained):
-        raise ForkedTooEarly(move.id, at, drained)
 
 
 STEP = Step("confirm", "compares every moved table on both sides", probe, run)

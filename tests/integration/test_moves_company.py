@@ -1,0 +1,159 @@
+"""Moves in the worst of company: sessions ended, odd names and locks, an old disk in the place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.hosts.host import HostUnreachable
+from shardctl.moves import handover
+from shardctl.moves.destroyed import TargetThere
+from shardctl.postgres import clone as clones
+from shardctl.postgres import opening
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from tests.fixtures.lab import answers, lose
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.lab import Lab
+
+
+def prepare_behind_the_fence(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str, gid: str
+) -> None:
+    mark_drained = journal.mark_drained
+
+    def late(session: Any, move: str, **named: Any) -> str | None:
+        with lab.connect("a") as other:
+            text = statement.format(retired=f"shard2__retired_{move}")
+            other.execute(f"BEGIN; {text}; PREPARE TRANSACTION '{gid}'".encode())
+        return mark_drained(session, move, **named)
+
+    monkeypatch.setattr(journal, "mark_drained", late)
+
+
+def test_a_prepared_transaction_with_any_name_does_not_stop_the_claim(
+    preparing: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = handover._end_prepared
+
+    def as_another(world: Any, session: Any, *given: Any) -> None:
+        session.execute("SET ROLE app")
+        try:
+            end(world, session, *given)
+        finally:
+            session.execute("RESET ROLE")
+
+    statement = "INSERT INTO shard0.photos (user_id) VALUES (1)"
+    prepare_behind_the_fence(preparing, monkeypatch, statement, "x$claim$y")
+    monkeypatch.setattr(handover, "_end_prepared", as_another)
+    preparing.move([2, 3], "c", max_pause_s=3.0)
+    assert preparing.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("x$claim$y",)]
+    for node in "ac":
+        with preparing.connect(node) as session:
+            session.execute("ROLLBACK PREPARED 'x$claim$y'")
+
+
+def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waited_for(
+    preparing: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    statement = "ALTER SEQUENCE {retired}.next_id_block NO CYCLE"
+    prepare_behind_the_fence(preparing, monkeypatch, statement, "late")
+    ended = threading.Event()
+
+    def unblock() -> None:
+        if not ended.wait(20):
+            waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            preparing.ask("c", f"SELECT pg_terminate_backend(pid) {waiting}")
+
+    watch = threading.Thread(target=unblock)
+    watch.start()
+    try:
+        preparing.move([2, 3], "c", max_pause_s=3.0)
+        assert not ended.is_set()
+        assert watch.is_alive()
+    finally:
+        ended.set()
+        watch.join()
+
+
+def test_sessions_that_are_ended_as_they_begin_do_not_leave_the_fence_up(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_sessions() -> None:
+        ours = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'shardctl%'"
+        )
+        with lab.connect("a", application_name="killer") as session:
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                session.execute(ours)
+
+    mark_drained, killer = journal.mark_drained, threading.Thread(target=end_sessions)
+
+    def late(session: Any, move: str, **named: Any) -> str | None:
+        killer.start()
+        wait_for(lambda: lost(session))
+        return mark_drained(session, move, **named)
+
+    def lost(session: Any) -> bool:
+        try:
+            session.execute("SELECT 1")
+        except psycopg.Error:
+            return True
+        return False
+
+    monkeypatch.setattr(journal, "mark_drained", late)
+    with pytest.raises(ShardctlError):
+        lab.move([2, 3], "c", max_pause_s=3.0)
+    killer.join()
+    assert lab.copy("a").state is MoveState.undone
+    lab.put(2)
+
+
+def test_a_target_at_whose_port_somebody_listens_is_not_destroyed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "COPY (SELECT WHERE false) TO PROGRAM 'false'; SELECT pg_conf_load_time()"
+    monkeypatch.setattr(opening, "by_itself", lambda: sql.SQL(bad) + sql.SQL(""))
+    monkeypatch.setattr(handover, "open_up", lose)
+    lab.stopped([2, 3], "c", max_pause_s=1.5)
+    monkeypatch.undo()
+    assert lab.copy("c").state is MoveState.claimed
+    rules = lab.directory / "nodes" / "c" / "pg_hba.conf"
+    with lab.connect("c") as session:  # the machine of whoever aborts is another
+        rules.write_text(rules.read_text().replace("127.0.0.1/32", "192.0.2.7/32"))
+        session.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: not answers(lab, "c"))
+
+    def unreachable(*_: Any) -> str:
+        raise HostUnreachable("c", "no route to its sshd")
+
+    monkeypatch.setattr(clones, "look", unreachable)
+    with pytest.raises(TargetThere):
+        lab.abort(target_destroyed=True)
+
+
+def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "promote", lose)
+    lab.stopped([2, 3], "c", max_pause_s=1.5)
+    monkeypatch.undo()
+    with lab.connect("c") as session:  # as if an older copy of its disk had been promoted
+        session.execute("SELECT pg_promote(true)")
+        session.execute("UPDATE shardctl.move SET state = 'fenced', revision = revision - 2")
+    with pytest.raises(ShardctlError):
+        lab.resume()
+    with pytest.raises(psycopg.OperationalError):
+        lab.connect("c", user="app").close()
