@@ -116,8 +116,14 @@ def _tables(run: Run) -> Shown:
     # What a place had given before it failed is no answer.
     failed = {one.place for one in run.failed}
     shown, last = Shown(), 0
-    for (statement, columns), found in sorted(folded.tables.items(), key=lambda one: one[0][0]):
-        kept = sorted((one for one in found if one[0] not in failed), key=lambda one: _key(one[0]))
+    tables = [
+        (statement, columns, sorted(found, key=lambda one: _key(one[0])))
+        for (statement, columns), found in folded.tables.items()
+    ]
+    for statement, columns, found in sorted(
+        tables, key=lambda one: (one[0], [_key(place) for place, _ in one[2][:1]])
+    ):
+        kept = [one for one in found if one[0] not in failed]
         if statement == last:
             say(f"note: columns differ: {folding.where([place for place, _ in kept])} apart")
         last = statement

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 BETWEEN = [
-    "span claim begin +4",  # new blocks of ids, and no claim
+    "span claim begin +2",  # claimed and opened up, and nobody knows
     "span open begin +4",  # files in their places that were not read
     "span route begin +2",  # the file is in its place, and was not read
     "span route begin +5",  # one alias resumed
