@@ -104,13 +104,13 @@ def warm(world: World) -> list[str]:
     }
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
-        session.execute(QUERIES["warm"], given)
-        register = sql.Literal(generator.REGISTER)
-        for schema in world.plan.schemas[:1]:
-            blocks = QUERIES["warm_blocks"].format(schema=sql.Literal(schema), register=register)
-            session.execute(blocks)
-        session.execute(QUERIES["prepared"])
-        opening.loaded(session)
+        blocks = QUERIES["warm_blocks"].format(
+            schema=sql.Literal(world.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
+        )
+        standby.ask(session, QUERIES["warm"], given)
+        standby.again(lambda: session.execute(blocks))
+        standby.ask(session, QUERIES["prepared"])
+        standby.again(lambda: opening.loaded(session))
     return leaving(world)
 
 
@@ -123,7 +123,7 @@ def leaving(world: World) -> list[str]:
     stay = {"source": world.plan.source, "moved": list(world.plan.shards)}
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
-        return [schema for (schema,) in session.execute(QUERIES["leaving"], stay)]
+        return [schema for (schema,) in standby.ask(session, QUERIES["leaving"], stay)]
 
 
 def catch_up(world: World, lsn: str) -> None:

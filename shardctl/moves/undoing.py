@@ -71,11 +71,8 @@ def take_back(world: World, gates: Gates, budget: Budget) -> None:
 
 def _undo(world: World, gates: Gates, budget: Budget) -> None:
     """Undo what is left to undo, and see that nothing stays paused of what was paused here."""
-    source, plan = world.plan.source, world.plan
-    with world.timeline.span("undo: lift the fence"), world.on(source):
-        _require_own(world, gates, budget)
-        fence.lift(world.session(source), plan.id, revision=budget.revision)
-        found = journal.find(world.session(source), plan.id)
+    with world.timeline.span("undo: lift the fence"):
+        found = _lift_own(world, gates, budget)
     if found is not None and found.state.undoable:
         with world.timeline.span("undo: resume"):
             _let_go(world, gates)
@@ -86,6 +83,26 @@ def _undo(world: World, gates: Gates, budget: Budget) -> None:
         budget.revision + _TO_PROMOTING,
     ):
         gates.abandon()
+
+
+def _lift_own(world: World, gates: Gates, budget: Budget) -> Move | None:
+    """Lift the fence of this attempt, and give what the source's journal says then.
+
+    A source may lose sessions again and again; whoever ends them ends its guard, too.
+    """
+    source, plan = world.plan.source, world.plan
+    until = time.monotonic() + _RESTART_S
+    while True:
+        try:
+            with world.on(source):
+                _require_own(world, gates, budget)
+                fence.lift(world.session(source), plan.id, revision=budget.revision)
+                return journal.find(world.session(source), plan.id)
+        except NodeLost as error:
+            if time.monotonic() > until:
+                raise
+            logger.info("move %s: %s", plan.id, error.message)
+            time.sleep(_RESTART_POLL)
 
 
 def _let_go(world: World, gates: Gates) -> None:

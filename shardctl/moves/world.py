@@ -16,7 +16,7 @@ from shardctl.hosts import accounts, ports
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
-from shardctl.postgres import binaries, hosted
+from shardctl.postgres import binaries, hosted, standby
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock
@@ -224,11 +224,15 @@ class World:
             if key in self.sessions and not self.sessions[key].closed:
                 with self.on(node):
                     try:
-                        copies.append(journal.find(self.sessions[key], self.plan.id))
+                        copies.append(self._copy(self.sessions[key]))
                     except psycopg.errors.UndefinedTable:
                         # An empty server in the target's place, which `clear` will move aside.
                         logger.debug("move %s: node %s has no journal", self.plan.id, node)
         return journal.newest(copy for copy in copies if copy is not None)
+
+    def _copy(self, session: Connection) -> Move | None:
+        """Read one node's record of the move; that of a standby as often as replay cancels it."""
+        return standby.again(lambda: journal.find(session, self.plan.id))
 
     def close(self) -> None:
         """End all sessions, and with them the locks."""

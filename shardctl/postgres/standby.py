@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -19,7 +19,7 @@ from shardctl.postgres.connection import is_lost
 from shardctl.postgres.timeline import position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from psycopg.sql import SQL
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.control import Started
+
+Read = TypeVar("Read")
 
 NEAR = 1 << 20
 """Bytes of WAL behind which a standby counts as having caught up."""
@@ -115,12 +117,20 @@ def ask(
 
     `target` is in autocommit. Raises SerializationFailure when that happens again and again.
     """
+    return again(lambda: target.execute(query, values).fetchall())
+
+
+def again(read: Callable[[], Read]) -> Read:
+    """Give what is read from a clone, also where replay cancels that on its way.
+
+    Raises SerializationFailure when that happens again and again.
+    """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return target.execute(query, values).fetchall()
+            return read()
         except psycopg.errors.SerializationFailure:
             continue
-    return target.execute(query, values).fetchall()
+    return read()
 
 
 def follow(
