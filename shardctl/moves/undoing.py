@@ -97,7 +97,7 @@ def _lift_own(world: World, gates: Gates, budget: Budget) -> Move | None:
             with world.on(source):
                 _require_own(world, gates, budget)
                 fence.lift(world.session(source), plan.id, revision=budget.revision)
-                return journal.find(world.session(source), plan.id)
+                return at_source(world)
         except NodeLost as error:
             if time.monotonic() > until:
                 raise

@@ -18,43 +18,20 @@ from shardctl.postgres import clone as clones
 from shardctl.postgres import opening
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import answers, lose
+from tests.fixtures.lab import answers, end_as_another, lose, prepare_behind_the_fence
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.lab import Lab
 
 
-def prepare_behind_the_fence(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str, gid: str
-) -> None:
-    mark_drained = journal.mark_drained
-
-    def late(session: Any, move: str, **named: Any) -> str | None:
-        with lab.connect("a") as other:
-            text = statement.format(retired=f"shard2__retired_{move}")
-            other.execute(f"BEGIN; {text}; PREPARE TRANSACTION '{gid}'".encode())
-        return mark_drained(session, move, **named)
-
-    monkeypatch.setattr(journal, "mark_drained", late)
-
-
 def test_a_prepared_transaction_with_any_name_does_not_stop_the_claim(
     preparing: Lab,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    end = handover._end_prepared
-
-    def as_another(world: Any, session: Any, *given: Any) -> None:
-        session.execute("SET ROLE app")
-        try:
-            end(world, session, *given)
-        finally:
-            session.execute("RESET ROLE")
-
     statement = "INSERT INTO shard0.photos (user_id) VALUES (1)"
     prepare_behind_the_fence(preparing, monkeypatch, statement, "x$claim$y")
-    monkeypatch.setattr(handover, "_end_prepared", as_another)
+    end_as_another(monkeypatch)
     preparing.move([2, 3], "c", max_pause_s=3.0)
     assert preparing.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("x$claim$y",)]
     for node in "ac":

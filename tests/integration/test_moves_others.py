@@ -11,34 +11,18 @@ from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.moves import handover
-from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import answers, lose, messages
+from tests.fixtures.lab import (
+    answers,
+    end_as_another,
+    lose,
+    messages,
+    prepare_behind_the_fence,
+)
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.lab import Lab
-
-
-def prepare_late(lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    """Let somebody prepare a transaction behind the fence that the mover may not end."""
-    mark_drained, end = journal.mark_drained, handover._end_prepared
-
-    def late(session: Any, move: str, **named: Any) -> str | None:
-        with lab.connect("a") as other:
-            text = statement.format(retired=f"shard2__retired_{move}")
-            other.execute(f"BEGIN; {text}; PREPARE TRANSACTION 'late'".encode())
-        return mark_drained(session, move, **named)
-
-    def as_another(world: Any, session: Any, *given: Any) -> None:
-        session.execute("SET ROLE app")
-        try:
-            end(world, session, *given)
-        finally:
-            session.execute("RESET ROLE")
-
-    monkeypatch.setattr(journal, "mark_drained", late)
-    monkeypatch.setattr(handover, "_end_prepared", as_another)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +32,8 @@ def prepare_late(lab: Lab, monkeypatch: pytest.MonkeyPatch, statement: str) -> N
 def test_a_prepared_transaction_of_others_that_holds_nothing_moved_does_not_stop_the_claim(
     preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    prepare_late(preparing, monkeypatch, statement)
+    prepare_behind_the_fence(preparing, monkeypatch, statement)
+    end_as_another(monkeypatch)
     preparing.move([2, 3], "c")
     preparing.put(3)
     assert "prepared transaction 'late' of postgres" in "".join(preparing.notices)
@@ -66,7 +51,8 @@ def test_a_prepared_transaction_of_others_that_holds_nothing_moved_does_not_stop
 def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim(
     preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    prepare_late(preparing, monkeypatch, statement)
+    prepare_behind_the_fence(preparing, monkeypatch, statement)
+    end_as_another(monkeypatch)
     error = preparing.stopped([2, 3], "c", max_pause_s=3.0)
     assert "PreparedLeft: node c: prepared transaction 'late' of postgres" in messages(error)
     assert error.exit_code == 3
