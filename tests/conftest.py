@@ -1,5 +1,7 @@
 """Fixtures for all tests."""
 
+import gc
+
 from hypothesis import settings
 
 # How quick an example is depends on what else the machine does: no test asserts a time.
@@ -29,3 +31,8 @@ pytest_plugins = [
     "tests.fixtures.repacking",
     "tests.fixtures.managers",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests, which stay to the end."""
+    gc.freeze()

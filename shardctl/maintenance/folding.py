@@ -58,7 +58,8 @@ class Folded:
 def errors(run: Run) -> list[ShardctlError]:
     """Give an error for each reason for which places failed."""
     groups: dict[tuple[int | None, str | None, str, bool], list[Failure]] = defaultdict(list)
-    for one in run.failed:
+    # Answers come as they come; what stands for the others is the first shard's each time.
+    for one in sorted(run.failed, key=lambda one: (one.place.shard or 0, one.place.node)):
         # What names the shard's own schema is one reason all the same.
         said = one.message.replace(one.place.schema, "{}") if one.place.schema else one.message
         groups[one.statement, one.sqlstate, said, one.unknown].append(one)

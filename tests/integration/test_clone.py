@@ -45,7 +45,8 @@ def test_a_clone_is_made_once_with_its_progress_told(cloning: Cloning) -> None:
     cloning.make(progress=told, max_rate="32M")
     assert cloning.state() == "made"
     assert cloning.left() == ["c"]
-    assert list(told.phases)[-2:] == ["copying", "finishing"]
+    # The server's last files are seen only where they take it a moment.
+    assert [phase for phase in told.phases if phase != "finishing"][-1] == "copying"
     total = told.phases["copying"]
     assert 0 < told.done["copying"] <= total * 1.01
     assert abs(size - total) < total * 0.03

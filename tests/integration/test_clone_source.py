@@ -232,16 +232,23 @@ def test_a_slot_is_made_and_dropped_once(cloning: Cloning) -> None:
 def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> None:
     session, name = cloning.at_source(), cloning.clone.slot
     slots.make(session, name)
-    program = cloning.clone.server.binaries.program("pg_receivewal")
-    argv = [program, "-D", str(cloning.directory), "--slot", name, "--no-password", "-d"]
-    with ended(subprocess.Popen([*argv, cloning.source.conninfo("somebody")])) as stranger:
+
+    def receiving(user: str) -> subprocess.Popen[bytes]:
+        program = cloning.clone.server.binaries.program("pg_receivewal")
+        # What was ended while it wrote its first file does not begin again beside that.
+        folder = cloning.directory / f"wal-of-{user}"
+        folder.mkdir()
+        where = ["-D", str(folder), "--slot", name, "-d", cloning.source.conninfo(user)]
+        return subprocess.Popen([program, "--no-password", "--no-loop", *where])
+
+    with ended(receiving("somebody")) as stranger:
         wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
         with pytest.raises(SlotTaken, match="is in use by somebody"):
             slots.drop(session, name, patience_s=1)
         assert stranger.poll() is None
         assert cloning.ask(f"{_ACTIVE}'{name}'")
     wait_for(lambda: not cloning.ask(f"{_ACTIVE}'{name}'"))
-    with ended(subprocess.Popen([*argv, cloning.source.conninfo(name), "--no-loop"])) as own:
+    with ended(receiving(name)) as own:
         wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
         assert slots.drop(session, name)
         assert own.wait(10) != 0
