@@ -14,6 +14,7 @@ import pytest
 
 from shardctl.demo.tour import ROWS
 from shardctl.pgbouncer.console import Console
+from shardctl.postgres import binaries, embedded
 from shardctl.topology import loader
 from tests.fixtures import offering as fixtures
 from tests.fixtures.servers import _naming
@@ -119,6 +120,23 @@ def test_without_pgbouncer_the_demo_goes_on_and_says_why(
     assert "all is well: 11 checks of 8 shards on 4 nodes in " in done.stdout
     told_of_the_moves(done.stdout)
     assert "pooler" not in done.stdout
+    assert_nothing_left(place)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("major", [16, 18])
+def test_later_versions_of_postgresql_move_shards_too(
+    place: Path, pgbouncer_program: str, monkeypatch: pytest.MonkeyPatch, major: int
+) -> None:
+    del pgbouncer_program
+    [directory] = [
+        path for path in embedded.directories() if binaries.find(path, account=None).major == major
+    ]
+    monkeypatch.setenv(binaries.VARIABLE, str(directory))
+    done = shardctl("demo")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(rf"(?m)^ [abcd] +primary +{major}\.\d+ ", done.stdout)) == 4
+    told_of_the_moves(done.stdout)
     assert_nothing_left(place)
 
 
