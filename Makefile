@@ -13,10 +13,10 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
 test: .venv/.for-test lint ## Run everything that CI runs
-	@TMPDIR=$$(tests/quick-disk.sh) $(BIN)/pytest -n 4 --dist loadfile --durations 10
+	@tests/in-memory.sh $(BIN)/pytest -n 4 --dist loadfile --durations 10
 
 fault: .venv/.for-test ## Break moves at every point; `test` does so at every twelfth; takes an hour
-	@TMPDIR=$$(tests/quick-disk.sh) SHARDCTL_EVERY_POINT=1 $(BIN)/pytest -n 2 --dist loadfile tests/fault
+	@SHARDCTL_EVERY_POINT=1 tests/in-memory.sh $(BIN)/pytest -n 2 --dist loadfile tests/fault
 
 lint: .venv/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet
