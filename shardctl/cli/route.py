@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,22 +24,31 @@ HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 @app.command(context_settings={"ignore_unknown_options": True})
 def route(
     ctx: typer.Context,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Integer keys.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Integers, UUIDs or text.")],
     *,
     ids: Annotated[bool, typer.Option("--id", help="The arguments are existing ids.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Keys are text, also what looks like a number or UUID.")
+    ] = False,
     output: ListingOption = Listing.table,
 ) -> None:
     """Show where keys live: shard, schema, node, pooler aliases, connection strings.
 
-    A key's shard is the key modulo the number of shards, never negative. Contacts no server:
-    it tells what the topology says. Good keys are answered, bad ones named, exit code 2.
+    An integer's shard is the key modulo the number of shards, never negative; that of a UUID
+    or any other text is the first 15 hexadecimal digits of its SHA-256 modulo that number.
+    Contacts no server: it tells what the topology says. Good keys are answered, bad ones named,
+    exit code 2.
     """
+    if ids and text:
+        raise UsageError("an id is a number", hint="give --id or --text")
     topology = load_topology(ctx)
     found: list[tuple[str, Route]] = []
     problems: list[ShardctlError] = []
-    for text in keys:
+    for given in keys:
         try:
-            found.append((text, _route(topology, text, by_id=ids)))
+            found.append(
+                (given, _of_id(topology, given) if ids else _of_key(topology, given, text))
+            )
         except UsageError as problem:
             problems.append(problem)
     _print(topology, found, output)
@@ -48,15 +56,19 @@ def route(
         raise Problems(problems)
 
 
-def _route(topology: Topology, text: str, *, by_id: bool) -> Route:
-    from shardctl.ids.layout import IdOutOfRange, Layout
-    from shardctl.topology import routes
+def _of_key(topology: Topology, given: str, text: bool) -> Route:
+    from shardctl.topology import keys, routes
 
-    if not re.fullmatch(r"[+-]?[0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}", text):
-        raise UsageError(f"{text[:40]!r} is no integer")
-    number = int(text, 16 if text[:2] in {"0x", "0X"} else 10)
-    if not by_id:
-        return routes.of_key(topology, number)
+    return routes.of_key(topology, given if text else keys.read(given))
+
+
+def _of_id(topology: Topology, given: str) -> Route:
+    from shardctl.ids.layout import IdOutOfRange, Layout
+    from shardctl.topology import keys, routes
+
+    number = keys.integer(given)
+    if number is None:
+        raise UsageError(f"{given[:40]!r} is no integer")
     try:
         return routes.of_shard(topology, Layout.of(topology.id).decode(number).shard)
     except IdOutOfRange as error:

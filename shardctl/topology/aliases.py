@@ -6,25 +6,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from shardctl.topology import fields
+from shardctl.topology.names import of_node
 from shardctl.topology.problems import Finding, shown
 from shardctl.topology.rules import dig, section, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["MAX_ALIAS", "aliases", "flaw", "of_node"]
+
 MAX_ALIAS = 61
 """Bytes of a name that PAUSE and RESUME can take: 64, less two quotes and an end."""
 
 _ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
-
-
-def of_node(database: str, node: str) -> str:
-    """Name a node's alias.
-
-    >>> of_node("app", "a")
-    'app_a'
-    """
-    return f"{database}_{node}"
 
 
 def flaw(alias: str) -> str | None:

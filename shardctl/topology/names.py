@@ -1,4 +1,4 @@
-"""How shards' schemas are named, live and retired."""
+"""How shards' schemas are named, live and retired, and nodes' aliases."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ class SchemaPattern:
     def __str__(self) -> str:
         field = f"{{id:0{self.width}d}}" if self.width else "{id}"
         return f"{self.prefix}{field}{self.suffix}"
+
+
+def of_node(database: str, node: str) -> str:
+    """Name a node's alias.
+
+    >>> of_node("app", "a")
+    'app_a'
+    """
+    return f"{database}_{node}"
 
 
 def retired(schema: str, move: str) -> str:

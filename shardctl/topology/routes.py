@@ -68,8 +68,8 @@ def of_shard(topology: Topology, shard: int) -> Route:
     raise ShardNotFound(shard, topology.shard_count)
 
 
-def of_key(topology: Topology, key: int) -> Route:
-    """Route an integer key."""
+def of_key(topology: Topology, key: keys.Key) -> Route:
+    """Route a key; raises KeyUnsupported."""
     return of_shard(topology, keys.shard_of(key, topology.shard_count))
 
 

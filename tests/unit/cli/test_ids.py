@@ -158,10 +158,36 @@ def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
 
 
 @pytest.mark.usefixtures("there")
-def test_negative_keys_are_routed_and_bad_ones_named() -> None:
-    done = shardctl("route", "-1", "x", "-8", "-o", "tsv")
-    assert [line.split("\t")[:2] for line in done.stdout.splitlines()] == [["-1", "7"], ["-8", "0"]]
-    assert "'x' is no integer" in done.stderr
+def test_integers_text_and_uuids_are_routed_each_by_its_rule() -> None:
+    uuid = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+    done = shardctl("route", "-1", "ann", "Zoë", uuid, uuid.upper(), "-8", "-o", "tsv")
+    assert done.returncode == 0, done.stderr
+    found = [line.split("\t")[:2] for line in done.stdout.splitlines()]
+    assert found == [
+        ["-1", "7"],
+        ["ann", "2"],
+        ["Zoë", "1"],
+        [uuid, "5"],
+        [uuid.upper(), "5"],
+        ["-8", "0"],
+    ]
+
+
+@pytest.mark.usefixtures("there")
+def test_keys_are_text_where_the_command_is_told_so() -> None:
+    done = shardctl("route", "--text", "31342", "-o", "tsv")
+    assert done.stdout.split("\t")[:2] == ["31342", "5"]
+    assert shardctl("route", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
+    done = shardctl("route", "--text", "--id", "31342")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give --id or --text" in done.stderr
+
+
+@pytest.mark.usefixtures("there")
+def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
+    done = shardctl("route", "\udcff", "-8", "-o", "tsv")
+    assert done.stdout.split("\t")[:2] == ["-8", "0"]
+    assert "is no Unicode text, is no shard key" in done.stderr
     assert done.returncode == 2
 
 
