@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fixtures.read_only",
     "tests.fixtures.repacking",
     "tests.fixtures.managers",
+    "tests.fixtures.routing",
 ]
 
 

@@ -14,7 +14,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from shardctl.errors import Interrupted
-from tests.bench import cli, cloning, fleet, ids, init, insert, moves, pauses, poolers, verify
+from tests.bench import (
+    cli,
+    cloning,
+    fleet,
+    ids,
+    init,
+    insert,
+    moves,
+    pauses,
+    poolers,
+    routing,
+    verify,
+)
 from tests.bench.measure import Row, Scale, say
 
 if TYPE_CHECKING:
@@ -33,6 +45,10 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "move-many": moves.many,
     "clone": cloning.clone,
     "back-and-forth": cloning.back_and_forth,
+    "router-row": routing.one_row,
+    "router-ids": routing.many_ids,
+    "router-top": routing.top_of_all,
+    "router-tasks": routing.tasks,
     "decode-one": cli.one_id,
     "decode-many": cli.many_ids,
 }

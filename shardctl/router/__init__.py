@@ -1,0 +1,35 @@
+"""What an application of a sharded fleet imports: rows by shard key, wherever the shard is."""
+
+from shardctl.router.asynchronous import AsyncScattered, AsyncShardedDatabase
+from shardctl.router.database import Scattered, ShardedDatabase
+from shardctl.router.errors import (
+    AnotherCluster,
+    DeadlinePassed,
+    MapUnread,
+    MapWentBack,
+    NoConnection,
+    NodeUnknown,
+    OrderUnsupported,
+    ShardMoved,
+)
+from shardctl.router.settings import NodeHealth, PoolSettings, Stats
+from shardctl.router.statements import Order
+
+__all__ = [
+    "AnotherCluster",
+    "AsyncScattered",
+    "AsyncShardedDatabase",
+    "DeadlinePassed",
+    "MapUnread",
+    "MapWentBack",
+    "NoConnection",
+    "NodeHealth",
+    "NodeUnknown",
+    "Order",
+    "OrderUnsupported",
+    "PoolSettings",
+    "Scattered",
+    "ShardMoved",
+    "ShardedDatabase",
+    "Stats",
+]

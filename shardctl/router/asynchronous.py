@@ -1,0 +1,399 @@
+"""The face for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
+
+from shardctl.router import fence, plans, requests, statements
+from shardctl.router.core import Routed
+from shardctl.router.errors import NoConnection
+from shardctl.router.requests import EXPECTED, Answer
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from shardctl.router.requests import Parameters, Plan, Request, Result, Row
+    from shardctl.router.scatter import Scatter
+    from shardctl.router.settings import NodeHealth, Stats
+    from shardctl.router.statements import Names, Order, Where
+    from shardctl.topology.keys import Key
+    from shardctl.topology.model import NodeName, ShardId
+
+AsyncConnection = psycopg.AsyncConnection[Any]
+
+
+class AsyncShardedDatabase(Routed):
+    """A sharded database for applications with asyncio; it belongs to one event loop.
+
+    All is as of ShardedDatabase, and to be awaited.
+    """
+
+    def _set_up(self) -> None:
+        self._pools: dict[NodeName, AsyncConnectionPool[AsyncConnection]] = {}
+        self._opening = asyncio.Lock()
+        self._alone = asyncio.Lock()
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._doing: dict[type[Request], Callable[[Any, Any], Awaitable[Any]]] = {
+            requests.Execute: self._execute,
+            requests.Hold: self._keep,
+            requests.On: self._on,
+            requests.Release: lambda request, _: request.held.release(),
+            requests.Ask: self._ask,
+            requests.Wait: lambda request, _: asyncio.sleep(request.seconds),
+            requests.Alone: self._on_its_own,
+            requests.Together: self._together,
+            requests.First: self._first,
+        }
+
+    async def open(self) -> Self:
+        """Read the first map, where there is no topology; raises MapUnread."""
+        await self._run(self._begin())
+        return self
+
+    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # the pool's own
+        """Close all pools; connections in use are closed when they come back."""
+        pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            await pool.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def select(
+        self,
+        fields: Names,
+        table: str,
+        shard_key: Key,
+        where: Where | None = None,
+        parameters: Parameters = None,
+        order_by: str | Order | Sequence[str | Order] | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        """Read rows of a key's shard."""
+        return await self._run(
+            plans.select(self._known, fields, table, shard_key, where, parameters, order_by, limit)
+        )
+
+    async def insert(
+        self,
+        table: str,
+        shard_key: Key,
+        values: Mapping[str, Any],
+        returning: Names | None = "id",
+    ) -> Any:
+        """Write a row into a key's shard; give one field of it, or a row of those named."""
+        return await self._run(plans.insert(self._known, table, shard_key, values, returning))
+
+    async def update(
+        self,
+        table: str,
+        shard_key: Key,
+        values: Mapping[str, Any],
+        where: Where,
+        parameters: Parameters = None,
+    ) -> int:
+        """Change rows of a key's shard; give how many."""
+        return await self._run(
+            plans.update(self._known, table, shard_key, values, where, parameters)
+        )
+
+    async def delete(
+        self, table: str, shard_key: Key, where: Where, parameters: Parameters = None
+    ) -> int:
+        """Remove rows of a key's shard; give how many."""
+        return await self._run(plans.delete(self._known, table, shard_key, where, parameters))
+
+    @contextlib.asynccontextmanager
+    async def shard(self, shard_key: Key) -> AsyncIterator[AsyncConnection]:
+        """Give a connection in a transaction in which unqualified names are the shard's.
+
+        Raises ShardMoved where the shard has moved meanwhile.
+        """
+        shard = self._known.shard_of(shard_key)
+        node = self._known.owner(shard)
+        try:
+            held = await self._hold(node, None)
+            try:
+                async with held.connection.transaction():
+                    path = statements.search_path(self._known.schema(shard))
+                    await held.connection.execute(path)
+                    yield held.connection
+            finally:
+                await held.release()
+        except fence.IN_TRANSACTION:
+            await self._run(plans.after_transaction(self._known, shard, node))
+            raise
+
+    async def fetch_many(
+        self,
+        fields: Names,
+        table: str,
+        wanted: Sequence[tuple[Key, Any]],
+        id_field: str = "id",
+    ) -> list[Row | None]:
+        """Read the rows of pairs of key and id, None where there is none, in the order asked."""
+        return await self._run(
+            plans.fetch_many(self._known, fields, table, wanted, id_field, self._width)
+        )
+
+    def scatter(
+        self,
+        fields: Names,
+        table: str,
+        where: Where | None = None,
+        parameters: Parameters = None,
+        order_by: str | Order | Sequence[str | Order] | None = None,
+        limit: int | None = None,
+        *,
+        deadline: float | None = None,
+        partial: bool = False,
+    ) -> AsyncScattered:
+        """Read rows of all shards, in one order, as they come: for an `async for`."""
+        asked = self._scatter(fields, table, where, parameters, order_by, limit, deadline, partial)
+        return AsyncScattered(asked, self._hand_out(asked.plan()))
+
+    async def read_map(self) -> int:
+        """Read the map anew, and give its version; raises MapUnread, MapWentBack."""
+        return await self._run(self._reread())
+
+    async def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:  # noqa: ASYNC109  # same
+        """Ask every node that owns shards how it is, through its pool."""
+        return await self._run(self._checks(timeout))
+
+    def stats(self) -> Stats:
+        """Count what was done, and what psycopg's pools tell of themselves."""
+        return self._stats(self._pools)
+
+    async def _run(self, plan: Plan[Result], holding: list[_Held] | None = None) -> Result:
+        """Carry a plan out; give what it returns."""
+        try:
+            request = next(plan)
+            while True:
+                try:
+                    answer = await self._doing[type(request)](request, holding)
+                except Exception as error:  # noqa: BLE001  # the plan raises it, or knows better
+                    request = plan.throw(error)
+                else:
+                    request = plan.send(answer)
+        except StopIteration as done:
+            value: Result = done.value
+            return value
+
+    async def _hand_out(self, plan: Plan[Any]) -> AsyncGenerator[Row, None]:
+        """Carry a plan out that hands rows out."""
+        holding: list[_Held] = []
+        try:
+            request = next(plan)
+            while True:
+                if isinstance(request, requests.Rows):
+                    for row in request.rows:
+                        yield row
+                    request = next(plan)
+                    continue
+                try:
+                    answer = await self._doing[type(request)](request, holding)
+                except Exception as error:  # noqa: BLE001  # same
+                    request = plan.throw(error)
+                else:
+                    request = plan.send(answer)
+        except StopIteration:
+            return
+        finally:
+            await _release(holding)
+
+    async def _execute(self, request: requests.Execute, _: Any) -> Answer:
+        pool = self._pools.get(request.node) or await self._pool(request.node)
+        try:
+            connection = await pool.getconn()
+        except (PoolTimeout, TooManyRequests) as error:
+            raise NoConnection(request.node, str(error)) from error
+        try:
+            cursor = await connection.execute(request.statement, request.parameters)
+            return await _answer(cursor, types=request.types)
+        finally:
+            await pool.putconn(connection)
+
+    async def _on(self, request: requests.On, _: Any) -> Answer:
+        cursor = await request.held.connection.execute(request.statement, request.parameters)
+        return await _answer(cursor, types=request.types)
+
+    async def _ask(self, request: requests.Ask, _: Any) -> Answer:
+        connect = psycopg.AsyncConnection.connect
+        async with await connect(request.conninfo, autocommit=True) as connection:
+            return await _answer(await connection.execute(request.statement), types=False)
+
+    async def _keep(self, request: requests.Hold, holding: list[_Held]) -> _Held:
+        held = await self._hold(request.node, request.seconds)
+        holding.append(held)
+        return held
+
+    async def _on_its_own(self, request: requests.Alone, holding: list[_Held] | None) -> Any:
+        async with self._alone:
+            return await self._run(request.plan, holding)
+
+    async def _hold(self, node: NodeName, seconds: float | None) -> _Held:
+        pool = await self._pool(node)
+        most = self._settings.timeout
+        try:
+            return _Held(pool, await pool.getconn(most if seconds is None else min(seconds, most)))
+        except (PoolTimeout, TooManyRequests) as error:
+            raise NoConnection(node, str(error)) from error
+
+    async def _pool(self, node: NodeName) -> AsyncConnectionPool[AsyncConnection]:
+        """Give a node's pool, opened when it is first used."""
+        async with self._opening:
+            pool = self._pools.get(node)
+            if pool is None:
+                conninfo = self._known.places.conninfo(node)
+                options = self._pool_options()
+                pool = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
+                await pool.open()
+                self._pools[node] = pool
+            return pool
+
+    async def _together(self, request: requests.Together, holding: list[_Held] | None) -> list[Any]:
+        """Run plans in tasks, so many at once."""
+        places = asyncio.Semaphore(request.width)
+        lists: list[list[_Held]] = [[] for _ in request.plans]
+
+        async def one(plan: Plan[Any], held: list[_Held]) -> Any:
+            async with places:
+                return await self._outcome(plan, held)
+
+        tasks = [
+            asyncio.create_task(one(plan, held))
+            for plan, held in zip(request.plans, lists, strict=True)
+        ]
+        try:
+            left = None
+            if request.deadline is not None:
+                left = max(0.0, request.deadline - time.monotonic())
+            if tasks:
+                await asyncio.wait(tasks, timeout=left)
+        finally:
+            self._abandon(task for task in tasks if not task.done())
+        outcomes: list[Any] = []
+        for task, held in zip(tasks, lists, strict=True):
+            if task.done():
+                outcomes.append(task.result())
+                if holding is not None:
+                    holding += held
+            else:
+                outcomes.append(TimeoutError("no answer in time"))
+        return outcomes
+
+    async def _first(self, request: requests.First, _: Any) -> list[Any]:
+        """Run plans in tasks until one gives what is wanted."""
+        tasks = {asyncio.create_task(self._outcome(plan, [])) for plan in request.plans}
+        until = time.monotonic() + request.seconds
+        found: list[Any] = []
+        try:
+            while tasks and not any(map(request.wanted, found)):
+                done, tasks = await asyncio.wait(
+                    tasks,
+                    timeout=max(0.0, until - time.monotonic()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:
+                    break
+                found += [task.result() for task in done]
+        finally:
+            self._abandon(tasks)
+        return found
+
+    async def _outcome(self, plan: Plan[Any], held: list[_Held]) -> Any:
+        """Carry a plan out; give what it returns or, of what may be expected, raises."""
+        try:
+            return await self._run(plan, held)
+        except EXPECTED as error:
+            await _release(held)
+            return error
+        except BaseException:
+            await _release(held)
+            raise
+
+    def _abandon(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Cancel tasks that nobody waits for; they tidy up by themselves."""
+        for task in tasks:
+            task.cancel()
+            self._abandoned.add(task)  # the loop itself keeps no hold on it
+            task.add_done_callback(self._abandoned.discard)
+
+
+class AsyncScattered:
+    """The rows of a scatter: iterate once, and `aclose` it (or use `async with`) to end early."""
+
+    def __init__(self, asked: Scatter, rows: AsyncGenerator[Row, None]) -> None:
+        self._asked = asked
+        self._rows = rows
+
+    @property
+    def missing(self) -> Mapping[ShardId, str]:
+        """Shards of which rows are missing, and why; complete when the last row has come."""
+        return self._asked.missing
+
+    def __aiter__(self) -> AsyncIterator[Row]:
+        return self._rows
+
+    async def aclose(self) -> None:
+        """Give back the connections that it holds."""
+        await self._rows.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Held:
+    """A connection that is out of its pool."""
+
+    def __init__(
+        self, pool: AsyncConnectionPool[AsyncConnection], connection: AsyncConnection
+    ) -> None:
+        self._pool = pool
+        self.connection = connection
+        self._released = False
+
+    async def release(self) -> None:
+        """Give it back, rolled back; a second time changes nothing."""
+        if self._released:
+            return
+        self._released = True
+        with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
+            await self.connection.rollback()
+        await self._pool.putconn(self.connection)
+
+
+async def _release(holding: list[_Held]) -> None:
+    for held in holding:
+        await held.release()
+
+
+async def _answer(cursor: psycopg.AsyncCursor[Any], *, types: bool) -> Answer:
+    if cursor.rownumber is None:  # no rows can come, as of an UPDATE
+        return Answer([], cursor.rowcount)
+    columns = cursor.description if types else None
+    return Answer(
+        await cursor.fetchall(),
+        cursor.rowcount,
+        tuple(column.type_code for column in columns or ()),
+    )

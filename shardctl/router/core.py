@@ -1,0 +1,179 @@
+"""What both faces have in common: plans, and all that needs no server."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from shardctl.router import fence, places, plans, statements
+from shardctl.router.known import Known
+from shardctl.router.plans import Source
+from shardctl.router.requests import Execute, Together
+from shardctl.router.scatter import Scatter
+from shardctl.router.settings import NodeHealth, PoolSettings, Stats
+from shardctl.state import map as maps
+from shardctl.topology.model import NodeName, ShardId, Topology
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.router.places import Through
+    from shardctl.router.requests import Answer, Parameters, Plan
+    from shardctl.router.statements import Names, Order, Where
+    from shardctl.topology.keys import Key
+
+
+class Routed:
+    """A sharded database as far as it is the same with threads and with asyncio."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Topology,
+        *,
+        through: Through | None = None,
+        nodes: Mapping[str, str] | None = None,
+        connect: Mapping[str, Any] | None = None,
+        pool: PoolSettings | None = None,
+        width: int = 8,
+        patience: float = 5.0,
+    ) -> None:
+        """Take the map of a topology; raises TopologyMissing, TopologyInvalid, NoNodeAliases."""
+        self._known = Known(patience)
+        self._settings = pool or PoolSettings()
+        self._width = width
+        self._source: Source | None = None
+        self._set_up()
+        given = dict(connect or {})
+        if isinstance(source, str) and ("=" in source or "://" in source):
+            self._source = Source(places.first_of(source, given), dict(nodes or {}))
+            return
+        topology = source if isinstance(source, Topology) else _load(source)
+        self._known.begin(maps.Map.of(topology), places.of_topology(topology, through, given))
+
+    @property
+    def map_version(self) -> int:
+        """The version of the map that is known; 0 is the topology file's. Raises NotOpen."""
+        return self._known.map.version
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards there are; raises NotOpen."""
+        return len(self._known.map.owners)
+
+    def shard_of(self, key: Key) -> ShardId:
+        """Give the shard of a key: an integer, a string or a UUID.
+
+        Raises KeyUnsupported, NotOpen.
+        """
+        return self._known.shard_of(key)
+
+    def shard_of_id(self, number: int) -> ShardId:
+        """Give the shard that made an id; raises IdOutOfRange, ShardNotFound, NotOpen."""
+        return self._known.shard_of_id(number)
+
+    def schema_of(self, shard: int) -> str:
+        """Name the schema of a shard; raises ShardNotFound, NotOpen."""
+        return self._known.schema(self._known.require(shard))
+
+    def node_of(self, shard: int) -> NodeName:
+        """Name the node that owns a shard, by the map that is known.
+
+        Raises ShardNotFound, NotOpen.
+        """
+        return self._known.owner(self._known.require(shard))
+
+    def _set_up(self) -> None:
+        """Make what the face needs of its own."""
+        raise NotImplementedError
+
+    def _begin(self) -> Plan[None]:
+        return plans.begin(self._known, self._source)
+
+    def _reread(self) -> Plan[int]:
+        yield from self._begin()
+        yield from fence.reread(self._known)
+        return self._known.map.version
+
+    def _stats(self, pools: Mapping[NodeName, Any]) -> Stats:
+        found = self._known
+        version = None if found.found is None else found.map.version
+        counts = {node: pool.get_stats() for node, pool in dict(pools).items()}
+        return Stats(version, found.reads, found.repeated, counts)
+
+    def _checks(self, timeout: float) -> Plan[dict[NodeName, NodeHealth]]:
+        """Ask every node that owns shards how it is."""
+        yield from self._begin()
+        owning = self._known.owning()
+        until = time.monotonic() + timeout
+        outcomes = yield Together([self._check_one(node) for node in owning], self._width, until)
+        return {
+            node: NodeHealth(fence.reasons([outcome])[0], 0.0, None)
+            if isinstance(outcome, BaseException)
+            else outcome
+            for node, outcome in zip(owning, outcomes, strict=True)
+        }
+
+    def _scatter(
+        self,
+        fields: Names,
+        table: str,
+        where: Where | None,
+        parameters: Parameters,
+        order_by: str | Order | Sequence[str | Order] | None,
+        limit: int | None,
+        deadline: float | None,
+        partial: bool,
+    ) -> Scatter:
+        text = statements.condition(where, parameters)
+        text, named = statements.bound(text, parameters)
+        asked = statements.Gathering(
+            table,
+            statements.terms(fields),
+            text,
+            statements.orders(order_by),
+            statements.number(limit),
+        )
+        until = None if deadline is None else time.monotonic() + deadline
+        return Scatter(self._known, asked, named, self._width, until, partial)
+
+    def _check_one(self, node: NodeName) -> Plan[NodeHealth]:
+        """Ask a node for its map over a connection of its pool."""
+        began = time.perf_counter()
+        answer: Answer = yield Execute(node, maps.READ, ())
+        took_ms = (time.perf_counter() - began) * 1000
+        told = maps.told(answer.rows[0]) if answer.rows else None
+        if told is None:
+            return NodeHealth("its map is not whole", took_ms, None)
+        self._known.require_same(told)
+        if told.node != node:
+            return NodeHealth(f"node {told.node} answers there", took_ms, told.map.version)
+        return NodeHealth(None, took_ms, told.map.version)
+
+    def _pool_options(self) -> dict[str, Any]:
+        """Give what psycopg's pools take besides the connection string."""
+        chosen = self._settings
+        pooled = self._known.places.pooled
+        return {
+            "min_size": chosen.min_size,
+            "max_size": chosen.max_size,
+            "timeout": chosen.timeout,
+            "max_waiting": chosen.max_waiting,
+            "max_idle": chosen.max_idle,
+            "max_lifetime": chosen.max_lifetime,
+            # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
+            # in a server's session, which a pooler gives to another client after each.
+            "kwargs": {
+                "autocommit": True,
+                "prepare_threshold": None if pooled else chosen.prepare_threshold,
+            },
+            "open": False,
+        }
+
+
+def _load(source: str | os.PathLike[str]) -> Topology:
+    from pathlib import Path  # noqa: PLC0415  # with a connection string, nothing of it is needed
+
+    from shardctl.topology import loader  # noqa: PLC0415  # same
+
+    return loader.load(Path(source))

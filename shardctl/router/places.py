@@ -1,0 +1,122 @@
+"""How the router reaches nodes: straight, or through poolers with an alias for each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from shardctl.libpq import LIVELINESS
+from shardctl.router.errors import NodeUnknown, NoNodeAliases
+from shardctl.topology.model import NodeName
+from shardctl.topology.names import of_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.state.map import Told
+    from shardctl.topology.model import Pooler, Topology
+
+Through = Literal["poolers", "nodes"]
+
+# Names and values go out as UTF-8, whatever a role or database has as its default.
+_ALWAYS: dict[str, Any] = {
+    **LIVELINESS,
+    "client_encoding": "UTF8",
+    "fallback_application_name": "shardctl.router",
+}
+# Keywords of libpq that speak to PostgreSQL, and what PGOPTIONS or a service would add:
+# PgBouncer refuses them.
+_NOT_FOR_POOLERS = frozenset({"client_encoding", "replication"})
+_FOR_POOLERS: dict[str, Any] = {"options": "", "target_session_attrs": "any"}
+_ASKING: dict[str, Any] = {"connect_timeout": 2, "tcp_user_timeout": 2000}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Connection strings of nodes; with a `database`, nodes are its aliases at poolers."""
+
+    common: Mapping[str, Any]
+    nodes: Mapping[NodeName, Mapping[str, Any]]
+    """All nodes of which it is known that there are such, and libpq's keywords of each."""
+    database: str | None
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there are poolers between, which share servers' sessions among clients."""
+        return self.database is not None
+
+    def conninfo(self, node: NodeName) -> str:
+        """Write a node's connection string; raises NodeUnknown."""
+        return make_conninfo("", **self._keywords(node))
+
+    def asking(self, node: NodeName) -> str:
+        """Write the connection string for a short question, which does not wait long."""
+        return make_conninfo("", **{**self._keywords(node), **_ASKING})
+
+    def _keywords(self, node: NodeName) -> dict[str, Any]:
+        if self.database is not None:
+            return {**self.common, "dbname": of_node(self.database, node)}
+        if node not in self.nodes:
+            raise NodeUnknown(node)
+        return {**self.common, **self.nodes[node]}
+
+
+def of_topology(topology: Topology, through: Through | None, given: Mapping[str, Any]) -> Places:
+    """Take the places from a topology; by default through its poolers with aliases of nodes.
+
+    `given` are libpq's keywords of the application's own. The role is the first of the
+    applications' unless it says otherwise. Raises NoNodeAliases.
+    """
+    database = topology.database
+    role = database.app_roles[0] if database.app_roles else database.user
+    common = {**_ALWAYS, **database.options, "user": role, **given}
+    if through is None:
+        through = "poolers" if topology.poolers else "nodes"
+    if through == "nodes":
+        nodes = {
+            node.name: {"host": node.host, "port": node.port, "dbname": database.name}
+            for node in topology.nodes.values()
+        }
+        return Places(common, nodes, None)
+    poolers = [pooler for pooler in topology.poolers.values() if "node" in pooler.aliases]
+    if not poolers:
+        raise NoNodeAliases
+    common = {key: value for key, value in common.items() if key not in _NOT_FOR_POOLERS}
+    common |= {**_FOR_POOLERS, **_at(poolers)}
+    return Places(common, {name: {} for name in topology.nodes}, database.name)
+
+
+def first_of(dsn: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a connection string, of a node or of a pooler's alias, with all that is added."""
+    return {**_ALWAYS, **conninfo_to_dict(dsn), **given}
+
+
+def asked(keywords: Mapping[str, Any]) -> str:
+    """Write the connection string for the first question."""
+    return make_conninfo("", **{**keywords, **_ASKING})
+
+
+def of_told(
+    keywords: Mapping[str, Any], told: Told, dbname: str, nodes: Mapping[str, str]
+) -> Places:
+    """Take the places from where the first answer came, and from the nodes that are given.
+
+    A database that has another name than was asked for, `dbname`, is behind a pooler.
+    """
+    if nodes:
+        listed = {NodeName(name): conninfo_to_dict(dsn) for name, dsn in nodes.items()}
+        return Places(keywords, listed, None)
+    if dbname != told.database:
+        return Places(keywords, {}, told.database)
+    return Places(keywords, {told.node: {}}, None)
+
+
+def _at(poolers: list[Pooler]) -> dict[str, Any]:
+    """Name the poolers' addresses: libpq takes them in any order, and the next if one is away."""
+    found: dict[str, Any] = {
+        "host": ",".join(pooler.host for pooler in poolers),
+        "port": ",".join(str(pooler.port) for pooler in poolers),
+    }
+    return found | ({"load_balance_hosts": "random"} if len(poolers) > 1 else {})

@@ -1,0 +1,212 @@
+"""Plans of statements on one shard, and of rows by their ids on many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+from shardctl.router import fence, places, statements
+from shardctl.router.errors import MapUnread, ShardMoved
+from shardctl.router.requests import Alone, Answer, Execute, Together
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.router.known import Known
+    from shardctl.router.requests import Parameters, Plan, Row
+    from shardctl.router.statements import Names, Order, Term, Where
+    from shardctl.topology.keys import Key
+    from shardctl.topology.model import NodeName, ShardId
+
+SHARDS_A_STATEMENT = 256
+"""Each takes locks for its table and indexes, of which a server has some thousands."""
+
+
+class Source(NamedTuple):
+    """Where the first map comes from, where there is no topology."""
+
+    keywords: Mapping[str, Any]
+    nodes: Mapping[str, str]
+
+
+def begin(known: Known, source: Source | None) -> Plan[None]:
+    """Read the first map, unless that was done; raises MapUnread, and psycopg's errors."""
+    if known.found is None and source is not None:
+        yield Alone(_begin(known, source))
+
+
+def select(
+    known: Known,
+    fields: Names,
+    table: str,
+    shard_key: Key,
+    where: Where | None,
+    parameters: Parameters,
+    order_by: str | Order | Sequence[str | Order] | None,
+    limit: int | None,
+) -> Plan[list[Row]]:
+    """Read rows of a shard."""
+    shard = known.shard_of(shard_key)
+    statement = statements.select(
+        known.schemas[shard],
+        table,
+        statements.terms(fields),
+        statements.condition(where, parameters),
+        statements.orders(order_by),
+        statements.number(limit),
+    )
+    answer = yield from _on_shard(known, shard, statement, parameters)
+    return answer.rows
+
+
+def insert(
+    known: Known, table: str, shard_key: Key, values: Mapping[str, Any], returning: Names | None
+) -> Plan[Any]:
+    """Write a row; the result is what is to be returned: a value, a row, or None."""
+    shard = known.shard_of(shard_key)
+    back: tuple[Term, ...] = () if returning is None else statements.terms(returning)
+    statement = statements.insert(known.schemas[shard], table, tuple(values), back)
+    answer = yield from _on_shard(known, shard, statement, tuple(values.values()))
+    if not back:
+        return None
+    (row,) = answer.rows
+    return row[0] if isinstance(returning, str) else row
+
+
+def update(
+    known: Known,
+    table: str,
+    shard_key: Key,
+    values: Mapping[str, Any],
+    where: Where,
+    parameters: Parameters,
+) -> Plan[int]:
+    """Change rows; the result is how many."""
+    shard = known.shard_of(shard_key)
+    named = hasattr(parameters, "keys")
+    statement = statements.update(
+        known.schemas[shard],
+        table,
+        tuple(values),
+        statements.condition(where, parameters) or "",
+        named,
+    )
+    given: Parameters = (*values.values(), *(parameters or ()))
+    if named:
+        mine = {statements.assigned(n): value for n, value in enumerate(values.values())}
+        given = {**parameters, **mine}  # type: ignore[dict-item]  # it has keys
+    answer = yield from _on_shard(known, shard, statement, given)
+    return answer.touched
+
+
+def delete(
+    known: Known, table: str, shard_key: Key, where: Where, parameters: Parameters
+) -> Plan[int]:
+    """Remove rows; the result is how many."""
+    shard = known.shard_of(shard_key)
+    text = statements.condition(where, parameters) or ""
+    statement = statements.delete(known.schemas[shard], table, text)
+    answer = yield from _on_shard(known, shard, statement, parameters)
+    return answer.touched
+
+
+def after_transaction(known: Known, shard: ShardId, node: NodeName) -> Plan[None]:
+    """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
+    if (yield from fence.moved(known, node, [shard])):
+        raise ShardMoved(shard, node, known.owner(shard))
+
+
+def fetch_many(
+    known: Known,
+    fields: Names,
+    table: str,
+    wanted: Sequence[tuple[Key, Any]],
+    id_field: str,
+    width: int,
+) -> Plan[list[Row | None]]:
+    """Read rows by key and id; the result has a row or None for each, in the order asked for."""
+    terms = statements.terms(fields)
+    ids: dict[ShardId, dict[Any, None]] = {}
+    asked = [(known.shard_of(key), number) for key, number in wanted]
+    for shard, number in asked:
+        ids.setdefault(shard, {})[number] = None
+    lists = {shard: list(numbers) for shard, numbers in ids.items()}
+    plans = [
+        _fetch(known, node, terms, table, {s: lists[s] for s in part}, id_field, again=True)
+        for node, shards in known.by_node(lists).items()
+        for part in parts(shards)
+    ]
+    outcomes = yield Together(plans, width)
+    found: dict[tuple[ShardId, Any], Row] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found |= outcome
+    return [found.get(one) for one in asked]
+
+
+def parts(shards: Sequence[ShardId]) -> list[Sequence[ShardId]]:
+    """Split a node's shards into those of one statement each."""
+    size = SHARDS_A_STATEMENT
+    return [shards[first : first + size] for first in range(0, len(shards), size)]
+
+
+def _begin(known: Known, source: Source) -> Plan[None]:
+    if known.found is not None:
+        return
+    conninfo = places.asked(source.keywords)
+    try:
+        told = yield from fence.told_by(conninfo)
+    except psycopg.Error as error:
+        raise MapUnread(fence.reasons([error])) from error
+    if told is None:
+        raise MapUnread(fence.reasons([told]))
+    dbname = str(source.keywords.get("dbname") or told.database)
+    known.begin(told.map, places.of_told(source.keywords, told, dbname, source.nodes))
+
+
+def _on_shard(
+    known: Known, shard: ShardId, statement: bytes, parameters: Parameters
+) -> Plan[Answer]:
+    """Run a statement where its shard is; once more where that has moved meanwhile."""
+    given = () if parameters is None else parameters
+    node = known.owner(shard)
+    try:
+        answer: Answer = yield Execute(node, statement, given)
+    except fence.ERRORS:
+        # The statement was refused, so that it may be sent again: nothing was written.
+        if not (yield from fence.moved(known, node, [shard])):
+            raise
+        known.count_repeated()
+        answer = yield Execute(known.owner(shard), statement, given)
+    return answer
+
+
+def _fetch(
+    known: Known,
+    node: NodeName,
+    terms: tuple[Term, ...],
+    table: str,
+    ids: Mapping[ShardId, list[Any]],
+    id_field: str,
+    *,
+    again: bool,
+) -> Plan[dict[tuple[ShardId, Any], Row]]:
+    """Read from one node; the result has rows by shard and id."""
+    shards = list(ids)
+    schemas = [known.schemas[shard] for shard in shards]
+    statement = statements.fetch(schemas, table, terms, id_field)
+    try:
+        answer: Answer = yield Execute(node, statement, list(ids.values()))
+    except fence.ERRORS:
+        if not again or not (yield from fence.moved(known, node, shards)):
+            raise
+    else:
+        return {(shards[row[0]], row[1]): row[2:] for row in answer.rows}
+    known.count_repeated()
+    found: dict[tuple[ShardId, Any], Row] = {}
+    for owner, part in known.by_node(shards).items():
+        there = {shard: ids[shard] for shard in part}
+        found |= yield from _fetch(known, owner, terms, table, there, id_field, again=False)
+    return found

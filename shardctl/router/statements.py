@@ -1,0 +1,292 @@
+"""Statements on shards: names are composed and quoted, values stay parameters.
+
+All of them are to be executed with parameters, if only with none of them, so that psycopg takes
+`%%` for a percent sign.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+
+from psycopg import sql
+
+from shardctl.router.errors import NameRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.router.requests import Parameters
+
+Name = str | sql.Composable
+"""A column by its name, or an expression that the application has composed."""
+Names = Name | Sequence[Name]
+Where = LiteralString | sql.Composable
+"""A condition of the application's own, with `%s` or `%(name)s` for values."""
+
+_KEPT = 8192
+"""Statements that are kept composed: a few dozen for each of some hundred shards."""
+_PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
+
+
+class Text(NamedTuple):
+    """An expression as text: unlike psycopg's, it can be a key of a cache."""
+
+    text: str
+
+
+Term = str | Text
+"""A name to be quoted, or an expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A field that rows are ordered by; NULLs are last, or first where it is `descending`."""
+
+    field: str
+    descending: bool = False
+    by_bytes: bool = False
+    """Order text by its bytes, as all servers and Python do alike (`COLLATE "C"`)."""
+
+
+def terms(names: Names) -> tuple[Term, ...]:
+    """Take fields as applications give them; a single string is one field."""
+    if isinstance(names, str | sql.Composable):
+        names = (names,)
+    return tuple(
+        Text(name.as_string(None)) if isinstance(name, sql.Composable) else _checked(name)
+        for name in names
+    )
+
+
+def orders(given: str | Order | Sequence[str | Order] | None) -> tuple[Order, ...]:
+    """Take an order as applications give it: a field, with a minus sign in front if descending.
+
+    >>> orders(["-created", "id"])[0]
+    Order(field='created', descending=True, by_bytes=False)
+    """
+    if given is None:
+        return ()
+    listed = (given,) if isinstance(given, str | Order) else given
+    return tuple(
+        one if isinstance(one, Order) else Order(one.removeprefix("-"), one.startswith("-"))
+        for one in listed
+    )
+
+
+def condition(where: Where | None, parameters: Parameters) -> str | None:
+    """Take a condition as text; None is every row.
+
+    As in psycopg, a percent sign is written twice where there are parameters.
+    """
+    text = where.as_string(None) if isinstance(where, sql.Composable) else where
+    return text.replace("%", "%%") if text is not None and parameters is None else text
+
+
+@lru_cache(maxsize=_KEPT)
+def select(
+    schema: str,
+    table: str,
+    fields: tuple[Term, ...],
+    where: str | None,
+    order: tuple[Order, ...] = (),
+    limit: int | None = None,
+) -> bytes:
+    """Compose a SELECT in one shard."""
+    return _select(schema, table, fields, where, order, limit).as_bytes(None)
+
+
+@lru_cache(maxsize=_KEPT)
+def insert(schema: str, table: str, columns: tuple[str, ...], returning: tuple[Term, ...]) -> bytes:
+    """Compose an INSERT of one row, with a parameter for each column in turn."""
+    into = sql.SQL("INSERT INTO {} ").format(_table(schema, table))
+    if columns:
+        marks = sql.SQL(", ").join([sql.SQL("%s")] * len(columns))
+        values = sql.SQL("({}) VALUES ({})").format(_list(columns), marks)
+    else:
+        values = sql.Composed([sql.SQL("DEFAULT VALUES")])
+    back = sql.SQL(" RETURNING {}").format(_list(returning)) if returning else sql.SQL("")
+    return (into + values + back).as_bytes(None)
+
+
+@lru_cache(maxsize=_KEPT)
+def update(schema: str, table: str, columns: tuple[str, ...], where: str, named: bool) -> bytes:
+    """Compose an UPDATE; values come before the condition's parameters, or are `named`."""
+    marks = [f"%({assigned(n)})s" if named else "%s" for n in range(len(columns))]
+    pairs = [
+        sql.SQL("{} = {}").format(_name(column), _raw(mark))
+        for column, mark in zip(columns, marks, strict=True)
+    ]
+    return (
+        sql.SQL("UPDATE {} SET {} WHERE {}")
+        .format(_table(schema, table), sql.SQL(", ").join(pairs), _raw(where))
+        .as_bytes(None)
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def delete(schema: str, table: str, where: str) -> bytes:
+    """Compose a DELETE."""
+    statement = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
+    return statement.as_bytes(None)
+
+
+def assigned(position: int) -> str:
+    """Name the parameter of a value to be set, where the condition's have names, too."""
+    return f"value {position}"
+
+
+def fetch(schemas: Sequence[str], table: str, fields: tuple[Term, ...], id_field: str) -> bytes:
+    """Compose one statement for ids in several shards of a node, with an array for each of these.
+
+    In front of the fields come the shard's position in `schemas`, and the id.
+    """
+    quoted = _list((id_field, *fields))
+    parts = [
+        sql.SQL("SELECT {}, {} FROM {} WHERE {} = ANY (%s)").format(
+            sql.Literal(position), quoted, _table(schema, table), _name(id_field)
+        )
+        for position, schema in enumerate(schemas)
+    ]
+    return sql.SQL("\nUNION ALL ").join(parts).as_bytes(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What is asked of every shard, for `gather`."""
+
+    table: str
+    fields: tuple[Term, ...]
+    where: str | None
+    order: tuple[Order, ...]
+    limit: int | None
+
+    @property
+    def columns(self) -> tuple[Term, ...]:
+        """The fields, then those by which it is ordered and that are not among them."""
+        keys = [key for order in self.order if (key := _key(order)) not in self.fields]
+        return (*self.fields, *dict.fromkeys(keys))
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The positions of the columns by which it is ordered."""
+        columns = self.columns
+        return tuple(columns.index(_key(order)) for order in self.order)
+
+
+def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
+    """Compose one statement for several shards of a node: ordered, and no more than the limit.
+
+    The limit is in every sub-select, too, so that no shard does more than is wanted of it.
+    """
+    columns, order, limit = asked.columns, asked.order, asked.limit
+    if len(schemas) == 1:
+        return _select(schemas[0], asked.table, columns, asked.where, order, limit).as_bytes(None)
+    parts = [
+        sql.SQL("({})").format(_select(schema, asked.table, columns, asked.where, order, limit))
+        for schema in schemas
+    ]
+    whole = sql.SQL("\nUNION ALL ").join(parts)
+    if order:
+        by = [
+            sql.SQL("{} DESC" if one.descending else "{}").format(sql.Literal(position + 1))
+            for one, position in zip(order, asked.keys, strict=True)
+        ]
+        whole += sql.SQL("\nORDER BY ") + sql.SQL(", ").join(by)
+    return (whole + _limit(limit)).as_bytes(None)
+
+
+def search_path(schema: str) -> bytes:
+    """Compose what lets unqualified names mean a shard's, until the transaction ends."""
+    # The shard's schema alone: behind it, a table of the same name would be written into where
+    # the shard has been fenced. Without parameters, so a percent sign stands once.
+    return sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)).as_bytes(None)
+
+
+def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mapping[str, Any]]:
+    """Name the parameters of a condition that a statement has many times, each bound once.
+
+    >>> bound("a = %s AND b LIKE '%%x'", [5])
+    ("a = %(0)s AND b LIKE '%%x'", {'0': 5})
+    """
+    if parameters is None or where is None:
+        return where, {}
+    if isinstance(parameters, Mapping):
+        return where, parameters
+    numbers = iter(range(len(parameters) + where.count("%")))
+
+    def named(found: re.Match[str]) -> str:
+        kind = found[1]
+        return found[0] if kind == "%" or kind[0] == "(" else f"%({next(numbers)}){kind}"
+
+    text = _PLACEHOLDER.sub(named, where)
+    wanted = next(numbers)
+    if wanted != len(parameters):
+        raise ValueError(f"the condition has {wanted} placeholders, and {len(parameters)} values")
+    return text, {str(number): value for number, value in enumerate(parameters)}
+
+
+def number(limit: int | None) -> int | None:
+    """Take a limit, which stands in the statement; raises TypeError where it is no number."""
+    return None if limit is None else operator.index(limit)
+
+
+def _select(
+    schema: str,
+    table: str,
+    fields: tuple[Term, ...],
+    where: str | None,
+    order: tuple[Order, ...],
+    limit: int | None,
+) -> sql.Composed:
+    whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(schema, table))
+    if where is not None:
+        whole += sql.SQL(" WHERE {}").format(_raw(where))
+    if order:
+        by = [
+            sql.SQL("{} DESC" if one.descending else "{}").format(_term(_key(one))) for one in order
+        ]
+        whole += sql.SQL(" ORDER BY ") + sql.SQL(", ").join(by)
+    return whole + _limit(limit)
+
+
+def _limit(limit: int | None) -> sql.Composable:
+    return sql.SQL("") if limit is None else sql.SQL(" LIMIT {}").format(sql.Literal(limit))
+
+
+def _key(order: Order) -> Term:
+    """Give the column that rows are ordered by."""
+    if not order.by_bytes:
+        return _checked(order.field)
+    return Text(sql.SQL('{} COLLATE "C"').format(_name(order.field)).as_string(None))
+
+
+def _table(schema: str, table: str) -> sql.Identifier:
+    return sql.Identifier(schema.replace("%", "%%"), _checked(table).replace("%", "%%"))
+
+
+def _list(fields: Iterable[Term]) -> sql.Composed:
+    return sql.SQL(", ").join([_term(field) for field in fields])
+
+
+def _term(term: Term) -> sql.Composable:
+    return _raw(term.text) if isinstance(term, Text) else _name(term)
+
+
+def _name(name: str) -> sql.Identifier:
+    return sql.Identifier(_checked(name).replace("%", "%%"))
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise NameRefused(name)
+    return name
+
+
+def _raw(text: str) -> sql.SQL:
+    # What the application has written or composed itself, never a value or a name from outside.
+    return sql.SQL(text)

@@ -1,0 +1,74 @@
+"""The map as applications read it: one statement, which any role of theirs may run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardctl.ids.layout import Layout
+from shardctl.topology.model import NodeName
+from shardctl.topology.names import SchemaPattern
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.topology.model import Topology
+
+READ = resources.files("shardctl.state").joinpath("map.sql").read_bytes()
+"""The node's one row, for `told`: version and owners are of one instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Which node owns which shard, and what is fixed for the life of the cluster.
+
+    Of version 0 is what a topology file says; what the databases say is newer.
+    """
+
+    version: int
+    cluster: str
+    pattern: SchemaPattern
+    layout: Layout
+    owners: tuple[NodeName, ...]
+    """The owner of each shard, by its number."""
+
+    @classmethod
+    def of(cls, topology: Topology) -> Map:
+        """Take the map out of a topology."""
+        owners = topology.owners()
+        return cls(
+            0,
+            topology.cluster,
+            topology.schema_pattern,
+            Layout.of(topology.id),
+            tuple(owners[shard] for shard in sorted(owners)),
+        )
+
+    def same_cluster(self, other: Map) -> bool:
+        """Tell whether another map is of the same cluster, of whatever version."""
+        return self._fixed() == other._fixed()
+
+    def _fixed(self) -> tuple[object, ...]:
+        return self.cluster, self.pattern, self.layout, len(self.owners)
+
+
+class Told(NamedTuple):
+    """What a node told: its own name, its database's, and the map."""
+
+    node: NodeName
+    database: str
+    map: Map
+
+
+def told(row: Sequence[Any]) -> Told | None:
+    """Read the row of `READ`; None while the map is not whole, as in the middle of an `init`."""
+    version, node, database, cluster, count, pattern, *layout, shards, nodes = row
+    if version < 1 or shards != list(range(count)):
+        return None
+    owners = tuple(NodeName(owner) for owner in nodes)
+    return Told(
+        NodeName(node),
+        database,
+        Map(version, cluster, SchemaPattern.parse(pattern), Layout(*layout), owners),
+    )

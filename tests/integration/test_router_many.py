@@ -1,0 +1,177 @@
+"""fetch_many and scatter on real nodes, on both faces."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.router import DeadlinePassed, Order, OrderUnsupported, PoolSettings
+from shardctl.router.scatter import CHUNK
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.routing import Open
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def fill(fleet: Fleet, count: int) -> None:
+    """Write so many rows into each shard, with ids that are the same in every shard."""
+    for node, server in fleet.servers.items():
+        with server.connect(fleet.database) as connection:
+            for shard in fleet.topology().nodes[node].shards:  # type: ignore[index]  # its name
+                connection.execute(
+                    f"INSERT INTO shard{shard}.photos (id, user_id, caption, score, made)"
+                    f" SELECT n, {shard}, 'photo ' || n, CASE n % 7 WHEN 0 THEN NULL"
+                    f" WHEN 1 THEN 'NaN'::numeric ELSE n % 13 END,"
+                    f" '2026-01-01Z'::timestamptz + (n * 8 + {shard}) * interval '1 s'"
+                    f" FROM generate_series(1, {count}) n".encode()
+                )
+
+
+def made(number: int, shard: int) -> datetime:
+    return DAY + timedelta(seconds=number * 8 + shard)
+
+
+def test_rows_come_in_the_order_asked_for_and_missing_ones_are_told(
+    routed: Fleet, router: Open
+) -> None:
+    fill(routed, 3)
+    db = router(routed.topology())
+    wanted = [(6, 2), (1, 3), (6, 99), (0, 1), (6, 2), (14, 1)]
+    assert db.fetch_many(["user_id", "caption"], "photos", wanted) == [
+        (6, "photo 2"), (1, "photo 3"), None, (0, "photo 1"), (6, "photo 2"), (6, "photo 1"),
+    ]  # fmt: skip
+    assert db.fetch_many("caption", "photos", []) == []
+
+
+def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
+    routed: Fleet, router: Open
+) -> None:
+    fill(routed, 3)
+    for node in routed.servers:
+        routed.execute(node, f"ALTER ROLE {routed.role} SET log_statement = 'all'")
+    db = router(routed.topology())
+    before = {node: len(server.log()) for node, server in routed.servers.items()}
+    wanted = [(key, number) for key in range(8) for number in (1, 2, 3)]
+    assert None not in db.fetch_many("caption", "photos", wanted)
+    assert len(db.scatter("id", "photos", order_by="id", limit=7).rows) == 7
+    for node, server in routed.servers.items():
+        told = server.log()[before[node] :]
+        assert told.count("execute <unnamed>: ") + told.count("LOG:  statement: (SELECT") == 2
+        assert told.count("= ANY (") == 4
+        assert told.count("LIMIT 7)") == 4
+        assert told.count("ORDER BY 1 LIMIT 7\n") == 1
+
+
+def test_the_newest_rows_of_all_shards_are_merged(routed: Fleet, router: Open) -> None:
+    fill(routed, 40)
+    db = router(routed.topology())
+    found = db.scatter(["user_id", "id"], "photos", order_by="-made", limit=10).rows
+    newest = sorted(((made(n, s), s, n) for n in range(1, 41) for s in range(8)), reverse=True)
+    assert found == [(shard, number) for _, shard, number in newest[:10]]
+    some = db.scatter("id", "photos", "user_id = %s AND id > %s", [6, 38], order_by="id").rows
+    assert some == [(39,), (40,)]
+    named = db.scatter("id", "photos", "id = %(id)s", {"id": 7}, order_by=["id"], limit=3).rows
+    assert named == [(7,), (7,), (7,)]
+
+
+@pytest.mark.parametrize("order", ["score", "-score"])
+def test_nulls_and_nan_are_where_one_server_would_have_them(
+    routed: Fleet, router: Open, order: str
+) -> None:
+    fill(routed, 20)
+    db = router(routed.topology())
+    found = db.scatter(["score"], "photos", order_by=order).rows
+    values = ", ".join(f"({'NULL' if v is None else repr(str(v))}::numeric)" for (v,) in found)
+    direction = "DESC" if order[0] == "-" else ""
+    one = routed.query("a", f"SELECT v FROM (VALUES {values}) AS r (v) ORDER BY v {direction}")
+    assert list(map(str, found)) == list(map(str, one))
+
+
+def test_text_is_merged_by_bytes_and_not_otherwise(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    for user, caption in enumerate(["b", "É", "a", "Z", "z", "é"]):
+        db.insert("photos", user, {"user_id": user, "caption": caption})
+    with pytest.raises(OrderUnsupported, match="by caption, of type text"):
+        db.scatter("caption", "photos", order_by="caption")
+    found = db.scatter("user_id", "photos", order_by=Order("caption", by_bytes=True)).rows
+    assert found == [(3,), (2,), (0,), (4,), (1,), (5,)]
+
+
+def test_all_rows_stream_in_bounded_pieces(routed: Fleet, router: Open) -> None:
+    fill(routed, CHUNK)
+    db = router(routed.topology())
+    found = db.scatter(["made"], "photos", order_by="made").rows
+    assert len(found) == 8 * CHUNK
+    assert found == sorted(found)
+    assert len(db.scatter("id", "photos").rows) == 8 * CHUNK
+    assert len(db.scatter("id", "photos", limit=CHUNK + 5).rows) == CHUNK + 5
+
+
+def test_a_scatter_that_is_left_early_gives_its_connections_back(
+    routed: Fleet, router: Open
+) -> None:
+    fill(routed, CHUNK)
+    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=2))
+    for _ in range(3):
+        assert len(db.scatter("id", "photos", order_by="id", most=5).rows) == 5
+    assert db.insert("photos", 1, {"user_id": 1}) > 0
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+    assert routed.query("a", idle) == [(0,)]
+
+
+def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
+    """Let nobody read a shard until the session ends."""
+    session = fleet.connect(node, autocommit=False)
+    session.execute(f"LOCK TABLE shard{shard}.photos".encode())
+    return session
+
+
+@pytest.mark.parametrize("limit", [5, None])
+def test_what_does_not_answer_in_time_fails_the_whole(
+    routed: Fleet, router: Open, limit: int | None
+) -> None:
+    fill(routed, 3)
+    db = router(routed.topology())
+    with lock(routed, "b", 6):
+        began = time.monotonic()
+        with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer") as caught:
+            db.scatter("id", "photos", order_by="id", limit=limit, deadline=0.3)
+        assert caught.value.shards == {4, 5, 6, 7}
+        assert time.monotonic() - began < 5
+        # Nobody works on for a caller who has gone.
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_for(lambda: routed.query("b", waiting) == [(0,)])
+    assert len(db.scatter("id", "photos", deadline=10).rows) == 24
+
+
+@pytest.mark.parametrize("limit", [50, None])
+def test_partial_results_are_given_when_asked_for(
+    routed: Fleet, router: Open, limit: int | None
+) -> None:
+    fill(routed, 3)
+    db = router(routed.topology())
+    with lock(routed, "b", 6):
+        found = db.scatter(
+            ["user_id"], "photos", order_by="id", limit=limit, deadline=0.3, partial=True
+        )
+        assert {row[0] for row in found.rows} == {0, 1, 2, 3}
+        assert found.missing == dict.fromkeys((4, 5, 6, 7), "no answer in time")
+    whole = db.scatter("user_id", "photos", limit=limit, deadline=10, partial=True)
+    assert (len(whole.rows), whole.missing) == (24, {})
+
+
+def test_a_mistake_is_no_missing_node(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.scatter("id", "photos", "nothing = 1", partial=True)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.scatter("id", "forgotten", partial=True, deadline=5)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.fetch_many("id", "forgotten", [(1, 1), (6, 1)])

@@ -1,0 +1,116 @@
+"""The router's pools: opened when needed, told apart when they fail, through poolers and not."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.router import NoConnection, PoolSettings
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.pooled import PooledFleet
+    from tests.fixtures.routing import Open
+
+
+def sessions(fleet: Fleet, node: str) -> int:
+    """Count the application's sessions on a node."""
+    found = fleet.query(
+        node, f"SELECT count(*)::int FROM pg_stat_activity WHERE usename = '{fleet.role}'"
+    )
+    return int(found[0][0])
+
+
+def test_a_pool_is_opened_when_its_node_is_first_used(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology(), pool=PoolSettings(min_size=2))
+    assert db.stats().pools == {}
+    db.select("id", "photos", 1)
+    assert set(db.stats().pools) == {"a"}
+    wait_for(lambda: sessions(routed, "a") >= 2)
+    assert sessions(routed, "b") == 0
+    db.select("id", "photos", 6)
+    assert set(db.stats().pools) == {"a", "b"}
+
+
+def test_all_connections_end_with_the_database(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    db.scatter("id", "photos")
+    assert sessions(routed, "a") > 0
+    db.close()
+    wait_for(lambda: sessions(routed, "a") == sessions(routed, "b") == 0)
+
+
+def test_a_pool_that_is_too_small_says_so(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=0.2))
+    session = routed.connect("a", autocommit=False)
+    session.execute("LOCK TABLE shard1.photos")
+    waiting = threading.Thread(target=lambda: db.select("id", "photos", 1))
+    waiting.start()
+    wait_for(lambda: routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    with pytest.raises(NoConnection, match="node a: no connection"):
+        db.select("id", "photos", 1)
+    with pytest.raises(NoConnection):
+        db.within(1, "SELECT 1")
+    session.close()
+    waiting.join(20)
+    assert db.select("id", "photos", 1) == []
+
+
+def test_health_tells_of_each_node(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology(), pool=PoolSettings(timeout=1))
+    found = db.check()
+    assert {node: (one.error, one.map_version) for node, one in found.items()} == {
+        "a": (None, 1), "b": (None, 1),
+    }  # fmt: skip
+    assert all(one.took_ms > 0 for one in found.values())
+    routed.execute("b", f"ALTER ROLE {routed.role} NOLOGIN")
+    away = router(routed.topology(), pool=PoolSettings(timeout=0.5))
+    found = away.check(3)
+    assert found["a"].error is None
+    assert found["b"].error is not None
+    assert "no connection" in found["b"].error
+    assert away.scatter("id", "photos", limit=5, partial=True).missing.keys() == {4, 5, 6, 7}
+    with pytest.raises(NoConnection, match="node b"):
+        away.scatter("id", "photos")
+
+
+def test_a_connection_that_broke_off_fails_once_and_nothing_is_repeated(
+    routed: Fleet, router: Open
+) -> None:
+    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    db.insert("photos", 1, {"user_id": 1})
+    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{routed.role}'"
+    routed.query("a", end)
+    wait_for(lambda: sessions(routed, "a") == 0)
+    with pytest.raises(psycopg.OperationalError):
+        db.insert("photos", 1, {"user_id": 1})
+    assert db.insert("photos", 1, {"user_id": 1}) > 0
+    assert len(db.select("id", "photos", 1)) == 2
+
+
+def test_through_a_pooler_statements_are_never_prepared(pooled: PooledFleet, router: Open) -> None:
+    db = router(pooled.topology())
+    for _ in range(12):
+        db.insert("photos", 6, {"user_id": 6})
+    assert len(db.select("id", "photos", 6)) == 12
+    assert db.within(6, "SELECT count(*) FROM photos") == [(12,)]
+    assert len(db.scatter("id", "photos", order_by="id").rows) == 12
+    with pooled.pg_bouncer.console() as console:
+        used = {row["database"] for row in console.execute("SHOW CLIENTS")}
+    assert {f"{pooled.database}_a", f"{pooled.database}_b"} <= used
+    direct = router(pooled.topology(), through="nodes")
+    assert len(direct.select("id", "photos", 6)) == 12
+
+
+def test_a_poolers_alias_leads_to_all_nodes(pooled: PooledFleet, router: Open) -> None:
+    where = f"host=127.0.0.1 port={pooled.pg_bouncer.port} user={pooled.role}"
+    db = router(f"{where} dbname={pooled.database}_b")
+    for key in range(8):
+        db.insert("photos", key, {"user_id": key})
+    found = db.scatter("user_id", "photos", order_by="user_id").rows
+    assert found == [(key,) for key in range(8)]
+    assert db.map_version == 1

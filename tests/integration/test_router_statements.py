@@ -1,0 +1,181 @@
+"""The router on real nodes: rows go where their keys say, on both faces."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shardctl.router import PoolSettings
+from shardctl.router.database import ShardedDatabase
+from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
+from shardctl.topology.keys import shard_of
+from shardctl.topology.model import NodeName
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.routing import Open
+
+
+def captions(fleet: Fleet, node: str, shard: int) -> list[str]:
+    rows = fleet.query(node, f"SELECT caption FROM shard{shard}.photos ORDER BY id")
+    return [caption for (caption,) in rows]
+
+
+def test_rows_are_written_read_changed_and_removed_in_their_shard(
+    routed: Fleet, router: Open
+) -> None:
+    db = router(routed.topology())
+    made = db.insert("photos", 14, {"user_id": 14, "caption": "a sunset"})
+    assert db.shard_of_id(made) == db.shard_of(14) == 6
+    assert db.node_of(6) == "b"
+    assert db.schema_of(6) == "shard6"
+    assert captions(routed, "b", 6) == ["a sunset"]
+    assert db.select(["id", "caption"], "photos", 14, "user_id = %s", [14]) == [(made, "a sunset")]
+    changed = db.update("photos", 14, {"caption": "100 %"}, "id = %s", [made])
+    assert changed == 1
+    found = db.select("caption", "photos", 14, "caption LIKE '100 %'")
+    assert found == [("100 %",)]
+    named = {"id": made}
+    assert db.update("photos", 14, {"caption": "dusk"}, "id = %(id)s", named) == 1
+    assert db.select("caption", "photos", 14, "id = %(id)s", named) == [("dusk",)]
+    assert db.delete("photos", 14, "id = %s", [made + 1]) == 0
+    assert db.delete("photos", 14, "id = %s", [made]) == 1
+    assert db.select("id", "photos", 14) == []
+
+
+def test_order_and_limit_are_the_servers(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    for caption in ("b", "c", "a"):
+        db.insert("photos", 1, {"user_id": 1, "caption": caption}, returning=None)
+    found = db.select("caption", "photos", 1, order_by="-caption", limit=2)
+    assert found == [("c",), ("b",)]
+    assert db.select(sql.SQL("count(*)"), "photos", 1) == [(3,)]
+
+
+def test_what_is_returned_is_a_value_a_row_or_nothing(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    values = {"user_id": 3, "caption": "x"}
+    assert db.shard_of_id(db.insert("photos", 3, values)) == 3
+    assert db.insert("photos", 3, values, returning=["user_id", "caption"]) == (3, "x")
+    assert db.insert("photos", 3, values, returning=None) is None
+
+
+@pytest.mark.parametrize("key", ["ann", UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff"), -9])
+def test_every_kind_of_key_leads_to_its_shard(
+    routed: Fleet, router: Open, key: str | UUID | int
+) -> None:
+    db = router(routed.topology())
+    made = db.insert("photos", key, {"user_id": 1, "caption": "here"})
+    assert db.shard_of_id(made) == shard_of(key, 8)
+    assert db.select("caption", "photos", key) == [("here",)]
+
+
+def test_names_from_outside_cannot_inject(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    db.insert("photos", 1, {"user_id": 1})
+    evil = 'photos"; DROP TABLE shard1.photos; --'
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.select("id", evil, 1)
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.select('id", (SELECT 1)) --', "photos", 1)
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.insert("photos", 1, {"user_id) VALUES (1); DROP TABLE shard1.photos; --": 1})
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.scatter("id", "photos", order_by="id; DROP TABLE shard1.photos")
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.fetch_many("id", "photos", [(1, 1)], id_field="id = 1 OR true --")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.select("id", "shard2.photos", 1)
+    with pytest.raises(TypeError):
+        db.select("id", "photos", 1, limit="1; DROP TABLE shard1.photos")
+    assert len(db.select("id", "photos", 1)) == 1
+
+
+def test_odd_names_and_percent_signs_are_names(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    table, field = 'odd "name%s', 'a "b%'
+    db.insert(table, 5, {field: 7}, returning=None)
+    assert db.update(table, 5, {field: 8}, sql.SQL("true")) == 1
+    assert db.select(field, table, 5, order_by=field, limit=1) == [(8,)]
+    assert db.scatter(field, table, order_by=field).rows == [(8,)]
+    assert db.fetch_many(field, table, [(5, 8)], id_field=field) == [(8,)]
+
+
+def test_a_transaction_is_in_one_shard_and_ends_as_one(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    insert = "INSERT INTO photos (user_id, caption) VALUES (6, 'both')"
+    assert db.within(6, insert, insert, "SELECT count(*) FROM photos") == [(2,)]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        db.within(6, insert, "SELECT 1 / 0")
+    assert captions(routed, "b", 6) == ["both", "both"]
+    # The connection that comes next has no path of the transaction's.
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.within(0, "SET LOCAL search_path TO public", "SELECT FROM photos")
+
+
+def test_the_applications_own_errors_are_its_own(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology())
+    with pytest.raises(psycopg.errors.UndefinedTable, match=r'"shard1.forgotten" does not exist'):
+        db.select("id", "forgotten", 1)
+    with pytest.raises(psycopg.errors.UndefinedTable, match='"forgotten" does not exist'):
+        db.within(1, "SELECT FROM forgotten")
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        db.insert("photos", 1, {"user_id": None})
+    assert (db.stats().map_reads, db.stats().repeated) == (0, 0)
+
+
+def test_threads_share_a_database(routed: Fleet) -> None:
+    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=3)) as db:
+        made: list[int] = []
+
+        def work(user: int) -> None:
+            made.extend(db.insert("photos", user, {"user_id": user}) for _ in range(10))
+
+        threads = [threading.Thread(target=work, args=(user,)) for user in range(16)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+        assert len(set(made)) == 160
+        rows = db.fetch_many("user_id", "photos", [(db.shard_of_id(one), one) for one in made])
+        assert sorted(row[0] for row in rows if row) == sorted(list(range(16)) * 10)
+        assert db.stats().pools[NodeName("a")]["pool_max"] == 3
+
+
+def test_a_node_tells_the_map_where_there_is_no_topology(routed: Fleet, router: Open) -> None:
+    dsns = {
+        node: f"host=127.0.0.1 port={server.port} dbname={routed.database} user={routed.role}"
+        for node, server in routed.servers.items()
+    }
+    db = router(dsns["a"], nodes=dsns)
+    assert (db.map_version, db.shard_count) == (1, 8)
+    db.insert("photos", 6, {"user_id": 6, "caption": "told"})
+    assert captions(routed, "b", 6) == ["told"]
+    lone = router(dsns["a"])
+    lone.insert("photos", 1, {"user_id": 1})
+    with pytest.raises(NodeUnknown, match="the map names node b"):
+        lone.insert("photos", 6, {"user_id": 6})
+
+
+def test_what_tells_no_map_is_named(routed: Fleet) -> None:
+    where = f"host=127.0.0.1 port={routed.servers['a'].port} dbname=postgres user=postgres"
+    db = ShardedDatabase(where)
+    with pytest.raises(NotOpen, match="has not been read yet"):
+        db.shard_of(1)
+    with pytest.raises(MapUnread, match=r'relation "shardctl\.cluster" does not exist'):
+        db.open()
+    db.close()
+
+
+def test_a_topology_file_is_enough(routed: Fleet, router: Open) -> None:
+    db = router(routed.write())
+    db.insert("photos", 7, {"user_id": 7, "caption": "by file"})
+    assert captions(routed, "b", 7) == ["by file"]
+    assert db.map_version == 0
+    assert db.read_map() == 1
+    assert db.map_version == 1

@@ -1,0 +1,99 @@
+"""Where nodes are: connection strings from a topology, or from what the first answer told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from shardctl.ids.layout import Layout
+from shardctl.router import places
+from shardctl.router.errors import NodeUnknown, NoNodeAliases
+from shardctl.state.map import Map, Told
+from shardctl.topology.model import NodeName, Pooler, PoolerName
+from shardctl.topology.names import SchemaPattern
+from tests.fixtures.servers import local_node, local_topology
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardctl.topology.model import Topology
+
+A, B, C = map(NodeName, "abc")
+TOLD = Told(A, "app", Map(1, "test", SchemaPattern.parse("shard{id}"), Layout(), (A, B)))
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Topology:
+    nodes = [
+        local_node(tmp_path, "a", 6101, range(4)),
+        local_node(tmp_path, "b", 6102, range(4, 8)),
+    ]
+    return local_topology(tmp_path, *nodes, options={"sslmode": "prefer", "options": "-c jit=off"})
+
+
+def pooler(name: str, port: int, *kinds: Any) -> Pooler:
+    here: Any = None
+    return Pooler(PoolerName(name), "127.0.0.1", port, here, here, "postgres", kinds, None, None)
+
+
+def with_poolers(topology: Topology, *poolers: Pooler) -> Topology:
+    return replace(topology, poolers={one.name: one for one in poolers})
+
+
+def keywords(found: places.Places, node: str) -> dict[str, Any]:
+    return conninfo_to_dict(found.conninfo(NodeName(node)))
+
+
+def test_without_poolers_nodes_are_reached_as_the_applications_role(topology: Topology) -> None:
+    found = places.of_topology(topology, None, {"application_name": "web"})
+    assert not found.pooled
+    wanted = {"port": "6102", "dbname": "app", "user": "app", "application_name": "web"}
+    wanted |= {"sslmode": "prefer", "options": "-c jit=off"}
+    assert wanted.items() <= keywords(found, "b").items()
+    with pytest.raises(NodeUnknown, match="names node c"):
+        found.conninfo(C)
+
+
+def test_poolers_with_aliases_of_nodes_are_taken_all_of_them(topology: Topology) -> None:
+    both = with_poolers(
+        topology, pooler("p1", 6100, "node"), pooler("p2", 6200, "shard", "node"),
+        pooler("p3", 6300, "shard"),
+    )  # fmt: skip
+    found = keywords(places.of_topology(both, None, {}), "c")
+    assert (found["dbname"], found["host"], found["port"]) == (
+        "app_c", "127.0.0.1,127.0.0.1", "6100,6200",
+    )  # fmt: skip
+    assert found["load_balance_hosts"] == "random"
+    assert found["options"] == ""
+
+
+def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> None:
+    shards = with_poolers(topology, pooler("p1", 6100, "shard"))
+    with pytest.raises(NoNodeAliases, match="no pooler of the topology offers an alias a node"):
+        places.of_topology(shards, None, {})
+    assert not places.of_topology(shards, "nodes", {}).pooled
+
+
+def test_a_database_of_another_name_is_behind_a_pooler() -> None:
+    given = places.first_of("host=p1 dbname=app_a", {"user": "app"})
+    found = places.of_told(given, TOLD, "app_a", {})
+    assert found.pooled
+    assert keywords(found, "b")["dbname"] == "app_b"
+
+
+def test_of_a_nodes_own_connection_string_only_that_node_is_known() -> None:
+    given = places.first_of("postgresql://app@db1/app", {})
+    found = places.of_told(given, TOLD, "app", {})
+    assert keywords(found, "a")["host"] == "db1"
+    with pytest.raises(NodeUnknown):
+        found.conninfo(B)
+    found = places.of_told(given, TOLD, "app", {"a": "host=db1", "b": "host=db2"})
+    assert keywords(found, "b")["host"] == "db2"
+
+
+def test_a_short_question_does_not_wait_long() -> None:
+    asked = conninfo_to_dict(places.asked(places.first_of("host=db1 connect_timeout=60", {})))
+    assert asked["connect_timeout"] == "2"

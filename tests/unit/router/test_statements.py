@@ -1,0 +1,114 @@
+"""Statements: names quoted, values bound, and nothing from outside in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg import sql
+
+from shardctl.router import statements
+from shardctl.router.errors import NameRefused
+from shardctl.router.statements import Gathering, Order
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
+def select(*given: object, **named: object) -> str:
+    return statements.select(*given, **named).decode()
+
+
+def test_a_select_has_order_and_limit() -> None:
+    order = statements.orders(["-made", Order("caption", by_bytes=True)])
+    found = select("shard1", "photos", ("id", "user_id"), "user_id = %s", order, 30)
+    assert found == (
+        'SELECT "id", "user_id" FROM "shard1"."photos" WHERE user_id = %s'
+        ' ORDER BY "made" DESC, "caption" COLLATE "C" LIMIT 30'
+    )
+
+
+@given(names, names, names)
+def test_names_from_outside_stay_names(schema: str, table: str, field: str) -> None:
+    def quoted(name: str) -> str:
+        return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+    assert select(schema, table, (field,), None) == (
+        f"SELECT {quoted(field)} FROM {quoted(schema)}.{quoted(table)}"
+    )
+    inserted = statements.insert(schema, table, (field,), ("id",)).decode()
+    assert inserted == (
+        f'INSERT INTO {quoted(schema)}.{quoted(table)} ({quoted(field)}) VALUES (%s) RETURNING "id"'
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", None, 5, ["id"]])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    with pytest.raises(NameRefused, match="no name of a table or field"):
+        statements.terms([name])  # type: ignore[list-item]
+    with pytest.raises(NameRefused):
+        statements.delete.__wrapped__("shard1", name, "true")
+
+
+def test_expressions_are_the_applications_own() -> None:
+    fields = statements.terms([sql.SQL("count(*)"), "id"])
+    assert select("s", "t", fields, None) == 'SELECT count(*), "id" FROM "s"."t"'
+    assert statements.terms("id") == ("id",)
+
+
+@pytest.mark.parametrize("limit", ["1; DROP TABLE photos", 1.5, "1"])
+def test_a_limit_is_a_number(limit: object) -> None:
+    with pytest.raises(TypeError):
+        statements.number(limit)  # type: ignore[arg-type]
+
+
+def test_a_row_without_values_takes_its_defaults() -> None:
+    assert statements.insert("s", "t", (), ()) == b'INSERT INTO "s"."t" DEFAULT VALUES'
+
+
+def test_values_to_set_come_before_those_of_the_condition_or_have_names() -> None:
+    found = statements.update("s", "t", ("a", "b"), "id = %s", False)
+    assert found == b'UPDATE "s"."t" SET "a" = %s, "b" = %s WHERE id = %s'
+    found = statements.update("s", "t", ("a",), "id = %(id)s", True)
+    assert found == b'UPDATE "s"."t" SET "a" = %(value 0)s WHERE id = %(id)s'
+
+
+def test_a_percent_sign_is_one_where_there_are_no_parameters() -> None:
+    assert statements.condition("caption LIKE 'a%'", None) == "caption LIKE 'a%%'"
+    assert statements.condition("caption LIKE 'a%%'", ()) == "caption LIKE 'a%%'"
+    assert statements.condition(sql.SQL("{} > 5").format(sql.Identifier("n")), None) == '"n" > 5'
+
+
+def test_ids_of_several_shards_are_one_statement() -> None:
+    found = statements.fetch(["shard1", "shard4"], "photos", ("caption",), "id").decode()
+    assert found.split("\n") == [
+        'SELECT 0, "id", "caption" FROM "shard1"."photos" WHERE "id" = ANY (%s)',
+        'UNION ALL SELECT 1, "id", "caption" FROM "shard4"."photos" WHERE "id" = ANY (%s)',
+    ]
+
+
+def test_a_limit_stands_in_every_sub_select_and_after_them() -> None:
+    asked = Gathering("photos", ("id",), "user_id = %(0)s", statements.orders(["-made", "id"]), 30)
+    one = (
+        '(SELECT "id", "made" FROM "shard{}"."photos" WHERE user_id = %(0)s'
+        ' ORDER BY "made" DESC, "id" LIMIT 30)'
+    )
+    assert statements.gather(["shard1", "shard4"], asked).decode().split("\n") == [
+        one.format(1),
+        "UNION ALL " + one.format(4),
+        "ORDER BY 2 DESC, 1 LIMIT 30",
+    ]
+    assert asked.keys == (1, 0)
+    assert f"({statements.gather(['shard1'], asked).decode()})" == one.format(1)
+
+
+def test_positional_parameters_are_bound_once_for_all_shards() -> None:
+    text, named = statements.bound("a = %s AND b = ANY(%s) AND c LIKE '%%s'", [1, [2]])
+    assert text == "a = %(0)s AND b = ANY(%(1)s) AND c LIKE '%%s'"
+    assert named == {"0": 1, "1": [2]}
+    assert statements.bound("a = %(x)s", {"x": 1}) == ("a = %(x)s", {"x": 1})
+    with pytest.raises(ValueError, match="2 placeholders, and 1 values"):
+        statements.bound("a = %s AND b = %s", [1])
+
+
+def test_the_path_to_a_shard_is_its_schema_alone() -> None:
+    assert statements.search_path("sh%d") == b'SET LOCAL search_path TO "sh%d"'
