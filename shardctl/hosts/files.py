@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.hosts.host import Host
+    from shardctl.hosts.host import Held, Host
 
 BACKUP = ".shardctl-backup"
 """What the name of the file before has at its end."""
@@ -145,8 +145,18 @@ def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None)
 
     It is on the disk already, and `path` is no link: `place_of` follows those, at leisure.
     """
-    with _named(path):
-        host.run(["mv", "-fT", "--", str(new), str(path)], user=user, timeout=_SECONDS)
+    with named(path):
+        host.run(_moving(new, path), user=user, timeout=_SECONDS)
+
+
+def hold_replace(
+    host: Host, new: Path, path: Path | str, *, seconds: float, user: str | None = None
+) -> Held:
+    """Prepare what `replace` does, for `seconds`, so that it begins soon after a word.
+
+    Let it go within `named`.
+    """
+    return host.hold(_moving(new, path), seconds=seconds, user=user, timeout=_SECONDS)
 
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:
@@ -174,7 +184,7 @@ def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:
     """Read a file's lines after its first `since` bytes; raises FileRefused."""
     argv = ["tail", "-c", f"+{since + 1}", "--", str(path)]
-    with _named(path):
+    with named(path):
         return host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
 
 
@@ -187,7 +197,7 @@ def _carry_out(
     text: str | None = None,
 ) -> str:
     """Run a script whose every failure is a refusal."""
-    with _named(path):
+    with named(path):
         return _run(host, script, path, *words, user=user, text=text)
 
 
@@ -200,12 +210,16 @@ def _run(
     text: str | None = None,
 ) -> str:
     argv = ["sh", "-c", script, "sh", str(path), *words]
-    with _named(path, failed=False):
+    with named(path, failed=False):
         return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
 
 
+def _moving(new: Path, path: Path | str) -> list[str]:
+    return ["mv", "-fT", "--", str(new), str(path)]
+
+
 @contextmanager
-def _named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
+def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
     """Let every way in which a command ends badly name the file; `failed` with a code, too."""
     try:
         yield

@@ -59,6 +59,30 @@ class Host(Protocol):
         back. What `line` raises ends the command, and goes on to the caller.
         """
 
+    def hold(
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> Held:
+        """Prepare to run `argv`, so that it begins soon after it is told to go.
+
+        Another machine holds it back for as long as `seconds`, if it can; where it cannot, or its
+        connection breaks, the command is begun when it is told to go. Raises nothing.
+        """
+
+
+class Held(Protocol):
+    """A command that is held back; one that is neither told to go nor dropped never runs."""
+
+    def go(self) -> Completed:
+        """Let it run, once, and give its output; raises what `Host.run` raises."""
+
+    def drop(self) -> None:
+        """Give it up, unless it was told to go."""
+
 
 def shown(argv: Sequence[str]) -> str:
     r"""Write a command for a person: of a script that it brings along only that there is one.

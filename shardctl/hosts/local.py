@@ -11,6 +11,8 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, cast
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
@@ -18,6 +20,8 @@ from shardctl.hosts.output import Lines, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from shardctl.hosts.host import Held
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +88,18 @@ class Local:
                 raise
         return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
 
+    def hold(
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> Held:
+        """Prepare to run `argv` as `Host.hold` says; nothing is gained by that here."""
+        del seconds
+        return _Later(partial(self.run, argv, user=user, timeout=timeout))
+
     def _begin(
         self,
         argv: Sequence[str],
@@ -125,6 +141,16 @@ class Local:
             start_new_session=True,
             pass_fds=tuple(keep_open),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A command that is begun when it is told to go."""
+
+    go: Callable[[], Completed]
+
+    def drop(self) -> None:
+        """Do nothing: it was not begun."""
 
 
 def _converse(

@@ -7,12 +7,14 @@ import shlex
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, HostUnreachable
 from shardctl.hosts.output import Lines, Text
 from shardctl.hosts.ssh_call import Call
+from shardctl.hosts.ssh_held import HeldThere, NotHeld
 from shardctl.hosts.ssh_links import StaleConnection, connections
 from shardctl.hosts.ssh_wrapper import Wrapped
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from shardctl.hosts.host import Held
+    from shardctl.hosts.ssh_call import Word
     from shardctl.hosts.ssh_links import Link
 
 logger = logging.getLogger(__name__)
@@ -83,6 +87,26 @@ class Ssh:
         output = Lines(line)
         return self._carry_out(argv, output, user=user, env=env, given=input, timeout=timeout)
 
+    def hold(
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> Held:
+        """Prepare to run `argv` as `Host.hold` says: it waits there, all but begun."""
+
+        def hold(word: Word) -> Completed:
+            began = time.monotonic()
+            with self._spare_session() as (link, channel):
+                sudo_to = None if user in (None, link.login) else user
+                wrapped = Wrapped(argv, sudo_to, {}, "", held_s=seconds)
+                completed = Call(link, channel, wrapped, Text(), timeout, word=word).carry_out()
+            return self._judged(argv, user, began, completed)
+
+        return HeldThere(hold, partial(self.run, argv, user=user, timeout=timeout))
+
     def close(self) -> None:
         """Close the connection; the next command opens another."""
         connections.close(self.settings)
@@ -109,6 +133,12 @@ class Ssh:
                 if call.left is not None:
                     self._kill_group(call.left, sudo_to)
                 raise
+        return self._judged(argv, user, began, completed)
+
+    def _judged(
+        self, argv: Sequence[str], user: str | None, began: float, completed: Completed
+    ) -> Completed:
+        """Log how a command ended, and give what it left; raises CommandFailed."""
         logger.debug(
             "ran %s%s on %s: code %d, %d ms",
             shlex.join(argv),
@@ -137,6 +167,21 @@ class Ssh:
                 raise HostUnreachable(
                     self.settings.host, "it lets in, and then answers no more"
                 ) from error
+        try:
+            yield link, channel
+        finally:
+            link.done(channel)
+
+    @contextmanager
+    def _spare_session(self) -> Iterator[tuple[Link, Any]]:
+        """Open a channel that nobody else will miss; raises NotHeld, HostUnreachable."""
+        link = connections.get(self.settings)
+        try:
+            channel = link.spare_session()
+        except StaleConnection as error:
+            raise NotHeld from error
+        if channel is None:
+            raise NotHeld
         try:
             yield link, channel
         finally:

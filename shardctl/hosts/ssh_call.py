@@ -14,6 +14,7 @@ from shardctl.hosts.host import (
     SudoRefused,
 )
 from shardctl.hosts.ssh_links import QUIET, guarded
+from shardctl.hosts.ssh_wrapper import GO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,25 @@ class _Late(Exception):
     """A command that has had its time."""
 
 
+class Word:
+    """What a command waits for on its host that is held back: that it may go, or shall not."""
+
+    def __init__(self) -> None:
+        self._said = threading.Event()
+        self._go = False
+
+    def say(self, *, go: bool) -> None:
+        """Say it; the first word counts."""
+        if not self._said.is_set():
+            self._go = go
+            self._said.set()
+
+    def may_go(self) -> bool:
+        """Wait for the word."""
+        self._said.wait()
+        return self._go
+
+
 class Call:
     """A command that runs once. All its streams move at once, so it takes three threads.
 
@@ -40,7 +60,14 @@ class Call:
     """
 
     def __init__(
-        self, link: Link, channel: Any, wrapped: Wrapped, output: Text, timeout: float | None
+        self,
+        link: Link,
+        channel: Any,
+        wrapped: Wrapped,
+        output: Text,
+        timeout: float | None,
+        *,
+        word: Word | None = None,
     ) -> None:
         self.left: str | None = None
         """The process group of a command that has ended and whose outputs have not."""
@@ -49,7 +76,8 @@ class Call:
         self._wrapped = wrapped
         self._output = output
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = None if timeout is None or word else time.monotonic() + timeout
+        self._word = word
         self._heard = time.monotonic()
         self._errors: list[bytes] = []
         self._before = b""
@@ -79,23 +107,36 @@ class Call:
         finally:
             # Its input ends with the channel, and with that the command, if it still runs.
             self._channel.close()
+            if self._word is not None:
+                self._word.say(go=False)
             for thread in threads:
                 thread.join()
         return self._judged(said)
 
     def _send(self, script: bytes) -> None:
         """Begin the command and feed it; what goes wrong here shows in what is read."""
-        left = memoryview(script)
         with guarded():
             self._channel.exec_command(self._wrapped.line(len(script)))
-            while left:
-                try:
-                    sent = self._channel.send(left[:_PIECE])
-                except TimeoutError:
-                    continue
-                if not sent:  # the channel has been closed
-                    return
-                left = left[sent:]
+            self._feed(script)
+            if self._word is None:
+                return
+            if not self._word.may_go():
+                self._channel.shutdown_write()
+                return
+            if self._timeout is not None:
+                self._deadline = time.monotonic() + self._timeout
+            self._feed(GO.encode())
+
+    def _feed(self, text: bytes) -> None:
+        left = memoryview(text)
+        while left:
+            try:
+                sent = self._channel.send(left[:_PIECE])
+            except TimeoutError:
+                continue
+            if not sent:  # the channel has been closed
+                return
+            left = left[sent:]
 
     def _collect_errors(self) -> None:
         with guarded():

@@ -80,6 +80,23 @@ class Link:
                 )
             time.sleep(_POLL)
 
+    def spare_session(self) -> Any | None:
+        """Open a channel for a command that may take long; None where others would miss it.
+
+        `done` with it is to be told afterwards. Raises StaleConnection.
+        """
+        with self._changed:
+            if self._running >= self._allowed // 2:
+                return None
+            self._running += 1
+        channel = self._channel(self.settings.connect_timeout)
+        if channel is None:
+            with self._changed:
+                self._running -= 1
+                self._allowed = max(1, self._running)
+                self._changed.notify()
+        return channel
+
     def done(self, channel: Any) -> None:
         """Close a command's channel, and let another begin."""
         channel.close()
