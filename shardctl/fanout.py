@@ -88,3 +88,9 @@ def run(
     if interrupt is not None:
         raise interrupt
     return [outcome for future in futures if (outcome := future.result()) is not None]
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Do a few things at the same time; when all are done, raise the first of their errors."""
+    for outcome in run(works, lambda work: work(), width=len(works)):
+        outcome.result()

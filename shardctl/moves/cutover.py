@@ -7,16 +7,20 @@ process, by the guard in the source, or by another operator: whichever commits f
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from shardctl import fanout
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished
-from shardctl.moves import handover, interrupts, undoing
-from shardctl.moves.gates import Gates, PauseFailed
+from shardctl.moves import handover, interrupts, prediction, undoing
+from shardctl.moves.distance import Distance, shortest_ms
+from shardctl.moves.gates import Gates
+from shardctl.moves.gates_refusals import PauseFailed
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import clone as clones
 from shardctl.state import journal
@@ -31,7 +35,11 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 _REST_S = 0.3
-"""What has to be left of the budget for what comes after a check."""
+"""What has to be left of the budget when it is decided, for what comes after that."""
+_SERVED_BY = "claim"
+"""What has to be done soon after the budget's end: then guards lead clients to the target."""
+_FAIR_S = 0.1
+"""How long transactions have at least to end, however little of the budget is left."""
 _ARMING_S = 3.0
 """How long arming the guards on poolers' hosts may take without costing the budget something."""
 _STRAGGLERS_S = 1.0
@@ -63,14 +71,18 @@ class NotPromoting(Unfinished):
 class Budget:
     """What is left of `--max-pause`, on a clock that nobody sets; it begins when it is made.
 
-    `revision` is the journal's then: what changes it ends this attempt.
+    `revision` is the journal's then: what changes it ends this attempt. The farther away those
+    are who will be asked, the more has to be left.
     """
 
-    def __init__(self, seconds: float, revision: int, interrupt: Deferred) -> None:
+    def __init__(
+        self, seconds: float, revision: int, interrupt: Deferred, distance: Distance
+    ) -> None:
         self._seconds = seconds
         self.begin(time.monotonic())
         self.revision = revision
         self._interrupt = interrupt
+        self._distance = distance
 
     def begin(self, at: float) -> None:
         """Let it begin anew, at a time of `time.monotonic()`."""
@@ -80,12 +92,17 @@ class Budget:
         """Give the seconds that are left, below 0 when it is spent."""
         return self.deadline - time.monotonic()
 
+    def latest(self, part: str) -> float:
+        """Give when a part of the cutover has to begin at the latest, on the monotonic clock."""
+        far_ms = prediction.far_ms(self._distance, prediction.between(part, _SERVED_BY))
+        return self.deadline - _REST_S - far_ms / 1000
+
     def require(self, before: str) -> None:
         """Refuse to go on too late: a process that was stopped and wakes up does nothing more.
 
         Nor does one that somebody wants to stop. Raises BudgetSpent, Interrupted.
         """
-        if self.left() < _REST_S:
+        if time.monotonic() > self.latest(before):
             raise BudgetSpent(before, self.left())
         self._interrupt.require_none(f"interrupted before `{before}`: the cutover was called off")
 
@@ -107,7 +124,11 @@ def run(world: World) -> None:
             gates.open()
             with world.on(plan.target):  # a login takes longer than all that is asked there
                 world.session(plan.target, "snapshot")
+            with world.on(plan.source):
+                _guard_session(world)
             leaving = handover.warm(world)
+            world.distance = _distance(world, gates)
+        prediction.require_time(world.topology, plan, world.distance)
         with timeline.span("stage files"):
             gates.stage()
         question = _question(world)
@@ -116,11 +137,12 @@ def run(world: World) -> None:
             gates.rehearse(question)
         # Arming takes about as long: on far hosts longer than a whole budget may be.
         arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
-        budget = Budget(plan.options.max_pause_s, _revision(world), interrupt)
+        budget = Budget(plan.options.max_pause_s, _revision(world), interrupt, world.distance)
         try:
             with timeline.span("arm guards"):
                 began = time.monotonic()
                 after_s = plan.options.max_pause_s + arming_s + undoing.GUARD_LAG_S
+                gates.hold_files(seconds=after_s)
                 gates.arm(after_s=after_s, question=question)
                 # Those guards fire after the source's, so a budget that begins late is shorter.
                 budget.begin(min(time.monotonic(), began + arming_s))
@@ -128,7 +150,7 @@ def run(world: World) -> None:
             with timeline.span("logins"):
                 gates.await_logins()
             with world.on(plan.source):
-                not_after = fence.not_after(world.session(plan.source), budget.deadline - _REST_S)
+                not_after = fence.not_after(world.session(plan.source), budget.latest("drain"))
             paused_at = time.monotonic()
             lsn = _until_drained(world, gates, budget, not_after)
             _point_of_no_return(world, gates, budget, lsn)
@@ -155,7 +177,7 @@ def run(world: World) -> None:
 def _until_drained(world: World, gates: Gates, budget: Budget, not_after: datetime) -> str:
     """Pause, fence, drain, mark, and wait until the target has it all; give the WAL position.
 
-    `not_after` is the budget's end on the source's clock.
+    `not_after` is when the fence has to be up, on the source's clock.
     """
     plan, timeline, source = world.plan, world.timeline, world.plan.source
     session = world.session(source)
@@ -170,7 +192,7 @@ def _until_drained(world: World, gates: Gates, budget: Budget, not_after: dateti
             source,
             plan.id,
             revision=budget.revision,
-            deadline=budget.deadline - _REST_S,
+            deadline=budget.latest("drain"),
             not_after=not_after,
         )
     with timeline.span("drain"), world.on(source):
@@ -180,7 +202,7 @@ def _until_drained(world: World, gates: Gates, budget: Budget, not_after: dateti
     if lsn is None:
         raise NotPromoting(plan.id, undoing.state(world))
     with timeline.span("replay"):
-        handover.wait_for_replay(world, lsn, deadline=budget.deadline - _REST_S)
+        handover.wait_for_replay(world, lsn, deadline=budget.latest("snapshot"))
     with timeline.span("snapshot"):
         handover.hold_snapshot(world)
     return lsn
@@ -188,8 +210,13 @@ def _until_drained(world: World, gates: Gates, budget: Budget, not_after: dateti
 
 def _pause(world: World, gates: Gates, budget: Budget) -> None:
     """Hold all aliases; with `--terminate`, transactions that go on are ended."""
+    fair_s = _FAIR_S + world.distance.pooler / 1000
+
+    def left(kept_s: float) -> float:
+        return max(fair_s, budget.latest("fence") - kept_s - time.monotonic())
+
     try:
-        gates.hold(seconds=max(0.1, budget.left() - _kept(world)))
+        gates.hold(seconds=left(_kept(world)))
     except PauseFailed as error:
         if not world.plan.options.terminate:
             raise
@@ -197,34 +224,33 @@ def _pause(world: World, gates: Gates, budget: Budget) -> None:
             for pid in gates.busy(error.waiting):
                 world.session(world.plan.source).execute("SELECT pg_terminate_backend(%s)", [pid])
         gates.open()
-        gates.hold(seconds=max(0.1, budget.left() - _REST_S))
+        gates.hold(seconds=left(0))
 
 
 def _kept(world: World) -> float:
-    """Give the seconds of the budget that waiting for transactions leaves to what follows."""
-    return _REST_S + (_STRAGGLERS_S if world.plan.options.terminate else 0.0)
+    """Give the seconds that waiting for transactions leaves to ending them."""
+    return _STRAGGLERS_S if world.plan.options.terminate else 0.0
 
 
 def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budget) -> None:
     """Wait for those who write straight to the source; with `--terminate`, end them."""
-    source = world.plan.source
+    source, until = world.plan.source, budget.latest("mark")
     try:
-        fence.drain(session, source, oids, deadline=budget.deadline - _kept(world))
+        fence.drain(session, source, oids, deadline=until - _kept(world))
     except fence.WritersLeft as error:
         if not world.plan.options.terminate or None in error.pids:
             raise
         for pid in error.pids:
             session.execute("SELECT pg_terminate_backend(%s)", [pid])
-        fence.drain(session, source, oids, deadline=budget.deadline - _REST_S)
+        fence.drain(session, source, oids, deadline=until)
 
 
 def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
     """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
     source, plan = world.plan.source, world.plan
     # The target's is held by the session that has just told what it has replayed.
-    world.require_lock(source)
-    gates.require_held()
-    budget.require("promoting")
+    fanout.at_once(lambda: world.require_lock(source), gates.require_held)
+    budget.require("decide")
     # Of this attempt, and not of another operator's after it.
     revision = budget.revision + 2
     with world.timeline.span("decide"), world.on(source):
@@ -253,15 +279,34 @@ def _arm_source(world: World, budget: Budget) -> None:
     """
     source = world.plan.source
     with world.on(source):
-        session = world.session(source, "guard")
-        session.execute("SET client_connection_check_interval TO 0")
-        if session.info.server_version >= 170_000:
-            session.execute("SET transaction_timeout TO 0")
+        session = _guard_session(world)
         pid = session.info.backend_pid
         statement = fence.lifting(world.plan.id, after_s=budget.left(), revision=budget.revision)
         session.pgconn.send_query(statement.as_string(session).encode())
         while not _sleeps(world.session(source), pid):
             budget.require("pause")
+
+
+def _guard_session(world: World) -> Connection:
+    """Give the session in which the source's guard runs; a login takes long on a far host."""
+    if (found := world.sessions.get(f"{world.plan.source}/guard")) and not found.closed:
+        return found
+    session = world.session(world.plan.source, "guard")
+    session.execute("SET client_connection_check_interval TO 0")
+    if session.info.server_version >= 170_000:
+        session.execute("SET transaction_timeout TO 0")
+    return session
+
+
+def _distance(world: World, gates: Gates) -> Distance:
+    """Measure how far all are who will be asked."""
+    source, target = world.plan.source, world.plan.target
+    ways = {}
+    for node in (source, target):
+        with world.on(node):
+            session = world.session(node)
+            ways[node] = shortest_ms(partial(session.execute, "SELECT 1"))
+    return Distance.of(source=ways[source], target=ways[target], pooler=gates.distance_ms())
 
 
 def _sleeps(session: Connection, pid: int) -> bool:

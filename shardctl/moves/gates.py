@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
+from shardctl.moves.distance import shortest_ms
+from shardctl.moves.gates_refusals import PauseFailed, PauseLost, ResumeFailed, RouteFailed
 from shardctl.pgbouncer import apply, batch, guard, render
-from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo, waited_s
+from shardctl.pgbouncer.console import (
+    SHOW_POOLS,
+    Console,
+    PoolerLost,
+    PoolerUnavailable,
+    conninfo,
+    waited_s,
+)
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.topology import aliases as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from shardctl.hosts.host import Host
+    from shardctl.hosts.host import Held, Host
     from shardctl.moves.plan import MovePlan
+    from shardctl.pgbouncer.console import Alias
     from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Pooler, Topology
+
+logger = logging.getLogger(__name__)
 
 CONSOLES = 16
 """Sessions over which each pooler's pauses go."""
@@ -33,52 +46,6 @@ _LOGINS_S = 1.0
 _POLL = 0.002
 
 Value = TypeVar("Value")
-
-
-class PauseFailed(ShardctlError):
-    """Aliases whose transactions did not end in time; all aliases are let go again."""
-
-    def __init__(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
-        told = "; ".join(
-            f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
-            for pooler, aliases in waiting.items()
-        )
-        super().__init__(
-            f"transactions did not end in time, so the pause does not hold: {told}",
-            hint="`shardctl moves resume` tries again; with --terminate it ends them, "
-            "and --max-pause gives them more time",
-        )
-        self.waiting = waiting
-
-
-class PauseLost(ShardctlError):
-    """Aliases that were paused and are not any more: a guard or somebody else resumed them."""
-
-    def __init__(self, pooler: str, resumed: tuple[str, ...]) -> None:
-        super().__init__(
-            f"pooler {pooler}: {len(resumed)} aliases are not paused any more ({resumed[0]}, ...)",
-            hint="`shardctl moves resume` tries again",
-        )
-
-
-class RouteFailed(Unfinished):
-    """A pooler that does not offer the moved shards where they are now."""
-
-    def __init__(self, pooler: str, wrong: Sequence[str]) -> None:
-        super().__init__(
-            f"pooler {pooler}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
-            hint="see its log and `shardctl pgbouncer diff`, then `shardctl moves resume`",
-        )
-
-
-class ResumeFailed(Unfinished):
-    """Aliases that a pooler did not resume."""
-
-    def __init__(self, pooler: str, left: Sequence[str]) -> None:
-        super().__init__(
-            f"pooler {pooler}: {len(left)} aliases are still paused ({left[0]}, ...)",
-            hint=f'on its console: RESUME "{left[0]}" and so on; its guard tries, too',
-        )
 
 
 @dataclass(slots=True)
@@ -96,6 +63,8 @@ class Gate:
     guard: Guard | None = None
     place: str | None = None
     """Where the staged file is to go, without links; None before it is staged."""
+    placing: Held | None = None
+    """What puts it there, and waits on the host for the word."""
 
     @property
     def staged(self) -> Path:
@@ -128,6 +97,8 @@ class Gates:
 
     def __exit__(self, *_: object) -> None:
         for gate in self.all:
+            if gate.placing is not None:
+                gate.placing.drop()
             for console in (*gate.consoles, gate.watcher):
                 if console is not None:
                     console.close()
@@ -143,6 +114,10 @@ class Gates:
             gate.watcher = gate.watcher or self._console(gate.pooler)
 
         self._each(one)
+
+    def distance_ms(self) -> float:
+        """Measure the way to the pooler that is furthest away, in ms; raises PoolerLost."""
+        return max(self._each(lambda g: shortest_ms(self._watcher(g).version)), default=0.0)
 
     def stage(self) -> None:
         """Put the new file beside the old one on every pooler's host; raises FileRefused."""
@@ -191,6 +166,17 @@ class Gates:
             raise
         self.guards_fire_at = time.monotonic() + after_s
 
+    def hold_files(self, *, seconds: float) -> None:
+        """Let every host wait for the word that the new file is to take its place.
+
+        On a far host, that takes a third of the time of a command that is only begun then.
+        """
+        for gate in self.all:
+            place = gate.place or gate.pooler.databases_file
+            gate.placing = files.hold_replace(
+                gate.host, gate.staged, place, seconds=seconds, user=gate.pooler.os_user
+            )
+
     def await_logins(self) -> None:
         """Wait a moment until no pooler is logging in to a node for what is to be paused.
 
@@ -224,7 +210,7 @@ class Gates:
             g.pooler.name: a.waiting for g, a in zip(self.all, answers, strict=True) if a.waiting
         }
         if waiting:
-            raise PauseFailed(waiting)
+            raise PauseFailed(waiting, seconds)
         self.require_held()
         return {
             g.pooler.name: max(a.seconds.values(), default=0.0) * 1000
@@ -263,8 +249,7 @@ class Gates:
             console = self._watcher(gate)
             user = gate.pooler.os_user
             try:
-                place = gate.place or gate.pooler.databases_file
-                files.replace(gate.host, gate.staged, place, user=user)
+                self._place(gate)
             except files.FileRefused:
                 # Its guard has fired, and was quicker.
                 if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
@@ -337,24 +322,43 @@ class Gates:
         gate.guard = None
         return found
 
+    @staticmethod
+    def _place(gate: Gate) -> None:
+        """Put the new file into place; raises FileRefused."""
+        place = gate.place or gate.pooler.databases_file
+        if gate.placing is not None:
+            try:
+                with files.named(place):
+                    gate.placing.go()
+            except files.FileRefused as error:  # its connection may have broken meanwhile
+                logger.info("pooler %s: %s; tries again", gate.pooler.name, error.message)
+            else:
+                return
+        files.replace(gate.host, gate.staged, place, user=gate.pooler.os_user)
+
     def _reload_and_resume(self, gate: Gate, console: Console) -> None:
         console.reload()
-        offered = console.databases()
+        offered = self._look(gate, console)
         wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
-        if any(alias in offered and offered[alias].paused for alias in gate.aliases):
-            self._note_wait(gate, console)
         self._resume(gate, console)
         if wrong:
             raise RouteFailed(gate.pooler.name, wrong)
 
-    def _note_wait(self, gate: Gate, console: Console) -> None:
-        """Ask how long clients have been waiting; it knows that of those that still do.
+    def _look(self, gate: Gate, console: Console) -> dict[str, Alias]:
+        """Ask what is offered, and at once how long clients have been waiting.
 
-        Those that are logging in are not among them.
+        That is known of those who still do; those who are logging in are not among them.
         """
+        beside = next((one for one in gate.consoles if not one.closed), None)
+        if beside is not None:
+            beside.send(SHOW_POOLS)
+        offered = console.databases()
+        rows = console.execute(SHOW_POOLS) if beside is None else beside.finish()
         ours = set(gate.aliases)
-        waits = [waited_s(pool) for pool in console.pools() if pool["database"] in ours]
-        self.waits_ms[gate.pooler.name] = round(max(waits, default=0.0) * 1000, 1)
+        if any(alias in offered and offered[alias].paused for alias in ours):
+            waits = [waited_s(row) for row in rows if row["database"] in ours]
+            self.waits_ms[gate.pooler.name] = round(max(waits, default=0.0) * 1000, 1)
+        return offered
 
     def _resume(self, gate: Gate, console: Console) -> None:
         """Resume over all sessions that are free, and see that nothing stays paused."""

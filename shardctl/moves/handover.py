@@ -288,7 +288,7 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
     if errors:
         raise together(errors)
     report = {
-        "predicted_pause_ms": round(prediction.pause_ms(world.topology, plan), 1),
+        "predicted_pause_ms": round(prediction.pause_ms(world.topology, plan, world.distance), 1),
         "pause_ms": world.timeline.pause_ms,
         "pooler_waits_ms": gates.waits_ms,
         "timeline": [[name, round(ms, 1)] for name, ms in world.timeline.spans],

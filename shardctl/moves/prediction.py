@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_poolers as pooling
+from shardctl.moves.gates import CONSOLES
 from shardctl.moves.preflight_refusals import PauseTooShort
 from shardctl.pgbouncer import cost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.moves.distance import Distance
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import Topology
 
@@ -25,35 +30,87 @@ PAUSED_MS = 0.07
 """For each alias of the slowest pooler that is paused and resumed."""
 OFFERED_MS = 0.02
 """For each alias that it offers: SHOW DATABASES, and comparing that; RELOAD comes on top."""
-SSH_MS = 11.0
-"""For a pooler that is reached by ssh, beside three round trips: its file takes its place there."""
+SSH_MS = 5.0
+"""For a pooler that is reached by ssh, beside a round trip: its file takes its place there."""
 RESERVED_MS = 400.0
 """Of the budget: 300 have to be left at the decision, and it begins a little before the pause."""
 
+TRIPS = {
+    "arm guards": "s s",  # the source's; those of the poolers cost the budget nothing
+    "logins": "p",
+    "clock": "s",
+    "pause": "st p p",
+    "fence": "s",
+    "drain": "s",
+    "mark": "s",
+    "replay": "t",
+    "snapshot": "t",
+    "look": "sp",
+    "decide": "s",
+    "promote": "t",
+    "claim": "t t",
+    "route": "t p p p p",
+}
+"""Whom the parts of a cutover ask, in their order: a round trip each to source, target, or all
+poolers, or to several at once. More than one of PAUSE and RESUME, and SSH, come on top."""
+_BEFORE = ("arm guards", "logins", "clock")
+_SSH_TRIPS = 1
 
-def pause_ms(topology: Topology, plan: MovePlan) -> float:
+
+def far_ms(distance: Distance, parts: Iterable[str]) -> float:
+    """Sum up what parts of a cutover take for the ways alone, in ms.
+
+    >>> from shardctl.moves.distance import Distance
+    >>> far_ms(Distance(source=100, target=20), ["pause", "fence", "replay"])
+    220
+    """
+    far = {"s": distance.source, "t": distance.target, "p": distance.pooler}
+    return sum(max(far[one] for one in trip) for part in parts for trip in TRIPS[part].split())
+
+
+def between(first: str, last: str) -> list[str]:
+    """Name the parts of a cutover from one to another, both included.
+
+    >>> between("mark", "snapshot")
+    ['mark', 'replay', 'snapshot']
+    """
+    names = list(TRIPS)
+    return names[names.index(first) : names.index(last) + 1]
+
+
+def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
     """Estimate how long clients will wait, in ms; `topology` is that of before the move.
 
     On a machine that has nothing else to do; a busy one takes several times as long. A pause also
     waits for the longest transaction that runs then, of which nothing is known before.
     """
     shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
-    poolers = [
-        PAUSED_MS * len(pooling.paused(topology, plan, one))
-        + OFFERED_MS * pooling.size(topology, one)
-        + cost.reload_ms(pooling.size(topology, one))
-        + (SSH_MS if one.ssh is not None else 0.0)
-        for one in topology.poolers.values()
-    ]
-    return FIXED_MS + shards + max(poolers, default=0.0)
+    poolers = [0.0]
+    for one in topology.poolers.values():
+        paused, size = len(pooling.paused(topology, plan, one)), pooling.size(topology, one)
+        over_ssh = one.ssh is not None
+        trips = 2 * (math.ceil(paused / CONSOLES) - 1) + (_SSH_TRIPS if over_ssh else 0)
+        poolers.append(
+            PAUSED_MS * paused
+            + OFFERED_MS * size
+            + cost.reload_ms(size)
+            + (SSH_MS if over_ssh else 0.0)
+            + trips * distance.pooler
+        )
+    return FIXED_MS + shards + max(poolers) + far_ms(distance, between("pause", "route"))
 
 
-def require_time(topology: Topology, plan: MovePlan) -> None:
-    """See that `--max-pause` leaves room for what is predicted; raises PauseTooShort.
+def budget_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
+    """Tell what `--max-pause` has to be at least, in ms.
 
     It begins before the first PAUSE, and some of it has to be left at the decision.
     """
-    predicted = pause_ms(topology, plan)
-    needed = predicted + RESERVED_MS
+    return pause_ms(topology, plan, distance) + RESERVED_MS + far_ms(distance, _BEFORE)
+
+
+def require_time(topology: Topology, plan: MovePlan, distance: Distance) -> None:
+    """See that `--max-pause` leaves room for what is predicted; raises PauseTooShort."""
+    needed = budget_ms(topology, plan, distance)
     if plan.options.max_pause_s * 1000 < needed:
+        predicted = pause_ms(topology, plan, distance)
         raise PauseTooShort(plan.options.max_pause_s, predicted, needed)

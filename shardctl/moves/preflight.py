@@ -19,6 +19,7 @@ from shardctl.moves import preflight_fleet as fleets
 from shardctl.moves import preflight_poolers as pooling
 from shardctl.moves import preflight_source as sources
 from shardctl.moves import preflight_target as targets
+from shardctl.moves.distance import Distance
 from shardctl.moves.preflight_refusals import PreflightRefused, collected
 from shardctl.provision import maps
 
@@ -77,7 +78,7 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
         source_bytes=source.bytes,
         disk_free_bytes=target.directory.free_bytes if target.directory else None,
         predicted_copy_s=source.bytes / rate(plan.options.max_rate),
-        predicted_pause_ms=prediction.pause_ms(topology, plan),
+        predicted_pause_ms=prediction.pause_ms(topology, plan, seen.distance),
         reclaimed_bytes=sources.reclaimed(topology, plan, source),
         poolers=tuple(one.fact for one in seen.poolers if one.fact is not None),
         notes=tuple(_notes(topology, plan, source, target, seen.poolers)),
@@ -123,6 +124,15 @@ class _Seen:
     target: Target | None = None
     poolers: list[Looked] = field(default_factory=list)
     problems: list[ShardctlError] = field(default_factory=list)
+
+    @property
+    def distance(self) -> Distance:
+        """How far all are who will be asked in the cutover; near where that is not known."""
+        return Distance.of(
+            source=2 * self.source.clock.uncertainty * 1000 if self.source else 0.0,
+            target=self.target.distance_ms if self.target else 0.0,
+            pooler=max((one.distance_ms for one in self.poolers), default=0.0),
+        )
 
 
 def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
@@ -174,7 +184,7 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
     if source is not None:
         yield from _stragglers(plan, source, seen.poolers)
     yield from clocks.judge(_offsets(plan, source, target))
-    yield from _budget(topology, plan)
+    yield from _budget(topology, plan, seen.distance)
 
 
 def _stragglers(
@@ -196,10 +206,10 @@ def _offsets(plan: MovePlan, source: Source | None, target: Target | None) -> di
     return offsets
 
 
-def _budget(topology: Topology, plan: MovePlan) -> Iterator[ShardctlError]:
+def _budget(topology: Topology, plan: MovePlan, distance: Distance) -> Iterator[ShardctlError]:
     problems: list[ShardctlError] = []
     with collected(problems):
-        prediction.require_time(topology, plan)
+        prediction.require_time(topology, plan, distance)
     with collected(problems):
         rate(plan.options.max_rate)
     yield from problems

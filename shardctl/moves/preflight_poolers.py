@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
+from shardctl.moves.distance import shortest_ms
 from shardctl.moves.preflight_refusals import PoolerUnfit, collected, listed
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
@@ -56,6 +57,8 @@ class Looked:
     pooler: Pooler
     problems: list[ShardctlError] = field(default_factory=list)
     fact: PoolerFact | None = None
+    distance_ms: float = 0.0
+    """The way to its console, a round trip."""
     held: bool = False
     """Whether the whole pooler is paused."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
@@ -176,6 +179,7 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
     aliases = paused(topology, plan, pooler)
     wanted = set(aliases)
     with Console(pooler, topology.database, purpose=purpose) as console:
+        looked.distance_ms = shortest_ms(console.version)
         looked.held = console.held()
         looked.offered = console.databases()
         looked.config = console.config()

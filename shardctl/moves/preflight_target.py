@@ -10,6 +10,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import OsUserRefused, host_of
+from shardctl.moves import distance
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_control as control
@@ -55,6 +56,8 @@ class Target:
     same_place: bool | None = None
     """Whether the occupant's data directory is the topology's."""
     clock: Offset | None = None
+    distance_ms: float = 0.0
+    """The way to its machine, a round trip."""
     libc: tuple[str | None, str | None] = (None, None)
     """What the source's host has, and the target's."""
     login_untried: str | None = None
@@ -67,6 +70,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
     target = Target([])
     with collected(target.problems):
         target.occupant = occupants.look(topology, node, purpose=purpose)
+        target.distance_ms = distance.of_machine(node)
     if node.data_directory is None:
         target.problems.append(
             TargetUnfit(

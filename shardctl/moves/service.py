@@ -14,6 +14,7 @@ from shardctl.moves import destroyed, prediction, preflight_poolers
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.admission import admit
+from shardctl.moves.distance import Distance
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.step import NotAbortable, drive, undo
@@ -190,7 +191,8 @@ def require_resumable(
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
     if max_pause_s is not None and entry.move.state.undoable:
-        prediction.require_time(planning.before(topology, decided), decided)
+        # How far all are is measured before the cutover, and this again with that.
+        prediction.require_time(planning.before(topology, decided), decided, Distance())
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     _require_free(topology, entry, (decided.source, decided.target))

@@ -6,16 +6,18 @@ import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.hosts import accounts, ports
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
+from shardctl.moves.distance import Distance
 from shardctl.postgres import binaries, hosted, standby
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
@@ -91,6 +93,8 @@ class World:
     """Tells the operator something while a step is at work."""
     sessions: dict[str, Connection] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    distance: Distance = field(default_factory=Distance)
+    """How far all are who are asked in the cutover, once that was measured."""
     source_lost: bool = False
     """Whether an operator has said that the source is gone for good: it is not asked any more."""
     snapshot: str | None = None
@@ -203,9 +207,9 @@ class World:
 
     def require_locks(self) -> None:
         """See that all locks are held that were taken; raises NodeLost."""
-        for node in (self.plan.source, self.plan.target):
-            if f"{node}/lock" in self.sessions:
-                self.require_lock(node)
+        nodes = (self.plan.source, self.plan.target)
+        taken = [node for node in nodes if f"{node}/lock" in self.sessions]
+        fanout.at_once(*(partial(self.require_lock, node) for node in taken))
 
     @contextmanager
     def on(self, node: NodeName) -> Iterator[None]:

@@ -33,6 +33,7 @@ Row = dict[str, str | None]
 
 DEADLINE = 10.0
 """Seconds for a command that has nothing to wait for."""
+SHOW_POOLS = "SHOW POOLS"
 
 _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_hosts"})
 """Keywords of libpq that speak to PostgreSQL."""
@@ -167,13 +168,18 @@ class Console:
     def execute(self, command: str, *, seconds: float = DEADLINE) -> list[Row]:
         """Send a command and wait for its answer; raises CommandRefused and PoolerLost."""
         self.send(command)
+        return self.finish(seconds=seconds)
+
+    def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
+        """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""
         deadline = time.monotonic() + seconds
         answered = False
         try:
             while not (answered := self.ready()):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._readable(left):
-                    raise PoolerLost(self.pooler, command, f"no answer within {seconds:g} s")
+                    reason = f"no answer within {seconds:g} s"
+                    raise PoolerLost(self.pooler, self._command, reason)
         finally:
             if not answered:  # it may yet come, and would be taken for another's
                 self.abandon()
@@ -254,7 +260,7 @@ class Console:
 
     def pools(self) -> list[Row]:
         """Tell of every pool, as SHOW POOLS does; the console's own is left out."""
-        return [row for row in self.execute("SHOW POOLS") if row["database"] != "pgbouncer"]
+        return [row for row in self.execute(SHOW_POOLS) if row["database"] != "pgbouncer"]
 
     def servers(self) -> list[Row]:
         """Tell of every connection to a node, as SHOW SERVERS does."""

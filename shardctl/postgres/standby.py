@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -190,12 +189,16 @@ def promote(target: Connection, deadline: float) -> None:
     began = time.monotonic()
     while True:
         left = min(_PROMOTING_S, max(0.0, deadline - time.monotonic()))
-        # Replay may cancel it, and a promotion asked for earlier may end just now.
-        with contextlib.suppress(
-            psycopg.errors.SerializationFailure, psycopg.errors.ObjectNotInPrerequisiteState
+        promoting = _QUERIES["promote"].format(polls=sql.Literal(int(left * 1000)))
+        try:
+            [(recovering,)] = queries.rows_of_last(target, promoting)
+        except (
+            # Replay may cancel it, and a promotion asked for earlier may end just now.
+            psycopg.errors.SerializationFailure,
+            psycopg.errors.ObjectNotInPrerequisiteState,
         ):
-            target.execute(_QUERIES["promote"].format(polls=sql.Literal(int(left * 1000))))
-        if not in_recovery(target):
+            recovering = in_recovery(target)
+        if not recovering:
             return
         if time.monotonic() > deadline:
             raise NotPromoted(time.monotonic() - began)

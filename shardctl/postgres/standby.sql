@@ -104,7 +104,8 @@ SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn(), '0/0'),
        coalesce((SELECT status FROM pg_stat_wal_receiver), '')
 
 -- name: promote
--- Promote it, and wait in the server, which needs no message a poll; its own wait sleeps 100 ms
+-- Promote it, and wait in the server, which needs no message a poll; its own wait sleeps 100 ms;
+-- then whether it is a standby still
 DO $promote$
 BEGIN
     IF pg_is_in_recovery() THEN
@@ -115,7 +116,8 @@ BEGIN
         PERFORM pg_sleep(0.001);
     END LOOP;
 END
-$promote$
+$promote$;
+SELECT pg_is_in_recovery()
 
 -- name: not_closed
 -- Rules by which others than shardctl's role may log in, and parameters that are not as they must be

@@ -19,6 +19,7 @@ from shardctl.fanout import Silent
 from shardctl.moves import cutover, gates, handover, interrupts, service, undoing
 from shardctl.moves.cutover import NotPromoting
 from shardctl.moves.destroyed import TargetThere
+from shardctl.moves.gates_refusals import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
 from shardctl.pgbouncer.console import Console
@@ -162,7 +163,7 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise gates.ResumeFailed("p1", ["shard2"])
+        raise ResumeFailed("p1", ["shard2"])
 
     def no_fence(*_: Any, **__: Any) -> None:
         raise fence.FenceRefused("a", "for this test")

@@ -14,6 +14,7 @@ from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
 from shardctl.moves import gates, handover, preflight
+from shardctl.moves.gates_refusals import RouteFailed
 from shardctl.moves.preflight_refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.world import World
@@ -235,7 +236,7 @@ def test_a_pooler_that_is_not_routed_is_served_by_its_guard_and_all_others_are_t
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Any) -> None:
-        raise gates.RouteFailed("p1", ["for this test"])
+        raise RouteFailed("p1", ["for this test"])
 
     monkeypatch.setattr(gates.Gates, "route", refuse)
     error = lab.stopped([2, 3], "c", max_pause_s=3.0)

@@ -1,0 +1,90 @@
+"""The predicted pause: what the ways to others add to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.moves import plan, prediction
+from shardctl.moves.distance import Distance
+from shardctl.moves.gates import CONSOLES
+from shardctl.moves.plan import MovePlan, Options
+from shardctl.moves.preflight_refusals import PauseTooShort
+from shardctl.topology.loader import parse
+from tests.reference import SUB_STEPS
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Topology
+
+NEAR = Distance()
+FAR = Distance(source=100, target=100, pooler=100)
+WITHOUT_NAMES = {"clock", "look"}
+"""Questions that are asked between the sub-steps of a cutover."""
+
+
+def topology(*, ssh: str = "", aliases: str = "node", count: int = 8) -> Topology:
+    text = (
+        "cluster: photos\n"
+        f"shards: {{count: {count}, schema: 'shard{{id}}'}}\n"
+        "database: {name: app, migrations: migrations/}\n"
+        "nodes:\n"
+        f"  a: {{host: 10.0.0.1, port: 5432, shards: 0-{count - 1}}}\n"
+        "  c: {host: 10.0.0.3, port: 5432, shards: none, data_directory: /data/c}\n"
+        "poolers:\n"
+        f"  p: {{host: 10.0.0.4, port: 6432, config: /etc/p.ini, aliases: [{aliases}]{ssh}}}\n"
+    )
+    return parse(text.encode(), Path("/srv/topology.yaml"))
+
+
+def added(of: Topology, distance: Distance, shards: int = 2) -> float:
+    """Tell how much longer a pause is for the ways, in ms."""
+    made = moving(of, shards)
+    near = prediction.pause_ms(of, made, NEAR)
+    return prediction.pause_ms(of, made, distance) - near
+
+
+def moving(of: Topology, shards: int = 2, max_pause_s: float = 5) -> MovePlan:
+    return plan.make(of, range(shards), "c", 1, Options(max_pause_s=max_pause_s, retain_s=60))
+
+
+def test_the_parts_are_those_that_are_measured() -> None:
+    assert set(prediction.TRIPS) - WITHOUT_NAMES <= set(SUB_STEPS)
+    order = [name for name in SUB_STEPS if name in prediction.TRIPS]
+    assert order == [name for name in prediction.TRIPS if name not in WITHOUT_NAMES]
+
+
+def test_every_question_adds_the_way_to_whom_it_is_asked() -> None:
+    here = topology()
+    assert added(here, Distance(source=100)) == pytest.approx(600)
+    assert added(here, Distance(target=100)) == pytest.approx(700)
+    assert added(here, Distance(pooler=100)) == pytest.approx(700)
+    assert added(here, FAR) == pytest.approx(1800), "two of them are asked at once, twice"
+    assert added(topology(ssh=", ssh: {}"), FAR) == pytest.approx(1900)
+
+
+def test_many_aliases_take_more_ways_than_one() -> None:
+    many = topology(aliases="shard", count=4 * CONSOLES)
+    assert added(many, Distance(pooler=10), CONSOLES) == pytest.approx(70)
+    assert added(many, Distance(pooler=10), CONSOLES + 1) == pytest.approx(90)
+    assert added(many, Distance(pooler=10), 3 * CONSOLES) == pytest.approx(110)
+
+
+def test_what_is_nearer_than_a_millisecond_is_near() -> None:
+    assert Distance.of(source=0.9, target=0.99, pooler=0.2) == NEAR
+    assert Distance.of(source=1.5) == Distance(source=1.5)
+
+
+def test_a_budget_has_to_be_longer_from_far_away() -> None:
+    here = topology()
+    near, far = (prediction.budget_ms(here, moving(here), one) for one in (NEAR, FAR))
+    assert far - near == pytest.approx(1800 + 400)
+    prediction.require_time(here, moving(here, max_pause_s=1), NEAR)
+    with pytest.raises(PauseTooShort) as caught:
+        prediction.require_time(here, moving(here, max_pause_s=1), FAR)
+    assert caught.value.needed_ms == far
+    named = float(caught.value.hint.partition("--max-pause ")[2].partition("s")[0])
+    longer = replace(moving(here).options, max_pause_s=named)
+    prediction.require_time(here, replace(moving(here), options=longer), FAR)
