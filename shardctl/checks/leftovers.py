@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import leftovers_moves, leftovers_read_only, retired
+from shardctl.checks import leftovers_moves, leftovers_read_only, leftovers_repack, retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
-from shardctl.postgres import queries
+from shardctl.postgres import queries, repack_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.access.read_only import Mark
     from shardctl.checks.check import Place, View
     from shardctl.checks.retired import Retired
+    from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName, ShardId
 
@@ -53,7 +54,7 @@ class Seen:
     """What one node has; `prepared` are ages in seconds by global identifier.
 
     `retired` are schemas that a move in the node's journal has retired; `read_only` are shards
-    that are so, at least in part.
+    that are so, at least in part, and `shards` all by their schemas.
     """
 
     slots: tuple[Slot, ...]
@@ -61,6 +62,8 @@ class Seen:
     sessions: tuple[Session, ...]
     retired: tuple[Retired, ...]
     read_only: Mapping[ShardId, Mark]
+    repacked: tuple[Leftover, ...]
+    shards: Mapping[str, ShardId]
 
 
 def look(place: Place) -> Seen:
@@ -73,6 +76,8 @@ def look(place: Place) -> Seen:
         sessions=tuple(Session(*row) for row in ask(QUERIES["idle"], {"seconds": IDLE_S})),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
+        repacked=repack_left.read(place.connection),
+        shards=place.shards,
     )
 
 
@@ -99,6 +104,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 object=gid,
             )
         yield from _idle(node, seen.sessions)
+        yield from leftovers_repack.judge(NAME, node, seen.repacked, seen.shards)
 
 
 def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
@@ -152,7 +158,7 @@ def _time(seconds: int) -> str:
 CHECK = Check(
     NAME,
     "no unfinished moves, shards read-only in part, unused slots, prepared transactions, "
-    "forgotten sessions",
+    "forgotten sessions, remains of pg_repack",
     judge,
     look,
 )

@@ -13,8 +13,9 @@ from shardctl.state import lock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardctl.maintenance.repack_look import Leftover, Table, View
+    from shardctl.maintenance.repack_look import Table, View
     from shardctl.maintenance.repack_program import Settings
+    from shardctl.postgres.repack_left import Leftover
     from shardctl.topology.model import NodeName, Topology
 
 COMMAND = repack_look.COMMAND

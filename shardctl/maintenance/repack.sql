@@ -116,33 +116,6 @@ SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s)
 -- In which file a table is, and how large it is with indexes and TOAST; nothing where it is gone
 SELECT relfilenode::bigint, pg_total_relation_size(oid) FROM pg_class WHERE oid = %(table)s::bigint::oid
 
--- name: leftovers
--- What killed runs of pg_repack left, by table; what another session is at is not among them
-WITH found AS (
-    SELECT substring(relname FROM '\d+$')::bigint AS tbl, 'repack.' || relname AS name
-    FROM pg_class
-    WHERE relnamespace = to_regnamespace('repack') AND relkind = 'r' AND relname ~ '^(log|table)_\d{1,10}$'
-    UNION ALL
-    SELECT substring(typname FROM '\d+$')::bigint, 'repack.' || typname
-    FROM pg_type WHERE typnamespace = to_regnamespace('repack') AND typtype = 'c' AND typname ~ '^pk_\d{1,10}$'
-    UNION ALL
-    SELECT t.tgrelid::bigint, 'a trigger'
-    FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
-    WHERE t.tgname = 'repack_trigger' AND p.pronamespace = to_regnamespace('repack')
-)
-SELECT f.tbl, n.nspname::text, c.relname::text, array_agg(f.name ORDER BY f.name)
-FROM found AS f
-LEFT JOIN pg_class AS c ON c.oid::bigint = f.tbl
-LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE NOT EXISTS (
-    SELECT FROM pg_locks AS l
-    WHERE l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
-      AND l.pid IS DISTINCT FROM pg_backend_pid()
-      AND l.objid::bigint = (f.tbl + 2147483648) %% 4294967296
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
-GROUP BY f.tbl, n.nspname, c.relname
-ORDER BY f.tbl
-
 -- name: claim
 -- The lock under which pg_repack works on a table, so that none begins; until the transaction ends
 SELECT pg_try_advisory_xact_lock(%(class)s, (%(table)s::bigint - 2147483648)::integer)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl.maintenance import repack_look
 from shardctl.maintenance.repack_look import COMMAND, QUERIES
-from shardctl.maintenance.repack_program import LOCK_CLASS
+from shardctl.postgres import repack_left
 from shardctl.postgres.connection import is_lost
+from shardctl.postgres.repack_left import LOCK_CLASS
 from shardctl.state import events
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def all_of(session: Connection) -> dict[int, str]:
     The session is in autocommit and holds the node's lock. Keys are the numbers (oids) of the
     tables that were to be repacked.
     """
-    left = {one.oid: _drop(session, one.oid) for one in repack_look.leftovers(session)}
+    left = {one.oid: _drop(session, one.oid) for one in repack_left.read(session)}
     return {oid: why for oid, why in left.items() if why is not None}
 
 
@@ -68,7 +68,7 @@ def _transaction(session: Connection, oid: int) -> bool:
         row = session.execute(QUERIES["claim"], given).fetchone()
         if row is None or not row[0]:
             return False
-        found = [one for one in repack_look.leftovers(session) if one.oid == oid]
+        found = [one for one in repack_left.read(session) if one.oid == oid]
         if not found:
             return True
         named = session.execute(QUERIES["name_of"], given).fetchone()

@@ -19,7 +19,7 @@ from shardctl.maintenance.repack_refusals import (
     ShardsElsewhere,
     SuperuserNeeded,
 )
-from shardctl.postgres import queries
+from shardctl.postgres import queries, repack_left
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, identity, ledger
 from shardctl.state.identity import NodeUnfit
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
+    from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -65,15 +66,6 @@ class Table:
     index: str | None
     order_by: str | None
     done_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """What a killed run left of one table; `name` is None where the table itself is gone."""
-
-    oid: int
-    name: str | None
-    objects: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +126,6 @@ def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlErro
     ]
 
 
-def leftovers(session: Connection) -> tuple[Leftover, ...]:
-    """List what killed runs left in the session's database, where none is at work now."""
-    return tuple(
-        Leftover(oid, None if name is None else f"{schema}.{name}", tuple(objects))
-        for oid, schema, name, objects in session.execute(
-            QUERIES["leftovers"], {"class": repack_program.LOCK_CLASS}
-        )
-    )
-
-
 def free_bytes(node: Node, directory: str) -> int:
     """Ask the node's host how much room its data directory has; raises what `Host.run` raises."""
     said = host_of(node).run(["df", "-P", "-k", "--", directory]).stdout
@@ -190,7 +172,7 @@ def _view(
     notes += [f"how much room its disk has is not known: {unknown}"] if unknown else []
     return View(
         tables=_tables(session, {topology.schema(shard): shard for shard in shards}),
-        leftovers=leftovers(session),
+        leftovers=repack_left.read(session),
         version=version,
         major=session.info.server_version // 10_000,
         free_bytes=free,

@@ -16,8 +16,9 @@ from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_clean, repack_look, repack_program
 from shardctl.maintenance.repack import COMMAND, room
 from shardctl.maintenance.repack_look import MARK, QUERIES
-from shardctl.maintenance.repack_program import LOCK_CLASS, Order
+from shardctl.maintenance.repack_program import Order
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
+from shardctl.postgres.repack_left import LOCK_CLASS
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Database, Node
 
 NAME = "pg_repack"
-LOCK_CLASS = 16185446
-"""The class of the advisory locks under which it works on tables."""
 
 _SETTINGS = {
     # A role's own limits would end sessions that wait on purpose.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.servers import wait_for
+from tests.fixtures.verifying import told, verify
 
 if TYPE_CHECKING:
     from tests.fixtures.repacking import Repacking
@@ -77,6 +78,7 @@ def test_shardctl_killed_leaves_what_the_next_run_cleans_up(repacking: Repacking
         old.execute("SELECT 1")
         with repacking.start("0") as command:
             repacking.copied()
+            assert verify(repacking.fleet, "leftovers") == [], "it is at work"
             command.kill()
         # Nobody reads what it says any more, so it ends at its next word.
         wait_for(lambda: repacking.programs() == [])
@@ -84,10 +86,15 @@ def test_shardctl_killed_leaves_what_the_next_run_cleans_up(repacking: Repacking
         write(repacking)
         old.rollback()
     assert "repack_trigger" in repacking.leftovers()
+    (finding,) = verify(repacking.fleet, "leftovers")
+    assert told([finding]) == [("leftovers", "repack_left", "a", (0,), "shard0.photos")]
+    assert finding.actual.startswith("a killed pg_repack left a trigger, repack.log_")
+    assert "`shardctl repack 0`" in finding.hint
     dry = repacking.repack("0", "--dry-run")
     assert "a killed pg_repack left of shard0.photos: a trigger, repack.log_" in dry.stderr
     assert "repack_trigger" in repacking.leftovers()
     finish(repacking)
+    assert verify(repacking.fleet, "leftovers") == []
     assert any("dropped what a killed pg_repack left" in text for text in repacking.events())
 
 
@@ -120,6 +127,10 @@ def test_leftovers_of_a_table_that_is_gone_are_cleaned_up_too(repacking: Repacki
         old.rollback()
     repacking.execute(0, "DROP TABLE shard0.gone CASCADE")
     assert repacking.leftovers()
+    (finding,) = verify(repacking.fleet, "leftovers")
+    assert (finding.code, finding.shards) == ("repack_left", ())
+    assert (finding.object or "").endswith(", which is gone")
+    assert "`shardctl repack 0`" in finding.hint
     assert repacking.repack("1", "--yes").returncode == 0
     assert repacking.leftovers() == []
 

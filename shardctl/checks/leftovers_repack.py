@@ -1,0 +1,34 @@
+"""What killed runs of pg_repack left of tables: it makes every write slower, and grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from shardctl.postgres.repack_left import Leftover
+    from shardctl.topology.model import NodeName, ShardId
+
+
+def judge(
+    check: str, node: NodeName, found: Iterable[Leftover], shards: Mapping[str, ShardId]
+) -> Iterator[Finding]:
+    """Tell of each table what is left of it; `shards` are the node's by their schemas."""
+    some = next(iter(shards.values()), 0)
+    for one in found:
+        shard = shards.get(one.schema or "")
+        of = some if shard is None else shard
+        yield Finding(
+            check,
+            "repack_left",
+            Severity.warning,
+            actual=f"a killed pg_repack left {', '.join(one.objects)}",
+            expected="nothing: a trigger notes every write in a log that nobody reads",
+            hint=f"`shardctl repack {of}` drops it, before anything else",
+            node=node,
+            shards=() if shard is None else (shard,),
+            object=one.name or f"table {one.oid}, which is gone",
+        )
