@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Pooler
 
 
-class OsUserRefused(ShardctlError):
+class HostUnfit(ShardctlError):
+    """Base of what keeps shardctl from a machine before anybody is asked there."""
+
+
+class OsUserRefused(HostUnfit):
     """A user as whom shardctl cannot run commands on a machine."""
 
     def __init__(self, what: str, user: str, why: str) -> None:
@@ -28,17 +32,34 @@ class OsUserRefused(ShardctlError):
         self.user = user
 
 
+class RelativePath(HostUnfit):
+    """A path of another machine that the topology has as relative to its own file."""
+
+    def __init__(self, what: str, key: str, path: object, host: str) -> None:
+        super().__init__(
+            f"{what}: {key} is relative to the topology's file ({path}), and {host} is another "
+            "machine",
+            hint="write the whole path, as it is there",
+        )
+        self.key = key
+
+
 def host_of(of: Node | Pooler) -> Host:
     """Give the host on which a node or a pooler runs; nothing is connected yet.
 
     This machine where the topology has no `ssh` block for it and its address is one from here;
     else another one, by SSH, and what has the same settings shares a connection. Raises
-    OsUserRefused of this machine; another one refuses a user when a command is to run.
+    RelativePath of another one, and OsUserRefused of this machine; another one refuses a user
+    when a command is to run.
     """
+    what = f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}"
     if of.ssh is not None or not ports.is_here(of.host):
+        if of.relative:
+            key = of.relative[0]
+            raise RelativePath(what, key, getattr(of, key), of.host)
         return Ssh(_settings(of))
     if of.os_user is not None:
-        _require_user(f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}", of.os_user)
+        _require_user(what, of.os_user)
     return Local()
 
 

@@ -24,8 +24,8 @@ METHOD = "clone"
 
 _POOLERS = "poolers."
 
-_INDIFFERENT = ("shards", "migrations", "keys", "control")
-"""What a move does not depend on, changes itself, or may need corrected."""
+_INDIFFERENT = ("shards", "migrations", "keys", "control", "relative")
+"""What a move does not depend on, changes itself, or may need corrected; or stands elsewhere."""
 
 
 class MoveRefused(ShardctlError):

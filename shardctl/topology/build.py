@@ -84,6 +84,7 @@ def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
         pooler_host=node.pooler_host or node.host,
         ssh=_ssh(node.ssh, folder),
         control=_control(node.control),
+        relative=_relative(data_directory=node.data_directory, bin_directory=node.bin_directory),
     )
 
 
@@ -99,6 +100,7 @@ def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) ->
         aliases=tuple(pooler.aliases),
         os_user=pooler.os_user,
         ssh=_ssh(pooler.ssh, folder),
+        relative=_relative(config=pooler.config, databases_file=pooler.databases_file),
     )
 
 
@@ -130,6 +132,11 @@ def _control(control: ControlSection | None) -> Control | None:
     return Control(
         start=control.start, stop=control.stop, reload=control.reload, status=control.status
     )
+
+
+def _relative(**paths: str | None) -> tuple[str, ...]:
+    """Name the keys of paths that do not begin at the root."""
+    return tuple(key for key, path in paths.items() if path and not Path(path).is_absolute())
 
 
 def _path(text: str | None, folder: Path) -> Path | None:

@@ -85,6 +85,8 @@ class Node:
     """How poolers reach the node; the same as `host` unless the file says otherwise."""
     ssh: Ssh | None
     control: Control | None
+    relative: tuple[str, ...] = ()
+    """Keys of paths that are relative to the file, which is right on this machine only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Pooler:
     aliases: tuple[AliasKind, ...]
     os_user: str | None
     ssh: Ssh | None
+    relative: tuple[str, ...] = ()
+    """As of a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.hosts.reach import OsUserRefused, host_of
+from shardctl.hosts.reach import OsUserRefused, RelativePath, host_of
 from shardctl.hosts.ssh import Ssh as SshHost
 from shardctl.hosts.ssh import SshSettings
+from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures.servers import local_node
 
@@ -62,6 +63,30 @@ def test_what_the_topology_says_of_ssh_is_how_a_machine_is_reached() -> None:
     assert isinstance(pooler, SshHost)
     assert node.settings == SshSettings("db1", "ops", 2222, Path("/key"), accept_new=True)
     assert node.settings == pooler.settings  # and so they share a connection
+
+
+def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> None:
+    text = (
+        "cluster: photos\n"
+        "shards: {count: 8, schema: 'shard{id}'}\n"
+        "database: {name: app}\n"
+        "nodes:\n"
+        "  a: {host: 192.0.2.1, port: 5432, shards: 0-3, data_directory: data/a}\n"
+        "  b: {host: 127.0.0.1, port: 5432, shards: 4-7, data_directory: data/b}\n"
+        "  c: {host: 192.0.2.1, port: 5433, shards: none, data_directory: /data/c}\n"
+        "poolers:\n"
+        "  p: {host: 192.0.2.1, port: 6432, config: p.ini, aliases: [node]}\n"
+    )
+    topology = loader.parse(text.encode(), Path("/srv/topology.yaml"))
+    a, b, c = topology.nodes.values()
+    (p,) = topology.poolers.values()
+    for of, named in ((a, "node a: data_directory"), (p, "pooler p: config")):
+        with pytest.raises(RelativePath, match=f"{named} is relative to the topology's file") as e:
+            host_of(of)
+        assert "192.0.2.1 is another machine" in e.value.message
+        assert e.value.hint == "write the whole path, as it is there"
+    assert isinstance(host_of(b), Local)
+    assert isinstance(host_of(c), SshHost)
 
 
 def test_a_user_who_is_not_there_is_refused() -> None:
