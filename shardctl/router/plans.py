@@ -9,6 +9,7 @@ import psycopg
 from shardctl.router import fence, places, statements
 from shardctl.router.errors import MapUnread, ShardMoved
 from shardctl.router.requests import Alone, Answer, Execute, Together
+from shardctl.topology.keys import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +129,8 @@ def fetch_many(
     """Read rows by key and id; the result has a row or None for each, in the order asked for."""
     terms = statements.terms(fields)
     ids: dict[ShardId, dict[Any, None]] = {}
-    asked = [(known.shard_of(key), number) for key, number in wanted]
+    count = len(known.map.owners)
+    asked = [(shard_of(key, count), number) for key, number in wanted]
     for shard, number in asked:
         ids.setdefault(shard, {})[number] = None
     lists = {shard: list(numbers) for shard, numbers in ids.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,34 +51,49 @@ class Scatter:
     def plan(self) -> Plan[None]:
         """Ask, and hand out rows; raises DeadlinePassed, NoConnection and psycopg's errors."""
         asking = [
-            (node, part)
+            (number, node, part)
             for node, shards in self.known.by_node(_every(self.known)).items()
-            for part in parts(shards)
+            for number, part in enumerate(parts(shards))
         ]
+        asking.sort(key=operator.itemgetter(0))  # all nodes have work from the first on
+        if self.asked.order or self._is_small:
+            yield from self._wave(asking, self.asked.limit)
+            return
+        # In no order, those that come later need no connection yet.
+        left = self.asked.limit
+        for first in range(0, len(asking), self.width):
+            handed = yield from self._wave(asking[first : first + self.width], left)
+            left = None if left is None else left - handed
+            if left == 0:
+                return
+
+    def _wave(
+        self, asking: Sequence[tuple[int, NodeName, Sequence[ShardId]]], limit: int | None
+    ) -> Plan[int]:
+        """Ask for some shards, and hand out rows in order; the result is how many."""
         begun = yield from self._together(
-            [self._begin(node, part, again=True) for node, part in asking],
-            [part for _, part in asking],
+            [self._begin(node, part, again=True) for _, node, part in asking],
+            [part for _, _, part in asking],
         )
         streams = [stream for found in begun if found is not None for stream in found]
-        if not streams:
-            return
-        key = sort_key(self.asked, streams[0].types) if self.asked.order else None
-        merging = Merging(len(streams), key, self.asked.limit)
+        key = sort_key(self.asked, streams[0].types) if self.asked.order and streams else None
+        merging = Merging(len(streams), key, limit)
         for number, stream in enumerate(streams):
             merging.feed(number, stream.rows, over=stream.over)
-        width = len(self.asked.fields)
+        width, handed = len(self.asked.fields), 0
         while True:
             if rows := [row[:width] for row in merging.ready()]:
+                handed += len(rows)
                 yield Rows(rows)
             if not (wanting := merging.wanting()):
-                return
+                return handed
             answers = yield from self._together(
                 [self._more(streams[number]) for number in wanting],
                 [streams[number].shards for number in wanting],
             )
             for number, answer in zip(wanting, answers, strict=True):
-                rows = [] if answer is None else answer.rows
-                merging.feed(number, rows, over=len(rows) < CHUNK)
+                more: Sequence[Row] = [] if answer is None else answer.rows
+                merging.feed(number, more, over=len(more) < CHUNK)
 
     def _together(
         self, plans: Sequence[Plan[Any]], shards: Sequence[Sequence[ShardId]]
@@ -122,8 +138,7 @@ class Scatter:
 
     def _open(self, node: NodeName, shards: Sequence[ShardId], statement: bytes) -> Plan[_Stream]:
         """Ask one node and fetch its first rows; all of them where they are few."""
-        limit = self.asked.limit
-        few = limit is not None and limit <= CHUNK
+        few = self._is_small
         if few and self.deadline is None:
             answer: Answer = yield Execute(node, statement, self.parameters, types=True)
             return _Stream(shards, None, answer.rows, True, answer.types)
@@ -149,6 +164,11 @@ class Scatter:
         if len(answer.rows) < CHUNK:
             yield Release(stream.held)
         return answer
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether no node's answer is more than a piece."""
+        return self.asked.limit is not None and self.asked.limit <= CHUNK
 
     def _begin_transaction(self) -> bytes:
         left = self._left_s()

@@ -97,7 +97,17 @@ def select(
     limit: int | None = None,
 ) -> bytes:
     """Compose a SELECT in one shard."""
-    return _select(schema, table, fields, where, order, limit).as_bytes(None)
+    whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(schema, table))
+    if where is not None:
+        whole += sql.SQL(" WHERE {}").format(_raw(where))
+    if order:
+        by = [
+            sql.SQL("{} DESC" if one.descending else "{}").format(_term(_key(one))) for one in order
+        ]
+        whole += sql.SQL(" ORDER BY ") + sql.SQL(", ").join(by)
+    if limit is not None:
+        whole += sql.SQL(" LIMIT {}").format(sql.Literal(limit))
+    return whole.as_bytes(None)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -145,14 +155,10 @@ def fetch(schemas: Sequence[str], table: str, fields: tuple[Term, ...], id_field
 
     In front of the fields come the shard's position in `schemas`, and the id.
     """
-    quoted = _list((id_field, *fields))
-    parts = [
-        sql.SQL("SELECT {}, {} FROM {} WHERE {} = ANY (%s)").format(
-            sql.Literal(position), quoted, _table(schema, table), _name(id_field)
-        )
+    return b"\nUNION ALL ".join(
+        b"SELECT %d, %b" % (position, _by_ids(schema, table, fields, id_field))
         for position, schema in enumerate(schemas)
-    ]
-    return sql.SQL("\nUNION ALL ").join(parts).as_bytes(None)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +190,17 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     The limit is in every sub-select, too, so that no shard does more than is wanted of it.
     """
     columns, order, limit = asked.columns, asked.order, asked.limit
-    if len(schemas) == 1:
-        return _select(schemas[0], asked.table, columns, asked.where, order, limit).as_bytes(None)
-    parts = [
-        sql.SQL("({})").format(_select(schema, asked.table, columns, asked.where, order, limit))
-        for schema in schemas
-    ]
-    whole = sql.SQL("\nUNION ALL ").join(parts)
+    parts = [select(schema, asked.table, columns, asked.where, order, limit) for schema in schemas]
+    if len(parts) == 1:
+        return parts[0]
+    whole = b"\nUNION ALL ".join(b"(%b)" % part for part in parts)
     if order:
         by = [
-            sql.SQL("{} DESC" if one.descending else "{}").format(sql.Literal(position + 1))
+            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
             for one, position in zip(order, asked.keys, strict=True)
         ]
-        whole += sql.SQL("\nORDER BY ") + sql.SQL(", ").join(by)
-    return (whole + _limit(limit)).as_bytes(None)
+        whole += b"\nORDER BY " + b", ".join(by)
+    return whole + (b"" if limit is None else b" LIMIT %d" % limit)
 
 
 def search_path(schema: str) -> bytes:
@@ -235,27 +238,14 @@ def number(limit: int | None) -> int | None:
     return None if limit is None else operator.index(limit)
 
 
-def _select(
-    schema: str,
-    table: str,
-    fields: tuple[Term, ...],
-    where: str | None,
-    order: tuple[Order, ...],
-    limit: int | None,
-) -> sql.Composed:
-    whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(schema, table))
-    if where is not None:
-        whole += sql.SQL(" WHERE {}").format(_raw(where))
-    if order:
-        by = [
-            sql.SQL("{} DESC" if one.descending else "{}").format(_term(_key(one))) for one in order
-        ]
-        whole += sql.SQL(" ORDER BY ") + sql.SQL(", ").join(by)
-    return whole + _limit(limit)
-
-
-def _limit(limit: int | None) -> sql.Composable:
-    return sql.SQL("") if limit is None else sql.SQL(" LIMIT {}").format(sql.Literal(limit))
+@lru_cache(maxsize=_KEPT)
+def _by_ids(schema: str, table: str, fields: tuple[Term, ...], id_field: str) -> bytes:
+    """Compose what follows a shard's position in `fetch`."""
+    return (
+        sql.SQL("{} FROM {} WHERE {} = ANY (%s)")
+        .format(_list((id_field, *fields)), _table(schema, table), _name(id_field))
+        .as_bytes(None)
+    )
 
 
 def _key(order: Order) -> Term:
