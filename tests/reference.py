@@ -52,8 +52,10 @@ SUB_STEPS = {
     "rehearse guards": "asks the target from every pooler's host, as a guard would",
     "arm guards": "starts the guards on the poolers' hosts, and the one in the source",
     "logins": "waits until no pooler is logging in to a node for what is to be paused",
-    "pause": "pauses the aliases on all poolers, until their transactions have ended",
-    "fence": "renames the moved schemas on the source, and commits `fenced`",
+    "pause": "pauses the aliases on all poolers, until their transactions have ended "
+    "(`--read-only`: not before the claim)",
+    "fence": "renames the moved schemas on the source (`--read-only`: lets their tables refuse "
+    "writes), and commits `fenced`",
     "drain": "waits for those who write to the moved tables all the same",
     "mark": "commits `drained`, and notes how far the source's WAL is on its disk",
     "replay": "waits until the target has replayed that much",
@@ -62,6 +64,7 @@ SUB_STEPS = {
     "promote": "makes the target a primary",
     "claim": "makes the target the owner: new id blocks, names, map, `claimed`",
     "open": "lets applications in on the target, where the claim's message could not",
+    "close": "`--read-only` only, after `pause`: renames the moved schemas on the source",
     "route": "puts the new file into place on every pooler, RELOAD, RESUME",
     "settings": "sees that the target runs with its own files and settings",
     "slot": "drops the replication slot on the source",
@@ -69,7 +72,7 @@ SUB_STEPS = {
     "file": "writes the new owners into the topology file",
     "disarm": "ends the guards on the poolers' hosts",
     "confirm": "compares the tables on both sides",
-    "undo: lift the fence": "gives the schemas their names back on the source",
+    "undo: lift the fence": "gives the schemas their names back on the source, or lets writes in",
     "undo: resume": "lets the poolers serve their clients from the source again",
     "undo: end the source's guard": "ends the guard in the source",
 }
@@ -78,7 +81,7 @@ SUB_STEPS = {
 STATES = {
     MoveState.reserved: "it has begun; the clone is being made or follows",
     MoveState.undone: "a cutover was called off; it may be tried again",
-    MoveState.fenced: "the moved schemas have no names any more on the source",
+    MoveState.fenced: "the moved schemas have no names any more on the source, or take no writes",
     MoveState.drained: "nobody can write to them there any more",
     MoveState.promoting: "the target becomes a primary: the source never owns these shards again",
     MoveState.claimed: "the target owns them",

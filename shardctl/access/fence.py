@@ -2,11 +2,13 @@
 
 A rename binds superusers, owners, cached plans and prepared statements alike, and costs less
 than 0.1 ms a schema. What still runs on the old name is waited for afterwards, by its locks.
+What lifts a fence lifts that of `write_fence`, too: nobody needs to know which of them stands.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +31,7 @@ _LIFT_TRIES = 1000
 _POLL = 0.001
 _WRONG_STATE = "SH002"
 _TOO_LATE = "SH003"
-_TRANSIENT = (
+TRANSIENT = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.InternalError_,
     psycopg.errors.DeadlockDetected,
@@ -79,6 +81,17 @@ class WritersLeft(ShardctlError):
         self.pids = tuple(pids)
 
 
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """That a guard is to rename the moved schemas if the move is `promoting`, at this revision.
+
+    `after_s` is how much later than it would have lifted the fence.
+    """
+
+    revision: int
+    after_s: float
+
+
 def not_after(session: Connection, deadline: float) -> datetime:
     """Give the time on the server's clock that a `deadline` on the monotonic one is."""
     [(now,)] = session.execute("SELECT clock_timestamp()")
@@ -122,6 +135,20 @@ def take_back(session: Connection, node: str, move: str, *, deadline: float) -> 
         move=sql.Literal(move),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         names_back=names_back(move),
+        writes_in=QUERIES["writes_in"].format(move=sql.Literal(move)),
+    )
+    _rename(session, node, move, statement, deadline)
+
+
+def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
+    """Rename the moved schemas where writes alone were refused up to now; repeatable.
+
+    The move is past its point of no return. Raises what `put_up` raises.
+    """
+    statement = QUERIES["close"].format(
+        move=sql.Literal(move),
+        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        names_away=QUERIES["names_away"].format(move=sql.Literal(move)),
     )
     _rename(session, node, move, statement, deadline)
 
@@ -135,11 +162,23 @@ def lift(session: Connection, move: str, *, revision: int | None = None) -> None
     session.execute(lifting(move, after_s=0, revision=revision))
 
 
-def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
+def lifting(
+    move: str, *, after_s: float, revision: int | None, close: Closing | None = None
+) -> sql.Composed:
     """Compose the statement that lifts the fence after a sleep, all within the server.
 
-    It is the source's guard: a backend finishes its statement even when its client is gone.
+    It is the source's guard: a backend finishes its statement even when its client is gone. With
+    `close` it goes on where the move turns out to be past its point of no return.
     """
+    afterwards: sql.Composable = sql.SQL("")
+    if close is not None:
+        afterwards = QUERIES["close_afterwards"].format(
+            move=sql.Literal(move),
+            revision=sql.Literal(close.revision),
+            seconds=sql.Literal(close.after_s),
+            tries=sql.Literal(_LIFT_TRIES),
+            names_away=QUERIES["names_away"].format(move=sql.Literal(move)),
+        )
     return QUERIES["lift"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
@@ -147,6 +186,8 @@ def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         tries=sql.Literal(_LIFT_TRIES),
         names_back=names_back(move),
+        writes_in=QUERIES["writes_in"].format(move=sql.Literal(move)),
+        afterwards=afterwards,
     )
 
 
@@ -182,13 +223,18 @@ def _rename(
     while True:
         try:
             return queries.rows_of_last(session, statement)
-        except _TRANSIENT as error:
+        except TRANSIENT as error:
             if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
             time.sleep(_POLL)
         except psycopg.Error as error:
-            if error.sqlstate == _TOO_LATE:
-                raise FenceTooLate(node) from error
-            if error.sqlstate == _WRONG_STATE:
-                raise NotAtCutover(node, move) from error
+            require_in_time(error, node, move)
             raise
+
+
+def require_in_time(error: psycopg.Error, node: str, move: str) -> None:
+    """Raise FenceTooLate or NotAtCutover where that is what a server has answered."""
+    if error.sqlstate == _TOO_LATE:
+        raise FenceTooLate(node) from error
+    if error.sqlstate == _WRONG_STATE:
+        raise NotAtCutover(node, move) from error

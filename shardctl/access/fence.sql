@@ -36,10 +36,11 @@ JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 JOIN shardctl.move AS m ON m.id = {move} AND n.nspname = ANY (m.retired)
 
 -- name: names_back
--- Part of others: give the moved schemas their names back; `one` is a record
+-- Part of others: give moved schemas that have lost their names those back; `one` is a record
 FOR one IN
     SELECT u.schema, u.retired
     FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+    JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.retired
     WHERE m.id = {move}
 LOOP
     IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
@@ -49,6 +50,37 @@ LOOP
         RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
     END IF;
     EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
+END LOOP;
+
+-- name: names_away
+-- Part of others: take their names from moved schemas that have them yet; `one` is a record
+FOR one IN
+    SELECT u.schema, u.retired
+    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+    JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
+    WHERE m.id = {move}
+      -- Else it is what somebody has made behind the fence.
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
+LOOP
+    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+END LOOP;
+
+-- name: writes_in
+-- Part of others: let writes in where a move refuses them; `one` is a record
+-- Disabled, for dropping the triggers would wait for those who read. A vacuum that the server
+-- began by itself gives way to who waits for long; nobody else is held up, for all are refused.
+PERFORM pg_catalog.set_config('lock_timeout', (setting::integer + 500)::text, true)
+FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
+FOR one IN
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
+    FROM shardctl.move AS m
+    JOIN pg_catalog.pg_namespace AS n ON n.nspname = ANY (m.schemas)
+    JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid
+    JOIN pg_catalog.pg_trigger AS g ON g.tgrelid = c.oid AND g.tgenabled <> 'D'
+    WHERE m.id = {move}
+      AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
+LOOP
+    EXECUTE pg_catalog.format('ALTER TABLE ONLY %s DISABLE TRIGGER shardctl_moving', one.name);
 END LOOP;
 
 -- name: lift
@@ -81,9 +113,11 @@ BEGIN
             END IF;
             IF before IN ('fenced', 'drained') THEN
                 {names_back}
+                {writes_in}
             END IF;
             EXIT;
-        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
+        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected
+                    OR undefined_table OR undefined_object THEN
             -- DDL in a schema, or a GRANT at the same moment: clients wait for this, so again.
             tries := tries + 1;
             IF tries >= {tries} THEN
@@ -92,8 +126,52 @@ BEGIN
             PERFORM pg_catalog.pg_sleep(0.02);
         END;
     END LOOP;
+    {afterwards}
 END
 $lift$
+
+-- name: close_afterwards
+-- Part of the guard where writes alone are refused: when the poolers' guards have done what they
+-- can, and the move is past its point of no return, nobody is to read here any more
+IF before IS NULL THEN
+    PERFORM pg_catalog.pg_sleep({seconds});
+    LOOP
+        BEGIN
+            PERFORM FROM shardctl.move
+            WHERE id = {move} AND state = 'promoting' AND revision = {revision} FOR UPDATE;
+            IF FOUND THEN
+                {names_away}
+            END IF;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
+            tries := tries + 1;
+            IF tries >= {tries} THEN
+                RAISE;
+            END IF;
+            PERFORM pg_catalog.pg_sleep(0.02);
+        END;
+    END LOOP;
+END IF;
+
+-- name: close
+-- Take the moved schemas' names away where writes alone were refused until the target owned them
+BEGIN;
+DO $close$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    PERFORM FROM shardctl.move
+    WHERE id = {move} AND state NOT IN ('reserved', 'undone', 'fenced', 'drained', 'aborted')
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
+    END IF;
+    {names_away}
+END
+$close$;
+COMMIT
 
 -- name: take_back
 -- Undo the fence past the point of no return, where the target is no more; a claim that it may
@@ -111,6 +189,7 @@ BEGIN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
     {names_back}
+    {writes_in}
 END
 $take_back$
 

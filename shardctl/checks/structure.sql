@@ -109,8 +109,9 @@ SELECT r.nspname, 'pg_trigger'::regclass, g.oid, 'trigger', r.relname, g.tgname,
 FROM relation AS r
 JOIN pg_trigger AS g ON g.tgrelid = r.oid
 WHERE NOT g.tgisinternal
-  -- A read-only shard's are told by `leftovers`.
+  -- A read-only shard's are told by `leftovers`, as is a move that has not ended.
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write()')
+  AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_while_moving()')
 UNION ALL
 SELECT nspname, 'pg_default_acl'::regclass, 0, 'grant', relname, attname, '',
        string_agg(privilege, ', ' ORDER BY privilege COLLATE "C")

@@ -60,6 +60,10 @@ def move_shards(
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
     ] = False,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Refuse writes during the cutover; reads go on."),
+    ] = False,
     duplicate_shared: Annotated[
         bool,
         typer.Option("--duplicate-shared", help="Let tables outside shards be cloned, too."),
@@ -71,7 +75,8 @@ def move_shards(
 ) -> None:
     """Move shards to another node: clone their server, cut over, confirm row for row.
 
-    Clients of the poolers wait about a tenth of a second; none gets an error. What each side
+    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only
+    writes are refused for that time, and reads wait for a small part of it. What each side
     does not own any more is kept under retired names until `shardctl prune`. Interrupted or
     killed at any moment, `shardctl moves resume` goes on or `shardctl moves abort` takes it back.
     """
@@ -88,6 +93,7 @@ def move_shards(
             retain,
             max_rate=max_rate,
             terminate=terminate,
+            read_only=read_only,
             duplicate_shared=duplicate_shared,
             ignore_standby=ignore_standby,
         )
@@ -174,6 +180,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
                 "disk_free_bytes": facts.disk_free_bytes,
                 "predicted_copy_s": facts.predicted_copy_s,
                 "predicted_pause_ms": facts.predicted_pause_ms,
+                "predicted_refused_ms": facts.predicted_refused_ms,
                 "reclaimed_bytes": facts.reclaimed_bytes,
                 "poolers": [
                     {
@@ -197,13 +204,22 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
             ("size of these shards", picture.size(sum(facts.sizes.values()))),
             ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
             ("free on the target", picture.size(facts.disk_free_bytes)),
-            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
+            *_for_clients(facts),
             ("prune gives back", picture.size(facts.reclaimed_bytes)),
             *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
         ],
     )
     for note in facts.notes:
         say(f"note: {note}")
+
+
+def _for_clients(facts: Facts) -> list[tuple[str, str]]:
+    """Say what clients will see."""
+    wait = f"about {facts.predicted_pause_ms:.0f} ms"
+    if facts.predicted_refused_ms is None:
+        return [("clients wait", wait)]
+    refused = f"for about {facts.predicted_refused_ms:.0f} ms (SQLSTATE 25006)"
+    return [("writes are refused", refused), ("reads wait", wait)]
 
 
 def _pooler(fact: PoolerFact) -> str:

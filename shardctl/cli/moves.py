@@ -69,6 +69,8 @@ def show(
         ("step", "state", "took", "error"),
         [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps],
     )
+    if entry.read_only:
+        print("read-only: its cutover refuses writes, and reads go on")
     _show_report(entry.move.report or {})
 
 
@@ -242,7 +244,11 @@ def _show_report(report: dict[str, Any]) -> None:
     if (pause := report.get("pause_ms")) is not None:
         predicted = report.get("predicted_pause_ms")
         beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
-        print(f"clients waited at most {pause:.0f} ms{beside}")
+        refused = report.get("refused_ms")
+        if refused is not None:
+            print(f"writes were refused for {refused:.0f} ms")
+        whoever = "clients" if refused is None else "reads"
+        print(f"{whoever} waited at most {pause:.0f} ms{beside}")
     for pooler, waited in report.get("pooler_waits_ms", {}).items():
         print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     if report.get("proof") == "compared":

@@ -17,49 +17,22 @@ SELECT pg_export_snapshot()
 SELECT count(pg_sequence_last_value(to_regclass(pg_catalog.format('%%I.%%I', u.schema, s.name))))
 FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (name)
 
--- name: warm_blocks
--- Let the server read and compile what opens blocks; a standby refuses its write
-DO $warm$
-BEGIN
-    IF pg_is_in_recovery() THEN
-        PERFORM shardctl.open_block_at(
-            pg_catalog.format('%I.%I', {schema}::text, {register}::text)::regclass, 0, 0);
-    END IF;
-EXCEPTION WHEN read_only_sql_transaction THEN
-    NULL;
-END
-$warm$
-
--- name: open_blocks
--- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
-SELECT count(shardctl.open_block_at(
-    pg_catalog.format('%I.%I', u.schema, {register}::text)::regclass,
-    coalesce(pg_sequence_last_value(
-        pg_catalog.format('%I.%I', u.schema, {counter}::text)::regclass), 0) >> {sequence_bits},
-    greatest((ceil(extract(epoch FROM m.drained_at) * 1000)::bigint - {epoch_ms}) / {tick_ms}, 0)))
-FROM shardctl.move AS m, LATERAL unnest(m.retired) AS u (schema)
-WHERE m.id = {move} AND m.state IN ('drained', 'promoting')
-
--- name: wait_for_clock
--- Wait until this server's clock shows more than the source's did, a whole tick more
-SELECT pg_sleep(greatest(0, extract(epoch FROM drained_at - clock_timestamp())
-                            + ({tick_ms} + 1) / 1000.0)::double precision)
-FROM shardctl.move WHERE id = {move} AND state IN ('drained', 'promoting')
-
 -- name: prepared
 -- Prepared transactions that the clone brought along, and whose they are
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
 
 -- name: holds
 -- Whether a prepared transaction, once committed, could change something in these schemas, or
--- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema
+-- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema;
+-- or keeps the triggers there from being removed: any lock
 SELECT EXISTS (
     SELECT FROM pg_prepared_xacts AS p
     JOIN pg_locks AS l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
     LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation
     JOIN pg_namespace AS n ON n.oid = CASE
         WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid
-        WHEN l.mode NOT IN ('AccessShareLock', 'RowShareLock') THEN c.relnamespace END
+        WHEN %(triggers)s OR l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+            THEN c.relnamespace END
     WHERE p.gid = %(gid)s AND p.database = current_database()
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
@@ -70,8 +43,8 @@ SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname
 WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 
 -- name: claim
--- Moved schemas get their names back, the others lose theirs; own identity, own map: one transaction,
--- which commits what the blocks have written, too
+-- Moved schemas get their names back and take writes, the others lose theirs; own identity, own map:
+-- one transaction, which commits what the blocks have written, too
 BEGIN;
 SET LOCAL synchronous_commit TO off;
 SELECT set_config('shardctl.known', {known}::text[]::text, true);
@@ -114,6 +87,7 @@ BEGIN
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
     END LOOP;
     {names_back}
+    {drop}
     UPDATE shardctl.cluster
     SET node = {target}, identity = pg_catalog.gen_random_uuid(), map_version = {map_version};
     UPDATE shardctl.map AS m SET node = {target}

@@ -144,16 +144,21 @@ def _session(world: World, node: NodeName) -> Connection:
 def _tables(world: World, asked: Mapping[NodeName, Sequence[Connection]]) -> list[_Table]:
     """List the moved tables, the largest first; both sides must have the same.
 
-    In its snapshot the target has not claimed them yet, so they stand under their retired names.
+    In its snapshot the target has not claimed them yet, so they stand under the names that they
+    had on the source: the retired ones, or the live ones where only writes were refused.
     """
     plan = world.plan
-    live = dict(zip(plan.retired, plan.schemas, strict=True))
+    names = {plan.source: plan.retired, plan.target: plan.retired}
+    if plan.options.read_only:
+        names[plan.target] = plan.schemas
     found: dict[NodeName, list[_Table]] = {}
     for node, sessions in asked.items():
         with world.on(node):
-            rows = sessions[0].execute(QUERIES["tables"], {"schemas": list(plan.retired)})
+            live = dict(zip(names[node], plan.schemas, strict=True))
+            retired = dict(zip(names[node], plan.retired, strict=True))
+            rows = sessions[0].execute(QUERIES["tables"], {"schemas": list(live)})
             found[node] = [
-                _Table(live[schema], schema, name, tuple(zip(columns, casts, strict=True)))
+                _Table(live[schema], retired[schema], name, _columns(columns, casts))
                 for schema, name, columns, casts in rows
             ]
     here, there = set(found[plan.source]), set(found[plan.target])
@@ -164,6 +169,12 @@ def _tables(world: World, asked: Mapping[NodeName, Sequence[Connection]]) -> lis
     if absent:
         raise CopiesDiffer(plan.id, list(dict.fromkeys(absent)))
     return found[plan.source]
+
+
+def _columns(
+    columns: Sequence[str], casts: Sequence[str | None]
+) -> tuple[tuple[str, str | None], ...]:
+    return tuple(zip(columns, casts, strict=True))
 
 
 def _both(

@@ -15,9 +15,11 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
-from shardctl.access import fence
-from shardctl.errors import ShardctlError, Unfinished
+from shardctl.access import fence, write_fence
+from shardctl.errors import Unfinished
 from shardctl.moves import handover, interrupts, prediction, undoing
+from shardctl.moves import source_guard as guard
+from shardctl.moves.budget import REST_S, Budget
 from shardctl.moves.distance import Distance, shortest_ms
 from shardctl.moves.gates import Gates
 from shardctl.moves.gates_refusals import PauseFailed
@@ -30,32 +32,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from shardctl.moves.interrupts import Deferred
     from shardctl.moves.world import World
     from shardctl.postgres.connection import Connection
 
-_REST_S = 0.3
-"""What has to be left of the budget when it is decided, for what comes after that."""
-_SERVED_BY = "claim"
-"""What has to be done soon after the budget's end: then guards lead clients to the target."""
 _FAIR_S = 0.1
 """How long transactions have at least to end, however little of the budget is left."""
 _ARMING_S = 3.0
 """How long arming the guards on poolers' hosts may take without costing the budget something."""
 _STRAGGLERS_S = 1.0
 """What is kept of the budget for ending transactions that go on."""
-
-
-class BudgetSpent(ShardctlError):
-    """A cutover that took too long; it was undone, or its guards do that."""
-
-    def __init__(self, before: str, left_s: float) -> None:
-        super().__init__(
-            f"the cutover's budget was nearly spent before `{before}` ({left_s:.2f} s left), "
-            "so it was called off",
-            hint="see what was slow (`shardctl moves show`), then `shardctl moves resume`; "
-            "--max-pause gives it more time",
-        )
+_GUARDS_S = 5.0
+"""How long the guards on poolers' hosts may take to ask the target, and to route."""
 
 
 class NotPromoting(Unfinished):
@@ -68,48 +55,10 @@ class NotPromoting(Unfinished):
         )
 
 
-class Budget:
-    """What is left of `--max-pause`, on a clock that nobody sets; it begins when it is made.
-
-    `revision` is the journal's then: what changes it ends this attempt. The farther away those
-    are who will be asked, the more has to be left.
-    """
-
-    def __init__(
-        self, seconds: float, revision: int, interrupt: Deferred, distance: Distance
-    ) -> None:
-        self._seconds = seconds
-        self.begin(time.monotonic())
-        self.revision = revision
-        self._interrupt = interrupt
-        self._distance = distance
-
-    def begin(self, at: float) -> None:
-        """Let it begin anew, at a time of `time.monotonic()`."""
-        self.deadline = at + self._seconds
-
-    def left(self) -> float:
-        """Give the seconds that are left, below 0 when it is spent."""
-        return self.deadline - time.monotonic()
-
-    def latest(self, part: str) -> float:
-        """Give when a part of the cutover has to begin at the latest, on the monotonic clock."""
-        far_ms = prediction.far_ms(self._distance, prediction.between(part, _SERVED_BY))
-        return self.deadline - _REST_S - far_ms / 1000
-
-    def require(self, before: str) -> None:
-        """Refuse to go on too late: a process that was stopped and wakes up does nothing more.
-
-        Nor does one that somebody wants to stop. Raises BudgetSpent, Interrupted.
-        """
-        if time.monotonic() > self.latest(before):
-            raise BudgetSpent(before, self.left())
-        self._interrupt.require_none(f"interrupted before `{before}`: the cutover was called off")
-
-
 def run(world: World) -> None:
     """Change the ownership of the move's shards; clients of the poolers wait meanwhile.
 
+    Where the move is read-only, writes are refused meanwhile, and reads wait for the end alone.
     The target streams from the source, both nodes' locks are held, and the journal says
     `reserved` or `undone`. Raises ShardctlError: before the point of no return with everything
     undone, after it with exit code 3, and then `handover.complete` finishes it. Ctrl-C is
@@ -125,8 +74,11 @@ def run(world: World) -> None:
             with world.on(plan.target):  # a login takes longer than all that is asked there
                 world.session(plan.target, "snapshot")
             with world.on(plan.source):
-                _guard_session(world)
+                guard.session(world)
             leaving = handover.warm(world)
+            if plan.options.read_only:
+                with world.on(plan.source):
+                    write_fence.prepare(world.session(plan.source))
             world.distance = _distance(world, gates)
         prediction.require_time(world.topology, plan, world.distance)
         with timeline.span("stage files"):
@@ -146,12 +98,10 @@ def run(world: World) -> None:
                 gates.arm(after_s=after_s, question=question)
                 # Those guards fire after the source's, so a budget that begins late is shorter.
                 budget.begin(min(time.monotonic(), began + arming_s))
-                _arm_source(world, budget)
-            with timeline.span("logins"):
-                gates.await_logins()
+                guard.arm(world, budget, guards_s=arming_s + undoing.GUARD_LAG_S + _GUARDS_S)
             with world.on(plan.source):
                 not_after = fence.not_after(world.session(plan.source), budget.latest("drain"))
-            paused_at = time.monotonic()
+            fencing_at = time.monotonic()
             lsn = _until_drained(world, gates, budget, not_after)
             _point_of_no_return(world, gates, budget, lsn)
         except BaseException:
@@ -161,30 +111,50 @@ def run(world: World) -> None:
         if not handover.claim(world, lsn, leaving):
             handover.open_up(world)
 
-        def route() -> None:
-            if budget.left() > 0:
-                gates.route()
-            else:  # the guards have been at work, and may be yet
-                gates.settle()
-            timeline.pause_ms = (time.monotonic() - paused_at) * 1000
+        def hold() -> None:
+            _hold_readers(world, gates, budget)
 
-        handover.conclude(world, gates, route)
+        def route() -> None:
+            _route(world, gates, budget, fencing_at)
+
+        handover.conclude(world, gates, route, hold if plan.options.read_only else None)
         interrupt.require_none(
             f"move {plan.id}: interrupted after its cutover: node {plan.target} serves the shards"
         )
 
 
 def _until_drained(world: World, gates: Gates, budget: Budget, not_after: datetime) -> str:
-    """Pause, fence, drain, mark, and wait until the target has it all; give the WAL position.
+    """Fence, drain, mark, and wait until the target has it all; give the WAL position.
 
     `not_after` is when the fence has to be up, on the source's clock.
     """
     plan, timeline, source = world.plan, world.timeline, world.plan.source
     session = world.session(source)
+    if plan.options.read_only:
+        _refuse_writes(world, budget, not_after)
+    else:
+        _hold_all(world, gates, budget, not_after)
+    with timeline.span("mark"), world.on(source):
+        lsn = journal.mark_drained(session, plan.id, revision=budget.revision + 1)
+    if lsn is None:
+        raise NotPromoting(plan.id, undoing.state(world))
+    with timeline.span("replay"):
+        handover.wait_for_replay(world, lsn, deadline=budget.latest("snapshot"))
+    with timeline.span("snapshot"):
+        handover.hold_snapshot(world)
+    return lsn
+
+
+def _hold_all(world: World, gates: Gates, budget: Budget, not_after: datetime) -> None:
+    """Let all clients of the poolers wait, and all others find nothing on the source."""
+    plan, timeline, source = world.plan, world.timeline, world.plan.source
+    session = world.session(source)
+    with timeline.span("logins"):
+        gates.await_logins()
     budget.require("pause")
     with timeline.span("pause"):
         world.require_locks()  # whoever has taken them has ended our guards, too
-        _pause(world, gates, budget)
+        _pause(world, gates, budget.latest("fence"))
     budget.require("fence")
     with timeline.span("fence"), world.on(source):
         oids = fence.put_up(
@@ -197,23 +167,61 @@ def _until_drained(world: World, gates: Gates, budget: Budget, not_after: dateti
         )
     with timeline.span("drain"), world.on(source):
         _drain(world, session, oids, budget)
-    with timeline.span("mark"), world.on(source):
-        lsn = journal.mark_drained(session, plan.id, revision=budget.revision + 1)
-    if lsn is None:
-        raise NotPromoting(plan.id, undoing.state(world))
-    with timeline.span("replay"):
-        handover.wait_for_replay(world, lsn, deadline=budget.latest("snapshot"))
-    with timeline.span("snapshot"):
-        handover.hold_snapshot(world)
-    return lsn
 
 
-def _pause(world: World, gates: Gates, budget: Budget) -> None:
-    """Hold all aliases; with `--terminate`, transactions that go on are ended."""
+def _refuse_writes(world: World, budget: Budget, not_after: datetime) -> None:
+    """Let all writes be refused, and nobody wait; with `--terminate`, end those that go on."""
+    plan, timeline, source = world.plan, world.timeline, world.plan.source
+    session = world.session(source)
+    budget.require("fence")
+
+    def put_up(kept_s: float) -> None:
+        write_fence.put_up(
+            session,
+            source,
+            plan.id,
+            plan.schemas,
+            revision=budget.revision,
+            deadline=budget.latest("drain") - kept_s,
+            not_after=not_after,
+        )
+
+    with timeline.span("fence"):
+        world.require_locks()
+        with world.on(source):
+            try:
+                put_up(_kept(world))
+            except fence.WritersLeft as error:
+                _terminate(world, error)
+                put_up(0)
+    with timeline.span("drain"), world.on(source):
+        write_fence.drain(session, source, plan.schemas, deadline=budget.latest("mark"))
+
+
+def _hold_readers(world: World, gates: Gates, budget: Budget) -> None:
+    """Pause the poolers when the target owns the shards: who reads behind them is to read there.
+
+    A transaction that outlasts the budget keeps nobody from being served; it only reads.
+    """
+    until = budget.deadline - REST_S
+    if time.monotonic() > until:
+        return  # no guard is left that would end it
+    gates.await_logins()
+    try:
+        _pause(world, gates, until)
+    except PauseFailed as error:
+        world.notice(f"{error.message}; they only read, and have to begin anew")
+
+
+def _pause(world: World, gates: Gates, until: float) -> None:
+    """Hold all aliases; with `--terminate`, transactions that go on are ended.
+
+    They have until a time of the monotonic clock to end.
+    """
     fair_s = _FAIR_S + world.distance.pooler / 1000
 
     def left(kept_s: float) -> float:
-        return max(fair_s, budget.latest("fence") - kept_s - time.monotonic())
+        return max(fair_s, until - kept_s - time.monotonic())
 
     try:
         gates.hold(seconds=left(_kept(world)))
@@ -238,18 +246,28 @@ def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budge
     try:
         fence.drain(session, source, oids, deadline=until - _kept(world))
     except fence.WritersLeft as error:
-        if not world.plan.options.terminate or None in error.pids:
-            raise
-        for pid in error.pids:
-            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        _terminate(world, error)
         fence.drain(session, source, oids, deadline=until)
+
+
+def _terminate(world: World, error: fence.WritersLeft) -> None:
+    """End those who go on writing, if the operator wants that and it can be; else raise it."""
+    if not world.plan.options.terminate or None in error.pids:
+        raise error
+    for pid in error.pids:
+        world.session(world.plan.source).execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
 def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
     """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
     source, plan = world.plan.source, world.plan
     # The target's is held by the session that has just told what it has replayed.
-    fanout.at_once(lambda: world.require_lock(source), gates.require_held)
+    if plan.options.read_only:
+        world.require_lock(source)
+        with world.on(source):
+            write_fence.require_whole(world.session(source), source, plan.schemas)
+    else:
+        fanout.at_once(lambda: world.require_lock(source), gates.require_held)
     budget.require("decide")
     # Of this attempt, and not of another operator's after it.
     revision = budget.revision + 2
@@ -272,30 +290,17 @@ def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) ->
         raise NotPromoting(plan.id, undoing.state(world))
 
 
-def _arm_source(world: World, budget: Budget) -> None:
-    """Let the source itself lift the fence when the budget ends, whatever becomes of this process.
-
-    A backend finishes its statement even when its client is gone.
-    """
-    source = world.plan.source
-    with world.on(source):
-        session = _guard_session(world)
-        pid = session.info.backend_pid
-        statement = fence.lifting(world.plan.id, after_s=budget.left(), revision=budget.revision)
-        session.pgconn.send_query(statement.as_string(session).encode())
-        while not _sleeps(world.session(source), pid):
-            budget.require("pause")
-
-
-def _guard_session(world: World) -> Connection:
-    """Give the session in which the source's guard runs; a login takes long on a far host."""
-    if (found := world.sessions.get(f"{world.plan.source}/guard")) and not found.closed:
-        return found
-    session = world.session(world.plan.source, "guard")
-    session.execute("SET client_connection_check_interval TO 0")
-    if session.info.server_version >= 170_000:
-        session.execute("SET transaction_timeout TO 0")
-    return session
+def _route(world: World, gates: Gates, budget: Budget, fencing_at: float) -> None:
+    """Serve the clients, and note how long they were not; `fencing_at` is when that began."""
+    if budget.left() > 0:
+        gates.route()
+    else:  # the guards have been at work, and may be yet
+        gates.settle()
+    now = time.monotonic()
+    if gates.held_at is not None:
+        world.timeline.pause_ms = (now - gates.held_at) * 1000
+    if world.plan.options.read_only:
+        world.timeline.refused_ms = (now - fencing_at) * 1000
 
 
 def _distance(world: World, gates: Gates) -> Distance:
@@ -307,13 +312,6 @@ def _distance(world: World, gates: Gates) -> Distance:
             session = world.session(node)
             ways[node] = shortest_ms(partial(session.execute, "SELECT 1"))
     return Distance.of(source=ways[source], target=ways[target], pooler=gates.distance_ms())
-
-
-def _sleeps(session: Connection, pid: int) -> bool:
-    row = session.execute(
-        "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s", [pid]
-    ).fetchone()
-    return bool(row and row[0])
 
 
 def _question(world: World) -> Question:

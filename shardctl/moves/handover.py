@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl.access import fence
+from shardctl.access import fence, write_fence
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
-from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
-from shardctl.moves import file, fork, interrupts, prediction
+from shardctl.moves import blocks, file, fork, interrupts, prediction
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, slots, standby
 from shardctl.postgres.connection import is_lost
@@ -34,6 +33,8 @@ logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.moves", "claim.sql")
 
 _OPEN_S = 10.0
+_CLOSE_S = 1.0
+"""How long the source's schemas are tried to be renamed against DDL, while readers wait."""
 _PREPARED = "SH004"
 _PROMOTION_S = 60.0
 """How long a promotion may take; it cannot be undone, so it is waited for."""
@@ -104,11 +105,9 @@ def warm(world: World) -> list[str]:
     }
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
-        blocks = QUERIES["warm_blocks"].format(
-            schema=sql.Literal(world.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
-        )
+        first = blocks.warming(world)
         standby.ask(session, QUERIES["warm"], given)
-        standby.again(lambda: session.execute(blocks))
+        standby.again(lambda: session.execute(first))
         standby.ask(session, QUERIES["prepared"])
         standby.again(lambda: opening.loaded(session))
     return leaving(world)
@@ -183,7 +182,7 @@ def _claiming(world: World, lsn: str, leaving: Sequence[str], known: Sequence[st
     """Compose the message by which the target claims; `known` prepared transactions may stay."""
     plan = world.plan
     return QUERIES["claim"].format(
-        blocks=_blocks(world),
+        blocks=blocks.opening(world),
         move=sql.Literal(plan.id),
         lsn=sql.Literal(lsn),
         known=sql.Literal(list(known)),
@@ -192,6 +191,7 @@ def _claiming(world: World, lsn: str, leaving: Sequence[str], known: Sequence[st
         target=sql.Literal(plan.target),
         map_version=sql.Literal(plan.map_version + 1),
         names_back=fence.names_back(plan.id),
+        drop=write_fence.drop(plan.id),
         opening=opening.by_itself(),
     )
 
@@ -220,7 +220,13 @@ def _end_prepared(
         psycopg.errors.InsufficientPrivilege,
         psycopg.errors.ObjectNotInPrerequisiteState,  # somebody is ending it
     ) as error:
-        held = {"gid": gid, "moved": list(world.plan.retired), "leaving": list(leaving)}
+        plan = world.plan
+        held = {
+            "gid": gid,
+            "moved": [*plan.retired, *plan.schemas],
+            "leaving": list(leaving),
+            "triggers": plan.options.read_only,
+        }
         if session.execute(QUERIES["holds"], held).fetchone() != (False,):
             raise PreparedLeft(world.plan.target, gid, owner) from error
         world.notice(
@@ -229,22 +235,19 @@ def _end_prepared(
         )
 
 
-def _blocks(world: World) -> sql.Composed:
-    """Compose what lets all ids from now on lie above those that the source has made."""
-    layout = Layout.of(world.topology.id)
-    given = {
-        "move": sql.Literal(world.plan.id),
-        "register": sql.Literal(generator.REGISTER),
-        "counter": sql.Literal(generator.COUNTER),
-        "sequence_bits": sql.Literal(layout.sequence_bits),
-        "epoch_ms": sql.Literal(layout.epoch_ms),
-        "tick_ms": sql.Literal(layout.tick_ms),
-    }
-    blocks = [QUERIES["open_blocks"].format(**given)]
-    if world.topology.id.generator == "classic":
-        # Nothing but the clock keeps those ids apart, so a clock that is behind is waited for.
-        blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
-    return sql.SQL("; ").join(blocks)
+def close_source(world: World) -> None:
+    """Let nobody read the moved shards on the source, which has only refused writes; repeatable.
+
+    Until now it has given out ids to whoever asked for one, so those of the target are raised
+    above them. Raises FenceRefused.
+    """
+    plan = world.plan
+    with world.on(plan.source):
+        session = world.session(plan.source)
+        fence.close(session, plan.source, plan.id, deadline=time.monotonic() + _CLOSE_S)
+        drawn = blocks.drawn(world, session)
+    with world.on(plan.target):
+        blocks.raise_above(world, world.session(plan.target, "lock"), drawn)
 
 
 def open_up(world: World) -> None:
@@ -260,16 +263,22 @@ def _settle(world: World) -> None:
         opening.open_up(world.clone, session, time.monotonic() + _OPEN_S)
 
 
-def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
+def conclude(
+    world: World, gates: Gates, route: Callable[[], None], hold: Callable[[], None] | None = None
+) -> None:
     """Serve the clients, tell the other nodes, the journal and the file, end the guards.
 
-    Repeatable. Raises what could not be done, when the rest is; a pooler that was not routed
-    keeps its guard.
+    Where writes alone were refused, the source is closed first, and `hold` pauses the poolers for
+    that. Repeatable. Raises what could not be done, when the rest is; a pooler that was not
+    routed keeps its guard.
     """
     plan = world.plan
+    closing = plan.options.read_only and not world.source_lost
     world.require_lock(plan.target)
     failed: dict[str, ShardctlError] = {}
     for name, do in (
+        ("pause", hold),
+        ("close", (lambda: close_source(world)) if closing else None),
         ("route", route),
         ("settings", lambda: _settle(world)),
         ("slot", lambda: _drop_slot(world)),
@@ -277,7 +286,7 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
         ("file", lambda: _write_file(world)),
         ("disarm", gates.disarm),
     ):
-        if name == "disarm" and "route" in failed:
+        if do is None or (name == "disarm" and "route" in failed):
             continue
         with world.timeline.span(name):
             try:
@@ -293,6 +302,8 @@ def conclude(world: World, gates: Gates, route: Callable[[], None]) -> None:
         "pooler_waits_ms": gates.waits_ms,
         "timeline": [[name, round(ms, 1)] for name, ms in world.timeline.spans],
     }
+    if plan.options.read_only:
+        report["refused_ms"] = world.timeline.refused_ms
     for node in world.keepers:
         with world.on(node):
             journal.advance(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
@@ -26,6 +27,10 @@ MOVED_MS = 0.17
 """For each moved shard: its renames, its new id block, its locks."""
 STAYING_MS = 0.02
 """For each shard that stays: its rename on the target."""
+READING_MS = 15.0
+"""What of all that readers wait for, where writes are refused: pause, close, route, new blocks."""
+TABLE_MS = 0.5
+"""For each moved table, where writes are refused: its trigger is made, and later dropped."""
 PAUSED_MS = 0.07
 """For each alias of the slowest pooler that is paused and resumed."""
 OFFERED_MS = 0.02
@@ -49,6 +54,7 @@ TRIPS = {
     "decide": "s",
     "promote": "t",
     "claim": "t t",
+    "close": "s s t",  # where writes were refused
     "route": "t p p p p",
 }
 """Whom the parts of a cutover ask, in their order: a round trip each to source, target, or all
@@ -78,13 +84,37 @@ def between(first: str, last: str) -> list[str]:
     return names[names.index(first) : names.index(last) + 1]
 
 
+_WAITING = (*between("pause", "claim"), "route")
+_READING = ("pause", "close", "route")
+"""Parts in which all clients wait; and those who read, where writes are refused."""
+
+
 def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
     """Estimate how long clients will wait, in ms; `topology` is that of before the move.
 
-    On a machine that has nothing else to do; a busy one takes several times as long. A pause also
-    waits for the longest transaction that runs then, of which nothing is known before.
+    Where writes are refused, those that read. On a machine that has nothing else to do; a busy
+    one takes several times as long. A pause also waits for the longest transaction that runs
+    then, of which nothing is known before.
     """
-    shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
+    moved = MOVED_MS * len(plan.schemas)
+    poolers_ms = _poolers_ms(topology, plan, distance)
+    if plan.options.read_only:
+        return READING_MS + moved + poolers_ms + far_ms(distance, _READING)
+    staying = STAYING_MS * len(planning.leaving(topology, plan))
+    return FIXED_MS + moved + staying + poolers_ms + far_ms(distance, _WAITING)
+
+
+def refused_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float | None:
+    """Estimate how long writes to so many tables will be refused; None where they wait."""
+    if not plan.options.read_only:
+        return None
+    waiting = replace(plan, options=replace(plan.options, read_only=False))
+    closing = far_ms(distance, ["close"])
+    return pause_ms(topology, waiting, distance) + TABLE_MS * tables + closing
+
+
+def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
+    """Estimate what the slowest pooler takes."""
     poolers = [0.0]
     for one in topology.poolers.values():
         paused, size = len(pooling.paused(topology, plan, one)), pooling.size(topology, one)
@@ -97,20 +127,27 @@ def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
             + (SSH_MS if over_ssh else 0.0)
             + trips * distance.pooler
         )
-    return FIXED_MS + shards + max(poolers) + far_ms(distance, between("pause", "route"))
+    return max(poolers)
 
 
-def budget_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
+def budget_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> float:
     """Tell what `--max-pause` has to be at least, in ms.
 
-    It begins before the first PAUSE, and some of it has to be left at the decision.
+    It begins before the first PAUSE, and some of it has to be left at the decision. `tables` are
+    those that move, which count where writes are refused.
     """
-    return pause_ms(topology, plan, distance) + RESERVED_MS + far_ms(distance, _BEFORE)
+    return _unserved_ms(topology, plan, distance, tables) + RESERVED_MS + far_ms(distance, _BEFORE)
 
 
-def require_time(topology: Topology, plan: MovePlan, distance: Distance) -> None:
+def require_time(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> None:
     """See that `--max-pause` leaves room for what is predicted; raises PauseTooShort."""
-    needed = budget_ms(topology, plan, distance)
+    needed = budget_ms(topology, plan, distance, tables)
     if plan.options.max_pause_s * 1000 < needed:
-        predicted = pause_ms(topology, plan, distance)
+        predicted = _unserved_ms(topology, plan, distance, tables)
         raise PauseTooShort(plan.options.max_pause_s, predicted, needed)
+
+
+def _unserved_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float:
+    """Estimate how long nobody can write."""
+    refused = refused_ms(topology, plan, distance, tables)
+    return pause_ms(topology, plan, distance) if refused is None else refused

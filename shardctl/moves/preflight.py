@@ -55,6 +55,8 @@ class Facts:
     """On the disk of the target's data directory; None where its host did not tell."""
     predicted_copy_s: float
     predicted_pause_ms: float
+    predicted_refused_ms: float | None
+    """None where writes wait, as reads do."""
     reclaimed_bytes: int
     """What prune will give back, on both nodes."""
     poolers: tuple[PoolerFact, ...]
@@ -79,6 +81,7 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
         disk_free_bytes=target.directory.free_bytes if target.directory else None,
         predicted_copy_s=source.bytes / rate(plan.options.max_rate),
         predicted_pause_ms=prediction.pause_ms(topology, plan, seen.distance),
+        predicted_refused_ms=prediction.refused_ms(topology, plan, seen.distance, source.tables),
         reclaimed_bytes=sources.reclaimed(topology, plan, source),
         poolers=tuple(one.fact for one in seen.poolers if one.fact is not None),
         notes=tuple(_notes(topology, plan, source, target, seen.poolers)),
@@ -184,7 +187,8 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
     if source is not None:
         yield from _stragglers(plan, source, seen.poolers)
     yield from clocks.judge(_offsets(plan, source, target))
-    yield from _budget(topology, plan, seen.distance)
+    tables = source.tables if source is not None else 0
+    yield from _budget(topology, plan, seen.distance, tables)
 
 
 def _stragglers(
@@ -206,10 +210,12 @@ def _offsets(plan: MovePlan, source: Source | None, target: Target | None) -> di
     return offsets
 
 
-def _budget(topology: Topology, plan: MovePlan, distance: Distance) -> Iterator[ShardctlError]:
+def _budget(
+    topology: Topology, plan: MovePlan, distance: Distance, tables: int
+) -> Iterator[ShardctlError]:
     problems: list[ShardctlError] = []
     with collected(problems):
-        prediction.require_time(topology, plan, distance)
+        prediction.require_time(topology, plan, distance, tables)
     with collected(problems):
         rate(plan.options.max_rate)
     yield from problems

@@ -56,6 +56,15 @@ WITH own AS (
                      count(*) = 0
               FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
               WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
+    UNION ALL SELECT 'CREATE on schema shardctl',
+                     coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
+              WHERE %(refusing)s::name[] <> '{}'
+    UNION ALL SELECT 'ownership of table ' || min(c.oid::regclass::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(refusing)s::name[])
+                AND NOT pg_has_role(c.relowner, 'USAGE')
 )
 SELECT what FROM needed WHERE NOT there
 

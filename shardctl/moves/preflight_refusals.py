@@ -69,7 +69,7 @@ class PauseTooShort(PreflightRefused):
         super().__init__(
             "the cutover",
             "pause_too_short",
-            f"clients would wait about {predicted_ms:.0f} ms, for which it needs a budget of "
+            f"it would take about {predicted_ms:.0f} ms, for which it needs a budget of "
             f"{needed_ms:.0f} ms, and --max-pause gives it {max_pause_s * 1000:.0f} ms",
             hint=f"give it more, such as --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move "
             "fewer shards at a time",

@@ -37,21 +37,22 @@ def judge(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
 
 
 def lock_table(
-    node: NodeName, settings: Mapping[str, str], renamed: int, what: str
+    node: NodeName, settings: Mapping[str, str], locks: int, what: str
 ) -> Iterator[PreflightRefused]:
-    """See that a transaction which renames so many schemas finds room for its locks.
+    """See that a transaction which takes so many locks finds room for them.
 
-    `settings` are those of the server where it runs; each rename holds a lock until the end.
+    `settings` are those of the server where it runs; each renamed schema is locked until the end,
+    and where writes are refused each table, too.
     """
     sessions = int(settings["max_connections"]) + int(settings["max_prepared_transactions"])
     room = int(int(settings["max_locks_per_transaction"]) * sessions * _SHARE)
-    if renamed > room:
+    if locks > room:
         yield PreflightRefused(
             f"node {node}",
             "lock_table",
-            f"{what} renames {renamed} schemas in one transaction, and its lock table has room "
+            f"{what} takes {locks} locks in one transaction, and its lock table has room "
             f"for {room} beside the applications'",
-            hint=f"set max_locks_per_transaction = {-(-int(renamed / _SHARE) // sessions) + 1} "
+            hint=f"set max_locks_per_transaction = {-(-int(locks / _SHARE) // sessions) + 1} "
             "or more there, and restart it",
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
@@ -96,6 +97,8 @@ class Source:
     """Bytes of live and retired schemas; None where a lock forbids to ask."""
     contents: schemas.Contents
     managed: Managed
+    tables: int
+    """How many have to refuse writes during the cutover; 0 where writes wait."""
 
     @property
     def major(self) -> int:
@@ -143,6 +146,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 sizes=_sizes(session, owned),
                 contents=schemas.look(topology, plan, session, purpose=purpose),
                 managed=managers.look(node, topology.database, session, purpose=purpose),
+                tables=_tables(session, plan),
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
@@ -191,7 +195,8 @@ def judge(topology: Topology, plan: MovePlan, source: Source) -> Iterator[Shardc
     writers = [one for one in source.transactions if one.writes]
     if writers:
         yield old_transactions(plan, writers)
-    yield from replication.lock_table(plan.source, source.settings, len(plan.schemas), "the fence")
+    locks = len(plan.schemas) + source.tables
+    yield from replication.lock_table(plan.source, source.settings, locks, "the fence")
     yield from schemas.judge(topology, plan, source.contents)
 
 
@@ -284,9 +289,16 @@ def _lacking(session: Connection, plan: MovePlan, owned: Sequence[str]) -> tuple
             "functions": list(_FUNCTIONS),
             "views": list(_VIEWS),
             "tables": list(_TABLES),
+            "refusing": list(plan.schemas) if plan.options.read_only else [],
         },
     )
     return tuple(what for (what,) in found)
+
+
+def _tables(session: Connection, plan: MovePlan) -> int:
+    if not plan.options.read_only:
+        return 0
+    return len(session.execute(WRITES["tables"], {"schemas": list(plan.schemas)}).fetchall())
 
 
 def _sizes(session: Connection, owned: Sequence[str]) -> dict[str, int | None]:

@@ -257,7 +257,8 @@ def _settings(topology: Topology, plan: MovePlan, source: Source) -> Iterator[Pr
             hint="remove it: it is cloned then",
         )
     renamed = len(plan.schemas) + len(planning.leaving(topology, plan))
-    yield from lock_table(node.name, wanted, renamed, "the claim")
+    # Dropping a trigger locks it, its table, and what they depend on.
+    yield from lock_table(node.name, wanted, renamed + 3 * source.tables, "the claim")
 
 
 def _disk(node: Node, place: Directory | None, source: Source) -> Iterator[TargetUnfit]:

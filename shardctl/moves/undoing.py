@@ -19,7 +19,7 @@ from shardctl.state.journal import MoveState
 from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
-    from shardctl.moves.cutover import Budget
+    from shardctl.moves.budget import Budget
     from shardctl.moves.world import World
     from shardctl.state.journal import Move
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 GUARD_LAG_S = 1.0
 """How much later than the source's guard those of the poolers fire."""
-_TO_PROMOTING = 3
+TO_PROMOTING = 3
 """Changes of the journal from a cutover's begin to its point of no return."""
 _RESTART_S = 20.0
 _RESTART_POLL = 0.1
@@ -80,7 +80,7 @@ def _undo(world: World, gates: Gates, budget: Budget) -> None:
             disarm_source(world)
     elif found is None or (found.state, found.revision) != (
         MoveState.promoting,
-        budget.revision + _TO_PROMOTING,
+        budget.revision + TO_PROMOTING,
     ):
         gates.abandon()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import read_only
+from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -50,7 +50,7 @@ class Observed:
     shadows: tuple[tuple[str, str], ...]
     """(schema, table) that would catch what is meant for a shard's table of that name."""
     read_only: frozenset[str] = frozenset()
-    """Schemas of the node's shards that refuse writes, at least in part."""
+    """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
 
 
 def observe(topology: Topology, node: Node, *, command: str) -> Observed:
@@ -164,6 +164,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
             migrations[file, checksum] = frozenset(shards)
+    schemas = [topology.schema(shard) for shard in node.shards]
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -177,5 +178,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
-        read_only=frozenset(read_only.marks(connection, [topology.schema(s) for s in node.shards])),
+        read_only=frozenset(
+            {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
+        ),
     )

@@ -91,7 +91,8 @@ class ShardsReadOnly(ShardctlError):
         super().__init__(
             f"node {node}: {file} is pending in shards {listed}, which are read-only",
             hint=f"`shardctl read-only off {listed}`, then run the command again; `read-only on` "
-            "afterwards refuses writes to new tables, too",
+            "afterwards refuses writes to new tables, too. Where a move refuses writes, "
+            "`shardctl moves resume` ends that",
         )
         self.shards = tuple(shards)
 

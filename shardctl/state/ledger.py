@@ -107,6 +107,11 @@ class Entry:
         return (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
 
     @property
+    def read_only(self) -> bool:
+        """Whether its cutover refuses writes, and does not let them wait."""
+        return bool(self.move.plan.get("options", {}).get("read_only"))
+
+    @property
     def slot(self) -> str:
         """The name of its replication slot."""
         return journal.slot(self.move.id)
@@ -151,7 +156,11 @@ class Entry:
 
     def details(self) -> dict[str, Any]:
         """Give what `moves show` tells beside that."""
-        return {"steps": list(self._steps()), "report": self.move.report}
+        return {
+            "read_only": self.read_only,
+            "steps": list(self._steps()),
+            "report": self.move.report,
+        }
 
     def _steps(self) -> Iterator[dict[str, Any]]:
         """Give the steps, and behind the cutover what it was made of: one after the other."""

@@ -35,11 +35,15 @@ def test_a_role_with_the_pages_grants_and_no_more_carries_out_moves(bare_lab: La
     assert lab.leads("shard2") == "c"
     assert lab.copy("c").state is MoveState.done
     lab.put(2)
+    lab.move([6, 7], "d", read_only=True)
+    assert lab.copy("d").state is MoveState.done
+    lab.put(6)
     found = prune.plan(
         lab.topology, service.read(lab.topology), accept_unconfirmed=False, now=True, purpose="test"
     )
     prune.carry_out(lab.topology, found, Silent())
     assert lab.schemas("c") == {"shard2", "shard3"}
+    assert lab.schemas("d") == {"shard6", "shard7"}
     assert lab.left() == set()
     assert lab.problems() == []
 

@@ -27,7 +27,8 @@ LISTED = {
 }  # fmt: skip
 PLANNED = {
     "format", "move", "source", "target", "shards", "size_bytes", "copy_bytes", "disk_free_bytes",
-    "predicted_copy_s", "predicted_pause_ms", "reclaimed_bytes", "poolers", "notes",
+    "predicted_copy_s", "predicted_pause_ms", "predicted_refused_ms", "reclaimed_bytes",
+    "poolers", "notes",
 }  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
@@ -103,7 +104,8 @@ def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
     assert TIME.fullmatch(move["ended"])
     assert move["can"] == []
     shown = one_json(moved.here("moves", "show", "-o", "json"))
-    assert {*LISTED, "format", "steps", "report"} == set(shown)
+    assert {*LISTED, "format", "read_only", "steps", "report"} == set(shown)
+    assert shown["read_only"] is False
     assert {k: v for k, v in shown.items() if k in LISTED} == move
     assert set(shown["report"]) == REPORTED
     assert shown["report"]["proof"] == "compared"
@@ -143,6 +145,7 @@ def test_a_dry_run_checks_everything_and_changes_nothing(moved: MovedFleet) -> N
     assert (found["source"], found["target"], found["shards"]) == ("a", "c", [2, 3])
     assert found["poolers"][0]["paused"] == [f"{moved.database}_a", "shard2", "shard3"]
     assert found["predicted_pause_ms"] > 30
+    assert found["predicted_refused_ms"] is None
     assert found["copy_bytes"] > 1_000_000
     assert "pauses" in table.stdout
     assert "PoolerFact" not in table.stdout

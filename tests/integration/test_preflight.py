@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
-from shardctl.moves import cutover, prediction, preflight, preflight_clocks
+from shardctl.moves import budget, prediction, preflight, preflight_clocks
 from shardctl.moves.preflight_refusals import PreflightRefused
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
@@ -117,7 +117,7 @@ def test_every_refusal_is_told_at_once(pooled_movable: Movable, tmp_path: Path) 
 
 
 def test_a_cutover_that_cannot_be_done_in_time(movable: Movable) -> None:
-    assert cutover._REST_S * 1000 < prediction.RESERVED_MS
+    assert budget.REST_S * 1000 < prediction.RESERVED_MS
     movable.choose(max_pause_s=0.4)
     told = movable.only("pause_too_short")
     assert "about 70 ms, for which it needs a budget of 470 ms" in told

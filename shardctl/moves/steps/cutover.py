@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from shardctl.access import write_fence
 from shardctl.errors import together
 from shardctl.moves import cutover, handover, preflight_source, undoing
 from shardctl.moves.step import NotAbortable, Step
@@ -11,6 +13,9 @@ from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.world import World
+
+
+_SECONDS = 10.0
 
 
 def probe(world: World) -> bool:
@@ -40,9 +45,10 @@ def run(world: World) -> None:
 
 
 def undo(world: World) -> None:
-    """Lift the fence and serve the clients from the source.
+    """Lift the fence and serve the clients from the source; let its tables be as they were.
 
-    Raises NotAbortable where that cannot be any more: nothing of the clone may be undone then.
+    Raises NotAbortable where that cannot be any more: nothing of the clone may be undone then;
+    and TriggersLeft.
     """
     if (before := world.journal()) is None:
         return
@@ -51,6 +57,11 @@ def undo(world: World) -> None:
     after = world.journal()
     if after is None or not after.state.undoable:
         raise NotAbortable(world.plan.id, after.state.value if after else "unknown")
+    plan = world.plan
+    if plan.options.read_only:
+        with world.on(plan.source):
+            session, deadline = world.session(plan.source), time.monotonic() + _SECONDS
+            write_fence.clear_away(session, plan.source, plan.id, deadline=deadline)
 
 
 STEP = Step(

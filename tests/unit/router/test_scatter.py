@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.ids.layout import Layout
-from shardctl.router import scatter, statements
+from shardctl.router import statements
 from shardctl.router.known import Known
 from shardctl.router.places import Places
 from shardctl.router.requests import Answer, Execute, Hold, On, Release, Rows, Together
@@ -132,7 +132,7 @@ def test_a_limit_ends_the_asking() -> None:
 
 
 def test_time_that_is_left_is_the_servers_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scatter.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr("shardctl.router.scatter.time.monotonic", lambda: 100.0)
     one = asked(1, "id", 5)
     timed = Scatter(one.known, one.asked, {}, 3, 102.5, partial=False)
     world = World(5)

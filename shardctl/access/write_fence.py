@@ -1,0 +1,161 @@
+"""The write fence: the tables of shards that move refuse writes, and go on being read.
+
+It stands for the fence until the target owns the shards, where a move is `--read-only`. Its
+triggers are not those of `read_only`: what an operator has made read-only stays so, and his
+`read-only off` lets no writes into what a move has fenced. `fence.lift` lifts it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.access import fence
+from shardctl.access.fence import FenceRefused, WritersLeft
+from shardctl.errors import ShardctlError, Unfinished
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.access", "write_fence.sql")
+
+_QUICK_MS = 50
+"""Whoever wants a lock that we want, too, waits behind us for so long."""
+_SLOWEST_MS = 400
+_POLL = 0.001
+
+
+class TablesUncovered(ShardctlError):
+    """Tables of moved shards that take writes though the fence is up: they were made meanwhile."""
+
+    def __init__(self, node: str, tables: Sequence[str]) -> None:
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        super().__init__(
+            f"node {node}: {tables[0]}{more} took writes while its shard was to refuse them",
+            hint="let whoever makes tables or changes triggers there end, then "
+            "`shardctl moves resume`",
+        )
+
+
+class TriggersLeft(Unfinished):
+    """Triggers of a move that was called off: readers keep them from being removed."""
+
+    def __init__(self, node: str, move: str) -> None:
+        super().__init__(
+            f"node {node}: the triggers of move {move} let writes in, and are there yet: somebody "
+            "reads these tables all the time",
+            hint="wait until long reads (pg_dump) have ended, then `shardctl moves abort` again",
+        )
+
+
+def prepare(session: Connection) -> None:
+    """Make what the triggers call; repeatable, and nobody notices."""
+    session.execute(QUERIES["function"])
+
+
+def put_up(
+    session: Connection,
+    node: str,
+    move: str,
+    schemas: Sequence[str],
+    *,
+    revision: int,
+    deadline: float,
+    not_after: datetime,
+) -> None:
+    """Let all tables of the moved schemas refuse writes, and commit journal state `fenced`.
+
+    When it returns, no write from before is uncommitted. The parameters are those of
+    `fence.put_up`. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
+    """
+    tables = [oid for (oid,) in session.execute(QUERIES["tables"], {"schemas": list(schemas)})]
+    timeout, began = _QUICK_MS, time.monotonic()
+    while True:
+        given = {
+            "move": sql.Literal(move),
+            "revision": sql.Literal(revision),
+            "lock_timeout": sql.Literal(f"{timeout}ms"),
+            "not_after": sql.Literal(not_after),
+        }
+        try:
+            queries.rows_of_last(session, QUERIES["put_up"].format(**given))
+        except fence.TRANSIENT as error:
+            row = session.execute(QUERIES["yields_ms"], {"tables": tables}).fetchone()
+            if time.monotonic() + timeout / 1000 > deadline:
+                if left := _lasting(session, tables, since=began):
+                    raise WritersLeft(node, left) from error
+                raise FenceRefused(node, str(error).splitlines()[0]) from error
+            # Those who were held up get their turn.
+            time.sleep(_QUICK_MS / 1000)
+            timeout = row[0] if row else min(2 * timeout, _SLOWEST_MS)
+        except psycopg.Error as error:
+            fence.require_in_time(error, node, move)
+            raise
+        else:
+            return
+
+
+def _lasting(session: Connection, tables: Sequence[int], *, since: float) -> list[int | None]:
+    """List who was writing before, and is yet; others come and go, and are in nobody's way."""
+    given = {"tables": list(tables), "seconds": time.monotonic() - since}
+    return [pid for (pid,) in session.execute(QUERIES["lasting"], given)]
+
+
+def drain(session: Connection, node: str, schemas: Sequence[str], *, deadline: float) -> None:
+    """Wait until nobody has made anything there that is not committed, and see that all refuse.
+
+    Begin after `put_up` has returned. Raises FenceRefused, TablesUncovered.
+    """
+    while makers := session.execute(QUERIES["making"], {"schemas": list(schemas)}).fetchall():
+        if time.monotonic() > deadline:
+            named = ", ".join(str(pid or "a prepared transaction") for (pid,) in makers)
+            raise FenceRefused(node, f"what somebody makes there is not committed (pids {named})")
+        time.sleep(_POLL)
+    require_whole(session, node, schemas)
+
+
+def require_whole(session: Connection, node: str, schemas: Sequence[str]) -> None:
+    """See that every table of the moved schemas refuses writes; raises TablesUncovered."""
+    rows = session.execute(QUERIES["uncovered"], {"schemas": list(schemas)}).fetchall()
+    if rows:
+        raise TablesUncovered(node, [name for (name,) in rows])
+
+
+def refusing(session: Connection, schemas: Sequence[str]) -> set[str]:
+    """Tell to which of these schemas a move lets nobody write."""
+    rows = session.execute(QUERIES["refusing"], {"schemas": list(schemas)})
+    return {schema for (schema,) in rows}
+
+
+def clear_away(session: Connection, node: str, move: str, *, deadline: float) -> None:
+    """Remove the triggers of a move that was called off; repeatable. Raises TriggersLeft.
+
+    They are not in force any more, so that this waits for readers, and keeps nobody waiting for
+    long.
+    """
+    statement = QUERIES["clear_away"].format(
+        move=sql.Literal(move),
+        lock_timeout=sql.Literal(f"{_QUICK_MS}ms"),
+        drop=drop(move),
+    )
+    while True:
+        try:
+            session.execute(statement)
+        except fence.TRANSIENT as error:
+            if time.monotonic() > deadline:
+                raise TriggersLeft(node, move) from error
+            time.sleep(_QUICK_MS / 1000)
+        else:
+            return
+
+
+def drop(move: str) -> sql.Composed:
+    """Compose the part of a DO block that removes the triggers; the block declares `one`."""
+    return QUERIES["drop"].format(move=sql.Literal(move))

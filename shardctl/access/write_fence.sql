@@ -1,0 +1,145 @@
+-- name: function
+-- What the triggers call; their arguments are the shard and its move
+CREATE OR REPLACE FUNCTION shardctl.refuse_write_while_moving() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write_while_moving$
+BEGIN
+    RAISE EXCEPTION 'shard % is read-only: % on table %.% is refused',
+                    TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
+        USING ERRCODE = 'read_only_sql_transaction',
+              DETAIL = 'It is moving to another node: move ' || TG_ARGV[1] || '.',
+              HINT = 'Try again in a moment; an operator sees more: shardctl moves show ' || TG_ARGV[1];
+END
+$refuse_write_while_moving$
+
+-- name: put_up
+-- Let the moved tables refuse writes and say so in the journal, at once; waits for who writes to them
+BEGIN;
+DO $put_up$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    -- A standby that does not answer must not hold up the commit: the triggers would stand already.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    UPDATE shardctl.move
+    SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
+    WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
+    IF NOT FOUND THEN
+        -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
+        RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
+    END IF;
+    FOR one IN
+        SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, u.shard,
+               CASE c.relkind WHEN 'f' THEN '' ELSE 'OR TRUNCATE' END AS truncate
+        FROM shardctl.move AS m, LATERAL unnest(m.shards, m.schemas) AS u (shard, schema)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'f')
+        WHERE m.id = {move}
+        ORDER BY c.oid
+    LOOP
+        -- Its lock waits for all writers and for no reader, so that having it is the proof that no
+        -- write from before is uncommitted.
+        EXECUTE pg_catalog.format(
+            'CREATE OR REPLACE TRIGGER shardctl_moving BEFORE INSERT OR UPDATE OR DELETE %s ON %s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_while_moving(%L, %L)',
+            one.truncate, one.name, one.shard, {move});
+        -- Also where session_replication_role would let triggers sleep.
+        EXECUTE pg_catalog.format(
+            'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_moving', one.name);
+        IF pg_catalog.clock_timestamp() > {not_after} THEN
+            -- This server hung, or others were in the way of table after table.
+            RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
+        END IF;
+    END LOOP;
+END
+$put_up$;
+COMMIT
+
+-- name: drop
+-- Part of others: take the triggers away; waits for those who read. `one` is a record
+FOR one IN
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
+    FROM shardctl.move AS m
+    JOIN pg_catalog.pg_namespace AS n ON n.nspname = ANY (m.schemas)
+    JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid
+    JOIN pg_catalog.pg_trigger AS g ON g.tgrelid = c.oid
+    WHERE m.id = {move}
+      AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
+LOOP
+    EXECUTE pg_catalog.format('DROP TRIGGER shardctl_moving ON %s', one.name);
+END LOOP;
+
+-- name: clear_away
+-- Take away triggers that are not in force any more, of a move that was called off
+DO $clear_away$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    PERFORM FROM shardctl.move WHERE id = {move} AND state = 'undone' FOR UPDATE;
+    IF FOUND THEN
+        {drop}
+    END IF;
+END
+$clear_away$
+
+-- name: tables
+-- The OIDs of the tables of these schemas
+SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'f')
+
+-- name: lasting
+-- Who has written there in a transaction that is older, and has not ended; NULL: a prepared one
+SELECT DISTINCT l.pid
+FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.granted
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND l.relation = ANY (%(tables)s::oid[])
+  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+  AND (l.pid IS NULL OR (a.backend_type <> 'autovacuum worker' AND a.pid <> pg_backend_pid()
+                         AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)))
+
+-- name: yields_ms
+-- In how many ms a vacuum that holds one of these tables gives way to who waits; no row: there is none
+SELECT s.setting::integer + 500
+FROM pg_catalog.pg_settings AS s
+WHERE s.name = 'deadlock_timeout' AND EXISTS (
+    SELECT FROM pg_catalog.pg_locks AS l
+    JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+    WHERE l.locktype = 'relation' AND l.granted AND a.backend_type = 'autovacuum worker'
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+      AND l.relation = ANY (%(tables)s::oid[]))
+
+-- name: making
+-- Who has made something in these schemas that is not committed; NULL: a prepared transaction
+SELECT DISTINCT l.pid
+FROM pg_catalog.pg_locks AS l
+JOIN pg_catalog.pg_namespace AS n ON n.oid = l.objid
+WHERE l.locktype = 'object' AND l.classid = 'pg_catalog.pg_namespace'::regclass
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND n.nspname = ANY (%(schemas)s::name[])
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+
+-- name: refusing
+-- Those of these schemas that have such triggers in force
+SELECT DISTINCT n.nspname::text
+FROM pg_catalog.pg_trigger AS g
+JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND g.tgenabled <> 'D'
+  AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
+
+-- name: uncovered
+-- Tables of these schemas that take writes
+SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname)
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'f')
+  AND NOT EXISTS (
+      SELECT FROM pg_catalog.pg_trigger AS g
+      WHERE g.tgrelid = c.oid AND g.tgenabled = 'A'
+        AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()'))
+ORDER BY 1

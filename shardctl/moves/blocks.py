@@ -1,0 +1,84 @@
+"""Ids and sequences of shards that move: what the target gives out lies above all earlier ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.ids import generator
+from shardctl.ids.layout import Layout
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from shardctl.moves.world import World
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.moves", "blocks.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a source has given out of its sequences.
+
+    No id of it lies above `ticks`, a time; `others` are its other sequences: schema, name, last
+    value.
+    """
+
+    ticks: int
+    others: list[tuple[str, str, int]]
+
+
+def warming(world: World) -> sql.Composed:
+    """Compose what lets the target read and compile beforehand what opens blocks."""
+    return QUERIES["warm"].format(
+        schema=sql.Literal(world.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
+    )
+
+
+def opening(world: World) -> sql.Composed:
+    """Compose what lets all ids from now on lie above those that the source has made."""
+    given = _given(world)
+    blocks = [QUERIES["open"].format(**given)]
+    if _by_clock(world):
+        blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
+    return sql.SQL("; ").join(blocks)
+
+
+def drawn(world: World, source: Connection) -> Drawn:
+    """Tell what a source has given out that nobody can ask any more."""
+    given = _given(world)
+    ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
+    return Drawn(ticks, source.execute(QUERIES["sequences"].format(**given)).fetchall())
+
+
+def raise_above(world: World, target: Connection, drawn: Drawn) -> None:
+    """Let all that the target gives out from now on lie above that; it owns the shards."""
+    given = _given(world) | {"not_before": sql.Literal(drawn.ticks)}
+    if _by_clock(world):
+        target.execute(QUERIES["pass"].format(**given))
+    target.execute(QUERIES["raise"].format(**given))
+    if drawn.others:
+        columns = zip(*drawn.others, strict=True)
+        listed = [sql.Literal(list(column)) for column in columns]
+        names = ("schemas", "names", "lasts")
+        target.execute(QUERIES["advance"].format(**dict(zip(names, listed, strict=True))))
+
+
+def _by_clock(world: World) -> bool:
+    """Tell whether nothing but the clock keeps ids apart, so that one that is behind is awaited."""
+    return world.topology.id.generator == "classic"
+
+
+def _given(world: World) -> dict[str, sql.Literal]:
+    layout = Layout.of(world.topology.id)
+    return {
+        "move": sql.Literal(world.plan.id),
+        "register": sql.Literal(generator.REGISTER),
+        "counter": sql.Literal(generator.COUNTER),
+        "sequence_bits": sql.Literal(layout.sequence_bits),
+        "time_mask": sql.Literal((1 << layout.usable_time_bits) - 1),
+        "epoch_ms": sql.Literal(layout.epoch_ms),
+        "tick_ms": sql.Literal(layout.tick_ms),
+    }
