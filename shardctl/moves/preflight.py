@@ -168,6 +168,8 @@ def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
             seen.problems += outcome.error.parts()
         elif outcome.error is not None:
             raise outcome.error
+    if seen.source is not None and seen.target is not None:
+        targets.look_at_libraries(topology, plan, seen.target, seen.source)
     return seen
 
 

@@ -33,9 +33,11 @@ _SETTINGS = (
     *replication.STANDBY_CRITICAL,
     "archive_mode",
     "data_directory",
+    "dynamic_library_path",
     "max_replication_slots",
     "max_slot_wal_keep_size",
     "max_wal_size",
+    "shared_preload_libraries",
     "synchronous_standby_names",
     "wal_level",
 )

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
-from shardctl.hosts.reach import OsUserRefused, host_of
+from shardctl.hosts.reach import HostUnfit, host_of
 from shardctl.moves import distance
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_control as control
 from shardctl.moves import preflight_copy as copy
 from shardctl.moves import preflight_directory as directories
+from shardctl.moves import preflight_libraries as libraries
 from shardctl.moves import preflight_login as login
 from shardctl.moves import preflight_occupant as occupants
 from shardctl.moves.preflight_refusals import PreflightRefused, TargetUnfit, collected
@@ -60,6 +61,8 @@ class Target:
     """The way to its machine, a round trip."""
     libc: tuple[str | None, str | None] = (None, None)
     """What the source's host has, and the target's."""
+    lacking: Sequence[str] | None = ()
+    """Libraries that its server would load and its host does not have."""
     login_untried: str | None = None
     """Why the replication login was not tried."""
 
@@ -115,6 +118,17 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
     return target
 
 
+def look_at_libraries(topology: Topology, plan: MovePlan, target: Target, source: Source) -> None:
+    """Look on the target's host for what its server will load, as the source does."""
+    if target.programs is None:  # why, is told
+        return
+    node = topology.nodes[plan.target]
+    with collected(target.problems), _named(node):
+        target.lacking = libraries.look(
+            node, source.settings, target.programs, host_of(node), target.account
+        )
+
+
 def judge(
     topology: Topology,
     plan: MovePlan,
@@ -144,6 +158,7 @@ def judge(
         )
     if source is not None:
         yield from _version(node, target, source)
+        yield from libraries.judge(node, target.lacking)
         yield from _settings(topology, plan, source)
         yield from _disk(node, target.directory, source)
         yield from _collations(node, target, source)
@@ -160,6 +175,8 @@ def notes(topology: Topology, plan: MovePlan, target: Target) -> Iterator[str]:
         yield f"{node.data_directory} is moved aside: it has an old clone of this cluster"
     if target.login_untried is not None:
         yield f"the replication login from node {node.name} was not tried: {target.login_untried}"
+    if target.lacking is None:
+        yield f"it was not looked whether node {node.name} has what {libraries.PRELOADED} names"
     if None in target.libc:
         yield "the C libraries of source and target were not compared: collations may differ"
 
@@ -213,7 +230,7 @@ def _libc(node: Node) -> str | None:
     """Ask for a host's C library, whose collations order indexes; None where nobody tells."""
     try:
         said = host_of(node).run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS)
-    except (CommandFailed, CommandTimedOut, HostLost, HostUnreachable, OsUserRefused):
+    except (CommandFailed, CommandTimedOut, HostLost, HostUnreachable, HostUnfit):
         return None
     return said.stdout.strip()
 

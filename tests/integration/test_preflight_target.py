@@ -14,7 +14,9 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
+from shardctl.moves import preflight_libraries, preflight_source
 from shardctl.moves import preflight_login as login
+from shardctl.moves.preflight_target import PROGRAMS
 from shardctl.postgres import binaries
 from shardctl.topology.model import Control, Ssh
 from tests.fixtures.servers import SUPERUSER
@@ -253,6 +255,51 @@ def test_settings_with_which_no_standby_starts(movable: Movable) -> None:
     told = movable.only("settings")
     assert "max_connections = many" in told
     assert "wal_level = minimal" in told
+
+
+def test_libraries_without_which_the_clone_would_not_start(
+    movable: Movable, server_directory: Path
+) -> None:
+    own = server_directory / "it's"
+    own.mkdir(mode=0o755)
+    installed = movable.server().binaries.directory.parent
+    shutil.copy(next(installed.rglob("auth_delay.so")), own)
+    there = ["auto_explain", "$libdir/auth_delay", f"{own}/auth_delay", f"{own}/auth_delay.so"]
+    movable.change(settings={"shared_preload_libraries": ", ".join(map('"{}"'.format, there))})
+    movable.check()
+    movable.change(settings={"Shared_Preload_Libraries": f"nosuch, auto_explain,{own}/other"})
+    told = movable.only("preload_libraries")
+    assert f"node c: shared_preload_libraries names nosuch, {own}/other, which its host" in told
+    assert "`settings: {shared_preload_libraries: ...}`" in told
+
+
+def test_libraries_that_the_source_loads(movable: Movable) -> None:
+    plan = movable.plan()
+    source = preflight_source.look(movable.topology, plan, purpose="a test")
+    assert source.settings["shared_preload_libraries"] == ""
+    server = movable.server()
+
+    def lacking(**settings: str) -> object:
+        found = {**source.settings, "shared_preload_libraries": "auto_explain, nosuch"}
+        return preflight_libraries.look(
+            movable.target, found | settings, server.binaries, Local(), server.account
+        )
+
+    assert lacking() == ["nosuch"]
+    assert lacking(dynamic_library_path="/nowhere") == ["auto_explain", "nosuch"]
+    assert lacking(dynamic_library_path="/nowhere:$libdir") == ["nosuch"]
+    movable.change(settings={"shared_preload_libraries": ""})
+    assert lacking() == []
+
+
+def test_libraries_that_cannot_be_looked_for(movable: Movable, server_directory: Path) -> None:
+    real = movable.server().binaries
+    said = {name: f'exec {real.program(name)} "$@"' for name in (*binaries.PROGRAMS, *PROGRAMS)}
+    movable.change(bin_directory=programs(server_directory / "bin", **said))
+    assert "not looked whether" not in movable.notes()
+    movable.change(settings={"shared_preload_libraries": "nosuch"})
+    told = "it was not looked whether node c has what shared_preload_libraries names"
+    assert told in movable.notes()
 
 
 def test_a_role_that_may_not_replicate(movable: Movable) -> None:
