@@ -68,7 +68,7 @@ def far_ms(distance: Distance, parts: Iterable[str]) -> float:
 
     >>> from shardctl.moves.distance import Distance
     >>> far_ms(Distance(source=100, target=20), ["pause", "fence", "replay"])
-    220
+    220.0
     """
     far = {"s": distance.source, "t": distance.target, "p": distance.pooler}
     return sum(max(far[one] for one in trip) for part in parts for trip in TRIPS[part].split())

@@ -10,6 +10,7 @@ import pytest
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
 from shardctl.moves import budget, prediction, preflight, preflight_clocks
+from shardctl.moves.distance import Distance
 from shardctl.moves.preflight_refusals import PreflightRefused
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
@@ -58,19 +59,23 @@ def record(movable: Movable, node: str, plan: MovePlan) -> None:
 
 def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) -> None:
     facts = pooled_movable.check()
-    sizes = pooled_movable.fleet.query(
+    rows = pooled_movable.fleet.query(
         "a",
-        "SELECT sum(pg_relation_size(oid)) FROM pg_class"
-        " WHERE relnamespace = 'shard2'::regnamespace AND relkind IN ('r', 'S', 'i')",
+        "SELECT right(nspname, 1)::int, sum(pg_relation_size(c.oid))"
+        " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE nspname ~ '^shard[0-3]$' AND relkind IN ('r', 'S', 'i') GROUP BY 1",
     )
-    assert set(facts.sizes) == {2, 3}
-    assert facts.sizes[next(s for s in facts.sizes if s == 2)] == sizes[0][0]
-    assert facts.reclaimed_bytes == 4 * sizes[0][0]
+    sizes = dict(rows)
+    assert facts.sizes == {2: sizes[2], 3: sizes[3]}
+    assert facts.reclaimed_bytes == sum(sizes.values())
     assert facts.source_bytes > 20_000_000
     assert facts.predicted_copy_s == facts.source_bytes / (200 * 1024 * 1024)
     # 2 shards that move and 2 that stay, 3 aliases of 11 that are paused, and a RELOAD.
     wanted = 70 + 2 * 0.17 + 2 * 0.02 + 3 * 0.07 + 11 * 0.02 + cost.reload_ms(11)
-    assert facts.predicted_pause_ms == pytest.approx(wanted)
+    made, topology = pooled_movable.plan(), pooled_movable.topology
+    assert prediction.pause_ms(topology, made, Distance()) == pytest.approx(wanted)
+    # On a busy machine even its own servers are some way off.
+    assert wanted <= facts.predicted_pause_ms + 0.001 < wanted + 200
     assert facts.disk_free_bytes is not None
     assert facts.disk_free_bytes > facts.source_bytes
     (pooler,) = facts.poolers
