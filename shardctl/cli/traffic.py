@@ -27,6 +27,7 @@ class Aliases(StrEnum):
     shard = "shard"
     node = "node"
     direct = "direct"
+    router = "router"
 
 
 def traffic(
@@ -45,7 +46,8 @@ def traffic(
         ),
     ] = None,
     aliases: Annotated[
-        Aliases, typer.Option("--aliases", help="An alias a shard, a node, or no pooler.")
+        Aliases,
+        typer.Option("--aliases", help="An alias a shard, a node, no pooler, or shardctl.router."),
     ] = Aliases.shard,
     keep_table: Annotated[
         bool, typer.Option("--keep-table", help="Leave the load's table and its rows there.")
@@ -210,6 +212,7 @@ _THROUGH = {
     "shard": "an alias a shard",
     "node": "an alias a node",
     "direct": "straight to the nodes",
+    "router": "by shardctl.router",
 }
 
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
 from shardctl.traffic.record import OK, Kind, Record
-from shardctl.traffic.session import Lost, Refused, Session
+from shardctl.traffic.routed import STATEMENTS, RoutedSession
+from shardctl.traffic.session import MOVED, Lost, Refused, Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
     from shardctl.traffic.operations import Operation
     from shardctl.traffic.owners import Owners
+    from shardctl.traffic.session import Talk
     from shardctl.traffic.ways import Statements, Way
 
 logger = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class Client:
         shards: Sequence[ShardId],
         *,
         way: Way,
+        router: ShardedDatabase | None,
         owners: Owners,
         pace: Pace,
         stop: threading.Event,
@@ -72,13 +76,14 @@ class Client:
         """A bug that ended the thread."""
         self._shards = list(shards)
         self._way = way
+        self._router = router
         self._owners = owners
         self._pace = pace
         self._stop = stop
         self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
         self._random.shuffle(self._shards)
         self._turn = 0
-        self._sessions: OrderedDict[ShardId | NodeName, Session] = OrderedDict()
+        self._sessions: OrderedDict[ShardId | NodeName, Talk] = OrderedDict()
         self._statements: dict[ShardId, Statements] = {}
         self._warm = threading.Event()
         self._go = threading.Event()
@@ -200,6 +205,9 @@ class Client:
                 raise
             except Refused as error:
                 late = time.perf_counter() > deadline
+                if error.code == MOVED and not late:  # as an application would do
+                    fenced = 1
+                    continue
                 if not self._way.by_map or error.code not in FENCE or late:
                     raise
                 fenced = 1
@@ -208,17 +216,22 @@ class Client:
                 self.record.fenced += fenced
                 return
 
-    def _session(self, to: ShardId | NodeName) -> Session:
+    def _session(self, to: ShardId | NodeName) -> Talk:
         """Give the connection with a shard or node, made now if it is needed; raises Lost."""
         session = self._sessions.get(to)
         if session is None:
             while len(self._sessions) >= self._pace.connections:
                 self._sessions.popitem(last=False)[1].close()
-            session = Session(self._way.conninfo(self.record.client, to))
+            session = self._open(to)
             self._sessions[to] = session
         else:
             self._sessions.move_to_end(to)
         return session
+
+    def _open(self, to: ShardId | NodeName) -> Talk:
+        if self._router is not None:
+            return RoutedSession(self._router, to)  # type: ignore[arg-type]  # a shard
+        return Session(self._way.conninfo(self.record.client, to))
 
     def _forget(self, to: ShardId | NodeName) -> None:
         """Close the connection with a shard or node, if one was made."""
@@ -228,5 +241,6 @@ class Client:
     def _statements_of(self, shard: ShardId) -> Statements:
         found = self._statements.get(shard)
         if found is None:
-            found = self._statements[shard] = self._way.statements(shard)
+            made = STATEMENTS if self._router is not None else self._way.statements(shard)
+            found = self._statements[shard] = made
         return found

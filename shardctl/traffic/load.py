@@ -17,6 +17,7 @@ from shardctl.traffic.operations import Mix
 from shardctl.traffic.owners import Owners
 from shardctl.traffic.plan import plan, shares
 from shardctl.traffic.proof import FleetUnsettled
+from shardctl.traffic.routed import open_router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,8 +71,17 @@ class Load:
         self._owners = Owners(topology, found.map)
         self._heartbeat = Heartbeat()
         self._stop = threading.Event()
+        self._router = open_router(topology, clients) if way.kind == "router" else None
         self._clients = [
-            Client(number, part, way=way, owners=self._owners, pace=pace, stop=self._stop)
+            Client(
+                number,
+                part,
+                way=way,
+                router=self._router,
+                owners=self._owners,
+                pace=pace,
+                stop=self._stop,
+            )
             for number, part in enumerate(shares(sorted(found.map.owners), clients))
         ]
         self._cleaning = ExitStack()
@@ -168,6 +178,8 @@ class Load:
             over = self._join(1.0)
         self._owners.stop()
         self._heartbeat.stop()
+        if self._router is not None:
+            self._router.close()
         for client in self._clients:
             if client.failure is not None:
                 raise client.failure
@@ -234,6 +246,11 @@ class Load:
         deadline = time.monotonic() + seconds
         return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._clients)
 
+    @property
+    def _repeated(self) -> int:
+        """How many statements the router has done again after the fence."""
+        return 0 if self._router is None else self._router.stats().repeated
+
     def _drop(self) -> None:
         self.left = table.drop(self._topology)
 
@@ -248,7 +265,7 @@ class Load:
             acknowledged_inserts=sum(r.inserts for r in records),
             acknowledged_updates=sum(r.updates for r in records),
             failures=report.failures(records),
-            fenced=sum(r.fenced for r in records),
+            fenced=sum(r.fenced for r in records) + self._repeated,
             latencies=latency.measure(records, frozenset(moved)),
             held_up_ms=self._heartbeat.latest_ms,
             moved=moved,

@@ -11,7 +11,7 @@ from shardctl.traffic.session import Lost, Refused
 if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
     from shardctl.traffic.record import Record
-    from shardctl.traffic.session import Session
+    from shardctl.traffic.session import Talk
     from shardctl.traffic.ways import Statements
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
@@ -42,7 +42,7 @@ class Mix:
 class Operation(Protocol):
     """One operation; `run` may be called again after Refused, with the same identity."""
 
-    def run(self, session: Session, statements: Statements) -> None:
+    def run(self, session: Talk, statements: Statements) -> None:
         """Do it and wait for the answer; raises Refused and Lost."""
 
     def acknowledge(self) -> None:
@@ -57,7 +57,7 @@ class Insert:
         self._number = record.attempt_insert(shard)
         self._parameters = (b"%d" % record.client, b"%d" % self._number, _PAYLOAD)
 
-    def run(self, session: Session, statements: Statements) -> None:
+    def run(self, session: Talk, statements: Statements) -> None:
         """Insert it; the database makes its id."""
         result = session.run(statements.insert, self._parameters)
         self._id = int(result.get_value(0, 0) or b"")
@@ -77,7 +77,7 @@ class Update:
         self._version = record.attempt_update(number)
         self._parameters = (b"%d" % record.ids[number], b"%d" % self._version, _PAYLOAD)
 
-    def run(self, session: Session, statements: Statements) -> None:
+    def run(self, session: Talk, statements: Statements) -> None:
         """Update it."""
         self._rows = session.run(statements.update, self._parameters).command_tuples
 
@@ -98,7 +98,7 @@ class Select:
         self._expected = record.acknowledged[number]
         self._parameters = (b"%d" % record.ids[number],)
 
-    def run(self, session: Session, statements: Statements) -> None:
+    def run(self, session: Talk, statements: Statements) -> None:
         """Read it."""
         self._result = session.run(statements.select, self._parameters)
 
@@ -116,7 +116,7 @@ class Both:
         self._insert = insert
         self._update = update
 
-    def run(self, session: Session, statements: Statements) -> None:
+    def run(self, session: Talk, statements: Statements) -> None:
         """Do both and commit."""
         session.run(b"BEGIN")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -21,6 +21,36 @@ CANNOT_CONNECT = "08001"
 """SQLSTATE for a login that failed: libpq does not tell which it was."""
 LOST = "08006"
 """SQLSTATE for a connection that broke off without a word of the server's."""
+MOVED = "moved"
+"""Instead of a SQLSTATE: the router tells that a transaction's shard has moved meanwhile."""
+
+
+class Result(Protocol):
+    """What a statement gave, as libpq tells it."""
+
+    @property
+    def ntuples(self) -> int:
+        """How many rows there are."""
+
+    @property
+    def command_tuples(self) -> int | None:
+        """How many rows were written."""
+
+    def get_value(self, row_number: int, column_number: int, /) -> bytes | None:
+        """Give a value as text."""
+
+
+class Talk(Protocol):
+    """How a client reaches one shard or node: a connection, or the router."""
+
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> Result:
+        """Execute a statement and wait for its answer; raises Refused and Lost."""
+
+    def cut(self) -> None:
+        """Break off what another thread waits for, where that is possible."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 class Refused(Exception):

@@ -22,9 +22,9 @@ TABLE = "shardctl_traffic"
 """The load's own table, one in every shard."""
 PURPOSE = "shardctl sandbox traffic"
 
-Aliases = Literal["shard", "node", "direct"]
+Aliases = Literal["shard", "node", "direct", "router"]
 """`shard`: an alias a shard, which needs no map. `node`: an alias a node, names with their schema.
-`direct`: the same without a pooler."""
+`direct`: the same without a pooler. `router`: what `shardctl.router` makes of the topology."""
 
 
 class NoSuchAliases(UsageError):
@@ -57,7 +57,7 @@ class Way:
     @classmethod
     def of(cls, topology: Topology, kind: Aliases) -> Way:
         """Find the poolers that offer such aliases; raises NoSuchAliases."""
-        if kind == "direct":
+        if kind in {"direct", "router"}:
             return cls(topology, kind, ())
         poolers = tuple(p for p in topology.poolers.values() if kind in p.aliases)
         if not poolers:
@@ -67,7 +67,7 @@ class Way:
     @property
     def by_map(self) -> bool:
         """Whether clients have to know which node owns a shard."""
-        return self.kind != "shard"
+        return self.kind not in {"shard", "router"}
 
     def conninfo(self, client: int, to: ShardId | NodeName) -> str:
         """Write the connection string of a client's session with a shard or a node."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase, ShardMoved
+from tests.fixtures import loads
 from tests.fixtures.moving import ROLE, finish
 from tests.fixtures.servers import wait_for
 
@@ -134,6 +135,17 @@ def test_tasks_see_no_error_while_shards_move(moving: MovingFleet) -> None:
 
     assert asyncio.run(run()) == "c"
     assert work.lost(moving) == set()
+
+
+def test_the_load_through_the_router_sees_no_error_while_shards_move(moving: MovingFleet) -> None:
+    with loads.start(moving, aliases="router", clients=4) as load:
+        loads.wait_for_writes(load)
+        finish_start(moving)
+        loads.wait_for_writes(load)
+        found = load.check()
+    assert found.ok, (found.failures, found.verdict)
+    assert found.moved == (2, 3)
+    assert found.fenced > 0
 
 
 def finish_start(fleet: MovingFleet) -> None:
