@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from shardctl.router import fence, plans, requests, statements
 from shardctl.router.core import Routed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
     from shardctl.router.scatter import Scatter
-    from shardctl.router.settings import NodeHealth, Stats
+    from shardctl.router.settings import NodeHealth, PoolSettings, Stats
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId
@@ -43,7 +43,7 @@ class AsyncShardedDatabase(Routed):
     """
 
     def _set_up(self) -> None:
-        self._pools: dict[NodeName, AsyncConnectionPool[AsyncConnection]] = {}
+        self._pools: dict[NodeName, _Pool] = {}
         self._opening = asyncio.Lock()
         self._alone = asyncio.Lock()
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -68,7 +68,7 @@ class AsyncShardedDatabase(Routed):
         """Close all pools; connections in use are closed when they come back."""
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
-            await pool.close(timeout)
+            await pool.connections.close(timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -179,7 +179,7 @@ class AsyncShardedDatabase(Routed):
 
     def stats(self) -> Stats:
         """Count what was done, and what psycopg's pools tell of themselves."""
-        return self._stats(self._pools)
+        return self._stats({node: pool.connections for node, pool in self._pools.items()})
 
     async def _run(self, plan: Plan[Result], holding: list[_Held] | None = None) -> Result:
         """Carry a plan out; give what it returns."""
@@ -220,15 +220,12 @@ class AsyncShardedDatabase(Routed):
 
     async def _execute(self, request: requests.Execute, _: Any) -> Answer:
         pool = self._pools.get(request.node) or await self._pool(request.node)
-        try:
-            connection = await pool.getconn()
-        except (PoolTimeout, TooManyRequests) as error:
-            raise NoConnection(request.node, str(error)) from error
+        connection = await pool.take(None)
         try:
             cursor = await connection.execute(request.statement, request.parameters)
             return await _answer(cursor, types=request.types)
         finally:
-            await pool.putconn(connection)
+            await pool.give_back(connection)
 
     async def _on(self, request: requests.On, _: Any) -> Answer:
         cursor = await request.held.connection.execute(request.statement, request.parameters)
@@ -250,22 +247,18 @@ class AsyncShardedDatabase(Routed):
 
     async def _hold(self, node: NodeName, seconds: float | None) -> _Held:
         pool = await self._pool(node)
-        most = self._settings.timeout
-        try:
-            return _Held(pool, await pool.getconn(most if seconds is None else min(seconds, most)))
-        except (PoolTimeout, TooManyRequests) as error:
-            raise NoConnection(node, str(error)) from error
+        return _Held(pool, await pool.take(seconds))
 
-    async def _pool(self, node: NodeName) -> AsyncConnectionPool[AsyncConnection]:
+    async def _pool(self, node: NodeName) -> _Pool:
         """Give a node's pool, opened when it is first used."""
         async with self._opening:
             pool = self._pools.get(node)
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
                 options = self._pool_options()
-                pool = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
-                await pool.open()
-                self._pools[node] = pool
+                made = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
+                await made.open()
+                pool = self._pools[node] = _Pool(node, made, self._settings)
             return pool
 
     async def _together(self, request: requests.Together, holding: list[_Held] | None) -> list[Any]:
@@ -363,12 +356,56 @@ class AsyncScattered:
         await self.aclose()
 
 
+class _Pool:
+    """psycopg's pool of a node, behind a gate that lets in as many as it has connections.
+
+    Whoever has to wait does so at the gate: psycopg's pool makes a task for each that waits,
+    which costs more than a short statement.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        connections: AsyncConnectionPool[AsyncConnection],
+        settings: PoolSettings,
+    ) -> None:
+        self.connections = connections
+        self._node = node
+        self._timeout = settings.timeout
+        self._gate = asyncio.Semaphore(settings.max_size)
+
+    async def take(self, seconds: float | None) -> AsyncConnection:
+        """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
+        most = self._timeout if seconds is None else min(seconds, self._timeout)
+        try:
+            if self._gate.locked():
+                async with asyncio.timeout(most):
+                    await self._gate.acquire()
+            else:
+                await self._gate.acquire()
+        except TimeoutError:
+            raise NoConnection(self._node, f"none was free for {most:g} s") from None
+        try:
+            return await self.connections.getconn(most)
+        except PoolTimeout as error:
+            self._gate.release()
+            raise NoConnection(self._node, str(error)) from error
+        except BaseException:
+            self._gate.release()
+            raise
+
+    async def give_back(self, connection: AsyncConnection) -> None:
+        """Put a connection back, and let the next one in."""
+        try:
+            await self.connections.putconn(connection)
+        finally:
+            self._gate.release()
+
+
 class _Held:
     """A connection that is out of its pool."""
 
-    def __init__(
-        self, pool: AsyncConnectionPool[AsyncConnection], connection: AsyncConnection
-    ) -> None:
+    def __init__(self, pool: _Pool, connection: AsyncConnection) -> None:
         self._pool = pool
         self.connection = connection
         self._released = False
@@ -380,7 +417,7 @@ class _Held:
         self._released = True
         with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
             await self.connection.rollback()
-        await self._pool.putconn(self.connection)
+        await self._pool.give_back(self.connection)
 
 
 async def _release(holding: list[_Held]) -> None:

@@ -158,7 +158,6 @@ class Routed:
             "min_size": chosen.min_size,
             "max_size": chosen.max_size,
             "timeout": chosen.timeout,
-            "max_waiting": chosen.max_waiting,
             "max_idle": chosen.max_idle,
             "max_lifetime": chosen.max_lifetime,
             # Each statement is a transaction of its own, unless one is begun. Prepared ones stay

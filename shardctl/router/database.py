@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from shardctl.router import fence, plans, requests, statements
 from shardctl.router.core import Routed
@@ -241,7 +241,7 @@ class ShardedDatabase(Routed):
         pool = self._pools.get(request.node) or self._pool(request.node)
         try:
             connection = pool.getconn()
-        except (PoolTimeout, TooManyRequests) as error:
+        except PoolTimeout as error:
             raise NoConnection(request.node, str(error)) from error
         try:
             cursor = connection.execute(request.statement, request.parameters)
@@ -271,7 +271,7 @@ class ShardedDatabase(Routed):
         most = self._settings.timeout
         try:
             return _Held(pool, pool.getconn(most if seconds is None else min(seconds, most)))
-        except (PoolTimeout, TooManyRequests) as error:
+        except PoolTimeout as error:
             raise NoConnection(node, str(error)) from error
 
     def _pool(self, node: NodeName) -> ConnectionPool[Connection]:

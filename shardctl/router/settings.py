@@ -19,8 +19,6 @@ class PoolSettings:
     max_size: int = 10
     timeout: float = 10.0
     """How long a statement waits for a connection."""
-    max_waiting: int = 0
-    """How many statements may wait for one; 0 is any number."""
     max_idle: float = 600.0
     max_lifetime: float = 3600.0
     prepare_threshold: int | None = 5
