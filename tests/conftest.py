@@ -10,6 +10,7 @@ settings.load_profile("house")
 
 pytest_plugins = [
     "tests.fixtures.servers",
+    "tests.fixtures.applications",
     "tests.fixtures.sshd",
     "tests.fixtures.poolers",
     "tests.fixtures.guards",

@@ -25,6 +25,7 @@ from tests.bench import (
     pauses,
     poolers,
     routing,
+    testing,
     verify,
 )
 from tests.bench.measure import Row, Scale, say
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-tasks": routing.tasks,
     "decode-one": cli.one_id,
     "decode-many": cli.many_ids,
+    "test-fleet": testing.start_and_reset,
 }
 """Every bench by name; all run unless some are named."""
 

@@ -1,0 +1,92 @@
+"""Write the topology of a test fleet: an application's own, on fewer shards and local nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from shardctl.ids import times
+from shardctl.sandbox import new
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardctl.topology.model import Topology
+
+SETTINGS = {
+    # What these servers hold is gone when the tests are: nothing has to survive a crash.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "16MB",
+    # A reset empties the tables of many shards in one transaction, with a lock for each.
+    "max_locks_per_transaction": "256",
+}
+"""Server parameters of every node."""
+
+_ONE_LINE = 2**20
+
+
+def render(application: Topology, *, directory: Path, shards: int, ports: Sequence[int]) -> str:
+    """Compose the file's text: a node with data below `directory` at each of these ports.
+
+    Cluster, ids, schemas, database, roles, keys and migrations are the application's. There are
+    as many shards as ports at least. Poolers, hosts and options of libpq are left out.
+    """
+    runs = new.spread(shards, len(ports))
+    nodes = {
+        new.node_name(index): {
+            "host": new.HOST,
+            "port": port,
+            "shards": ranges.of(run),
+            "data_directory": str(directory / new.node_name(index)),
+            "settings": SETTINGS,
+        }
+        for index, (port, run) in enumerate(zip(ports, runs, strict=True))
+    }
+    content = {
+        "cluster": application.cluster,
+        "shards": {"count": shards, "schema": str(application.schema_pattern)},
+        "id": _ids(application),
+        "database": _database(application),
+        "nodes": nodes,
+    }
+    # Aliases of YAML are refused by the loader, and a dumper writes them for what it meets twice.
+    return yaml.dump(
+        content, Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True, width=_ONE_LINE
+    )
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # yaml's signature
+        return True
+
+
+def _ids(application: Topology) -> dict[str, Any]:
+    ids = application.id
+    bits = {"time": ids.time_bits, "shard": ids.shard_bits, "sequence": ids.sequence_bits}
+    return {
+        "epoch": times.render(ids.epoch_ms),
+        "bits": bits,
+        "tick": f"{ids.tick_ms}ms",
+        "generator": ids.generator,
+    }
+
+
+def _database(application: Topology) -> dict[str, Any]:
+    database = application.database
+    found: dict[str, Any] = {
+        "name": database.name,
+        "user": database.user,
+        "app_roles": list(database.app_roles),
+        "replication_user": database.replication_user,
+        "keys": dict(database.keys),
+    }
+    if database.migrations is not None:
+        found["migrations"] = str(database.migrations)
+    return found

@@ -1,0 +1,164 @@
+"""Bring the tables of a node back to what they held when the migrations had run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
+from shardctl.postgres import connection, queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Database, Node
+
+logger = logging.getLogger(__name__)
+
+_QUERIES = queries.load("shardctl.testing", "emptying.sql")
+_PURPOSE = "shardctl test fleet"
+_LARGE = 2**20
+"""Bytes from which TRUNCATE, which makes new files, is quicker than DELETE; dead rows count."""
+
+
+class NotReset(ShardctlError):
+    """A node whose tables could not be emptied."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(
+            f"node {node} of the test fleet: its tables could not be emptied: {reason}",
+            hint="see what the test before has left: a session that still works, a table that "
+            "migrations made and that is dropped",
+        )
+        self.node = node
+
+
+class Table(NamedTuple):
+    """A table, wherever it is."""
+
+    schema: str
+    name: str
+
+
+class _Versions(NamedTuple):
+    """What tells whether the rows of a table are the very ones they were."""
+
+    rows: int
+    digest: object
+
+
+class Tables:
+    """The tables of one node, and the rows in them that migrations wrote.
+
+    It keeps a session, for one that is made anew takes longer than what it has to do.
+    """
+
+    def __init__(self, node: Node, database: Database) -> None:
+        """Read what the migrations wrote; raises NodeUnavailable, NotReset."""
+        self._node = node
+        self._database = database
+        self._session: Connection | None = None
+        self._kept: dict[Table, bytes] = {}
+        self._versions: dict[Table, _Versions] = {}
+        try:
+            self._keep(self._connected())
+        except psycopg.Error as error:
+            raise NotReset(node.name, reason_of(error)) from error
+
+    def empty(self) -> None:
+        """Remove all rows but those that migrations wrote, and write these again if need be.
+
+        Sessions that a test has left in a transaction in which it wrote are ended. Raises
+        NodeUnavailable, NotReset.
+        """
+        try:
+            try:
+                self._empty(self._connected())
+            except psycopg.OperationalError as error:
+                if not connection.is_lost(error):
+                    raise
+                # A test has ended all sessions, or started the server anew.
+                self.close()
+                self._empty(self._connected())
+        except psycopg.Error as error:
+            raise NotReset(self._node.name, reason_of(error)) from error
+
+    def close(self) -> None:
+        """Close the session; the next use opens another."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _connected(self) -> Connection:
+        if self._session is None:
+            session = connection.connect(
+                self._node, self._database, purpose=_PURPOSE, autocommit=True
+            )
+            session.execute(_QUERIES["prepare"])
+            self._session = session
+        return self._session
+
+    def _keep(self, session: Connection) -> None:
+        filled = [Table(schema, name) for schema, name, _ in session.execute(_QUERIES["filled"])]
+        versions = _versions(session, filled)
+        self._versions = {table: found for table, found in versions.items() if found.rows}
+        for table in self._versions:
+            with session.cursor().copy(_QUERIES["save"].format(table=_named(table))) as copy:
+                self._kept[table] = b"".join(map(bytes, copy))
+
+    def _empty(self, session: Connection) -> None:
+        for pid, query, _ in session.execute(_QUERIES["end_left"]).fetchall():
+            logger.warning(
+                "node %s: ended session %s, which a test left in a transaction: %s",
+                self._node.name,
+                pid,
+                query,
+            )
+        small: list[Table] = []
+        large: list[Table] = []
+        for schema, name, size in session.execute(_QUERIES["filled"]):
+            table = Table(schema, name)
+            if table not in self._kept:
+                (small if size < _LARGE else large).append(table)
+        statements = [_QUERIES["delete"].format(table=_named(table)) for table in small]
+        if large:
+            tables = sql.SQL(", ONLY ").join([_named(table) for table in large])
+            statements.append(_QUERIES["truncate"].format(tables=tables))
+        if statements:
+            session.execute(sql.SQL(";\n").join(statements))  # one message, one transaction
+        if self._kept:
+            self._restore(session)
+
+    def _restore(self, session: Connection) -> None:
+        """Write the rows of migrations again, in tables where a test has changed any."""
+        now = _versions(session, list(self._kept))
+        changed = [table for table, versions in self._versions.items() if now[table] != versions]
+        if not changed:
+            return
+        with session.transaction():
+            for table in changed:
+                session.execute(_QUERIES["delete"].format(table=_named(table)))
+                with session.cursor().copy(_QUERIES["restore"].format(table=_named(table))) as copy:
+                    copy.write(self._kept[table])
+            self._versions |= _versions(session, changed)
+
+
+def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Versions]:
+    """Ask for several tables at once."""
+    if not tables:
+        return {}
+    parts = [
+        _QUERIES["versions"].format(position=sql.Literal(position), table=_named(table))
+        for position, table in enumerate(tables)
+    ]
+    found = session.execute(sql.SQL("\nUNION ALL\n").join(parts))
+    return {tables[position]: _Versions(*versions) for position, *versions in found}
+
+
+def _named(table: Table) -> sql.Identifier:
+    return sql.Identifier(table.schema, table.name)

@@ -1,0 +1,65 @@
+"""What pytest loads: the options and fixtures of a test fleet.
+
+It is loaded in every run on a machine that has shardctl, so all else is imported by the fixtures.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.testing.fleet import ShardFleet
+
+_TOPOLOGY = "shard_fleet_topology"
+_SHARDS = "shard_fleet_shards"
+_NODES = "shard_fleet_nodes"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options in the application's pytest configuration."""
+    parser.addini(
+        _TOPOLOGY, "the application's topology.yaml, below rootdir", default="topology.yaml"
+    )
+    parser.addini(_SHARDS, "shards of the test fleet, at most the file's", default="8")
+    parser.addini(_NODES, "nodes of the test fleet, at most as many as shards", default="2")
+
+
+@pytest.fixture(scope="session")
+def shard_fleet(pytestconfig: pytest.Config) -> Iterator[ShardFleet]:
+    """Run a fleet of local servers with the application's own shards and migrations."""
+    from shardctl.testing import fleet  # noqa: PLC0415  # see above
+
+    application = pytestconfig.rootpath / str(pytestconfig.getini(_TOPOLOGY))
+    if not application.exists():
+        hint = f"name the application's topology as {_TOPOLOGY} in pytest's configuration"
+        pytest.fail(f"shardctl: {application}: there is no such file\n  {hint}", pytrace=False)
+    shards, nodes = _number(pytestconfig, _SHARDS), _number(pytestconfig, _NODES)
+    with _as_told(), fleet.running(application, shards=shards, nodes=nodes) as running:
+        yield running
+
+
+@contextmanager
+def _as_told() -> Iterator[None]:
+    """Show shardctl's errors as it tells them, without a traceback."""
+    from shardctl.errors import ShardctlError  # noqa: PLC0415  # same
+    from shardctl.testing import fleet  # noqa: PLC0415  # same
+
+    told = None
+    try:
+        yield
+    except ShardctlError as error:
+        told = fleet.told(error)
+    if told is not None:  # out here, for else pytest shows the error that it was made of, too
+        pytest.fail(told, pytrace=False)
+
+
+def _number(config: pytest.Config, option: str) -> int:
+    text = str(config.getini(option))
+    if not text.isdecimal() or int(text) < 1:
+        pytest.fail(f"{option}: {text!r} is not a number from 1", pytrace=False)
+    return int(text)

@@ -1,0 +1,153 @@
+"""The plugin for applications' tests, in real pytest processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.postgres import binaries, embedded
+
+if TYPE_CHECKING:
+    from tests.fixtures.applications import Application
+
+WHERE = """
+import pathlib, time
+import psycopg, pytest
+@pytest.mark.parametrize("number", range(2))
+def test_where(shard_fleet, number, worker_id):
+    told = [worker_id, str(shard_fleet.topology), *map(shard_fleet.dsn, shard_fleet.nodes)]
+    pathlib.Path(f"{number}.new").write_text("\\n".join(told))
+    pathlib.Path(f"{number}.new").rename(f"{number}.told")
+    deadline = time.monotonic() + 60
+    while len(list(pathlib.Path().glob("*.told"))) < 2:
+        assert time.monotonic() < deadline, "one worker does all"
+        time.sleep(0.05)
+    for node in shard_fleet.nodes:
+        psycopg.connect(shard_fleet.dsn(node)).close()
+"""
+
+SHAPE = """
+import psycopg
+from shardctl.testing.fleet import NodeNotThere
+from shardctl.topology import loader
+import pytest
+def test_shape(shard_fleet):
+    assert (shard_fleet.nodes, shard_fleet.shard_count) == (("a", "b", "c"), 3)
+    assert [shard_fleet.node_of(shard) for shard in range(3)] == ["a", "b", "c"]
+    assert [shard_fleet.schema(shard) for shard in range(3)] == ["u000", "u001", "u002"]
+    topology = loader.load(shard_fleet.topology)
+    assert (topology.cluster, topology.database.name) == ("photos", "photos")
+    assert topology.id.shard_bits == 12
+    assert not topology.poolers
+    with psycopg.connect(shard_fleet.dsn("b")) as connection:
+        asked = "SELECT current_user, shardctl.id_shard(u001.next_id())"
+        assert connection.execute(asked).fetchone() == ("web", 1)
+    with psycopg.connect(shard_fleet.dsn("b", user="shardctl")) as connection:
+        asked = "SELECT current_user, version()"
+        print(connection.execute(asked).fetchone())
+    with pytest.raises(NodeNotThere, match="no node x; its nodes are a, b, c"):
+        shard_fleet.dsn("x")
+"""
+
+
+def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
+    assert "2 passed" in application.pytest()
+    assert application.fleets() == []
+
+
+def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application) -> None:
+    assert "passed" in application.pytest("-n", "2")
+    assert application.fleets() == []
+    application.write("test_where.py", WHERE)
+    application.pytest("-n", "2", "test_where.py")
+    first, second = [
+        set(file.read_text().splitlines()) for file in application.directory.glob("*.told")
+    ]
+    assert len(first) == len(second) == 4
+    assert first.isdisjoint(second)
+    assert application.fleets() == []
+
+
+def test_a_failed_test_leaves_nothing_either(application: Application) -> None:
+    application.write("test_failing.py", "def test_failing(fleet): assert fleet is None\n")
+    assert "1 failed" in application.pytest("test_failing.py", code=1)
+    assert application.fleets() == []
+
+
+def test_the_fleet_has_the_applications_names_and_the_size_of_the_options(
+    application: Application,
+) -> None:
+    topology = (application.directory / "topology.yaml").read_text()
+    own = "shards: {count: 1024, schema: 'u{id:03d}'}\nid: {bits: {shard: 12}}"
+    changed = topology.replace("shards: {count: 1024}", own)
+    application.write("other.yaml", changed)
+    (application.directory / "topology.yaml").unlink()
+    ini = "shard_fleet_topology = other.yaml\nshard_fleet_shards = 3\nshard_fleet_nodes = 5\n"
+    application.write("pytest.ini", f"[pytest]\n{ini}")
+    application.write("test_shape.py", SHAPE)
+    application.pytest("test_shape.py")
+
+
+@pytest.mark.embedded
+def test_it_works_with_the_embedded_servers(application: Application) -> None:
+    directory = str(list(embedded.directories())[-1])
+    application.write("pytest.ini", "[pytest]\nshard_fleet_shards = 2\n")
+    version = "SELECT current_setting('server_version_num')::int / 10000"
+    application.write(
+        "test_version.py",
+        "import psycopg\n"
+        "def test_version(fleet):\n"
+        "    with psycopg.connect(fleet.dsn('a')) as connection:\n"
+        f"        assert connection.execute({version!r}).fetchone() == (18,)\n",
+    )
+    application.pytest("test_version.py", environment={binaries.VARIABLE: directory})
+    assert application.fleets() == []
+
+
+def test_ordinary_tests_start_no_server_and_load_nothing(application: Application) -> None:
+    (application.directory / "conftest.py").unlink()
+    for page in application.directory.glob("test_*.py"):
+        page.unlink()
+    (application.directory / "topology.yaml").unlink()
+    application.write(
+        "test_plain.py",
+        "import sys\n"
+        "def test_plain():\n"
+        "    assert {n for n in sys.modules if n.startswith('shardctl')} == "
+        "{'shardctl', 'shardctl.testing', 'shardctl.testing.plugin'}\n"
+        "    assert not {'psycopg', 'yaml', 'pydantic', 'fabric'} & set(sys.modules)\n",
+    )
+    # Plugins of others load what they like.
+    only = ["-p", "shardctl.testing.plugin"]
+    application.pytest(*only, environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    assert "/shardctl/testing/plugin.py" in application.pytest("--trace-config")
+    assert application.fleets() == []
+
+
+def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -> None:
+    application.write("migrations/0002_broken.sql", "SELECT 1;\n\nSELECT * FROM nowhere;\n")
+    said = application.pytest(code=1)
+    assert "migrations/0002_broken.sql:3: shard " in said
+    assert 'relation "nowhere" does not exist' in said
+    assert "mend the cause" in said
+    assert "Traceback" not in said
+    assert "fleet.py" not in said
+    assert "During handling" not in said
+    assert said.count("2 errors") == 1
+    assert application.fleets() == []
+
+
+def test_a_bad_topology_and_a_bad_option_are_told(application: Application) -> None:
+    application.write("topology.yaml", "cluster: photos\nshards: {count: 8}\nnode: {}\n")
+    said = application.pytest("-k", "licence", code=1)
+    assert f"{application.directory}/topology.yaml:3:1: node: " in said
+    assert "Traceback" not in said
+    application.write("pytest.ini", "[pytest]\nshard_fleet_shards = many\n")
+    said = application.pytest("-k", "licence", code=1)
+    assert "shard_fleet_shards: 'many' is not a number from 1" in said
+    (application.directory / "topology.yaml").unlink()
+    said = application.pytest("-k", "licence", "-o", "shard_fleet_shards=8", code=1)
+    assert "topology.yaml: there is no such file" in said
+    assert "as shard_fleet_topology in pytest's configuration" in said
+    assert application.fleets() == []

@@ -1,0 +1,167 @@
+"""What a reset of a test fleet brings back, and what it does not mind."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.testing import fleet
+from shardctl.testing.emptying import NotReset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.testing.fleet import ShardFleet
+
+TOPOLOGY = """
+cluster: reset
+shards: {count: 4}
+database: {name: app, app_roles: [app], migrations: migrations}
+nodes:
+  a: {host: 10.0.0.1, port: 5432, shards: 0-3}
+"""
+MIGRATION = """
+CREATE TABLE kinds (
+    id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text UNIQUE,
+    loud text GENERATED ALWAYS AS (upper(name)) STORED
+);
+INSERT INTO kinds (name) VALUES ('one'), ('two'), (NULL);
+CREATE TABLE things (
+    id bigint PRIMARY KEY DEFAULT next_id(), kind int REFERENCES kinds, body text
+);
+CREATE TABLE parts (
+    thing bigint NOT NULL REFERENCES things, number int, PRIMARY KEY (thing, number)
+) PARTITION BY RANGE (number);
+CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (10) TO (20);
+CREATE TABLE "odd ""name; %s" (number int);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
+    AS $$BEGIN RAISE 'no row of things is ever removed'; END$$;
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON things EXECUTE FUNCTION refuse();
+"""
+KINDS = [(1, "one", "ONE"), (2, "two", "TWO"), (3, None, None)]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardFleet]:
+    application = tmp_path_factory.mktemp("application")
+    (application / "migrations").mkdir()
+    (application / "migrations" / "0001_things.sql").write_text(MIGRATION)
+    (application / "topology.yaml").write_text(TOPOLOGY)
+    with fleet.running(application / "topology.yaml", shards=4, nodes=2) as made:
+        yield made
+
+
+@pytest.fixture
+def made(running: ShardFleet) -> ShardFleet:
+    running.reset()
+    return running
+
+
+def connect(fleet: ShardFleet, shard: int, **options: Any) -> psycopg.Connection[Any]:
+    path = f"-c search_path={fleet.schema(shard)}"
+    dsn = fleet.dsn(fleet.node_of(shard), user="postgres")
+    return psycopg.connect(dsn, options=path, **options)
+
+
+def run(fleet: ShardFleet, shard: int, *statements: str) -> list[Any]:
+    with connect(fleet, shard) as session:
+        for statement in statements:
+            cursor = session.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def require_fresh(fleet: ShardFleet) -> None:
+    for shard in range(4):
+        assert run(fleet, shard, "SELECT * FROM kinds ORDER BY id") == KINDS
+        for table in ("things", "parts", '"odd ""name; %s"'):
+            assert run(fleet, shard, f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+def test_rows_of_tests_are_gone_and_ids_go_on(made: ShardFleet) -> None:
+    require_fresh(made)
+    insert = "INSERT INTO things (kind) VALUES (1) RETURNING id"
+    before = [run(made, shard, insert)[0][0] for shard in range(4)]
+    run(made, 2, f"INSERT INTO parts VALUES ({before[2]}, 3), ({before[2]}, 13)")
+    run(made, 3, 'INSERT INTO "odd ""name; %s" VALUES (1)')
+    made.reset()
+    require_fresh(made)
+    after = [run(made, shard, insert)[0][0] for shard in range(4)]
+    assert all(new > old for new, old in zip(after, before, strict=True))
+    made.reset()
+    require_fresh(made)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE kinds SET name = 'other' WHERE id = 2",
+        "DELETE FROM kinds WHERE id = 3",
+        "INSERT INTO kinds (name) VALUES ('four')",
+        "SET session_replication_role = replica; TRUNCATE kinds CASCADE",
+        "UPDATE kinds SET name = 'one' WHERE id = 1",
+    ],
+)
+def test_rows_of_migrations_come_back(made: ShardFleet, change: str) -> None:
+    run(made, 1, change)
+    made.reset()
+    require_fresh(made)
+    run(made, 1, change)  # and once more: what was written again is known again
+    made.reset()
+    require_fresh(made)
+
+
+def test_a_large_table_is_emptied_and_with_it_its_disk(made: ShardFleet) -> None:
+    run(
+        made,
+        0,
+        "INSERT INTO things (body) SELECT repeat('x', 200) FROM generate_series(1, 10000)",
+        "INSERT INTO parts SELECT id, 3 FROM things LIMIT 1",
+    )
+    made.reset()
+    require_fresh(made)
+    assert run(made, 0, "SELECT pg_relation_size('things')") == [(0,)]
+
+
+def test_a_transaction_left_open_is_ended(
+    made: ShardFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(connect(made, 0)) as left:
+        left.execute("INSERT INTO kinds (name) VALUES ('left')")
+        with contextlib.closing(connect(made, 0)) as reading:
+            reading.execute("SELECT * FROM kinds")
+            made.reset()
+            assert reading.execute("SELECT 1").fetchone() == (1,)
+        assert "INSERT INTO kinds (name) VALUES ('left')" in caplog.text
+        with pytest.raises(psycopg.OperationalError):
+            left.commit()
+    require_fresh(made)
+
+
+def test_sessions_that_a_test_has_ended_are_made_anew(made: ShardFleet) -> None:
+    run(made, 0, "INSERT INTO things DEFAULT VALUES")
+    end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+    for shard in (0, 3):
+        run(made, shard, f"{end} WHERE datname = 'app' AND pid <> pg_backend_pid()")
+    made.reset()
+    require_fresh(made)
+
+
+def test_a_table_that_a_test_made_is_emptied_too(made: ShardFleet) -> None:
+    run(made, 2, "CREATE TABLE later AS SELECT 1 AS number")
+    made.reset()
+    assert run(made, 2, "TABLE later", "TABLE later") == []
+    run(made, 2, "DROP TABLE later")
+
+
+def test_a_table_of_migrations_that_is_gone_is_told(made: ShardFleet) -> None:
+    run(made, 1, "ALTER TABLE kinds RENAME TO gone")
+    try:
+        with pytest.raises(NotReset, match=r'node a of the test fleet: .*"shard1.kinds"'):
+            made.reset()
+    finally:
+        run(made, 1, "ALTER TABLE gone RENAME TO kinds")
