@@ -13,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardctl.router import ShardedDatabase
     from shardctl.testing.fleet import ShardFleet
 
 _TOPOLOGY = "shard_fleet_topology"
@@ -41,6 +42,17 @@ def shard_fleet(pytestconfig: pytest.Config) -> Iterator[ShardFleet]:
     shards, nodes = _number(pytestconfig, _SHARDS), _number(pytestconfig, _NODES)
     with _as_told(), fleet.running(application, shards=shards, nodes=nodes) as running:
         yield running
+
+
+@pytest.fixture
+def sharded_db(shard_fleet: ShardFleet) -> Iterator[ShardedDatabase]:
+    """Open the fleet as an application does, with all shards as the migrations left them."""
+    from shardctl.router import ShardedDatabase  # noqa: PLC0415  # same
+
+    with _as_told():
+        shard_fleet.reset()
+    with ShardedDatabase(shard_fleet.topology) as db:
+        yield db
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_shape(shard_fleet):
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
-    assert "2 passed" in application.pytest()
+    assert "4 passed" in application.pytest()
     assert application.fleets() == []
 
 
@@ -134,8 +134,23 @@ def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -
     assert "Traceback" not in said
     assert "fleet.py" not in said
     assert "During handling" not in said
-    assert said.count("2 errors") == 1
+    assert said.count("4 errors") == 1
     assert application.fleets() == []
+
+
+def test_what_keeps_the_router_from_a_fresh_fleet_is_told(application: Application) -> None:
+    (application.directory / "conftest.py").unlink()
+    application.write(
+        "test_left.py",
+        "import psycopg\n"
+        "def test_left(shard_fleet):\n"
+        "    with psycopg.connect(shard_fleet.dsn('a', user='shardctl')) as connection:\n"
+        "        connection.execute('DROP TABLE shard0.licences CASCADE')\n",
+    )
+    said = application.pytest("test_left.py", "test_router.py", code=1)
+    assert 'could not be emptied: relation "shard0.licences" does not exist' in said
+    assert "see what the test before has left" in said
+    assert "emptying.py" not in said
 
 
 def test_a_bad_topology_and_a_bad_option_are_told(application: Application) -> None:
