@@ -61,13 +61,11 @@ def _as_told() -> Iterator[None]:
     from shardctl.errors import ShardctlError  # noqa: PLC0415  # same
     from shardctl.testing import fleet  # noqa: PLC0415  # same
 
-    told = None
     try:
         yield
     except ShardctlError as error:
-        told = fleet.told(error)
-    if told is not None:  # out here, for else pytest shows the error that it was made of, too
-        pytest.fail(told, pytrace=False)
+        # From none: pytest would show the error that it is made of, too.
+        raise pytest.fail.Exception(fleet.told(error), pytrace=False) from None
 
 
 def _number(config: pytest.Config, option: str) -> int:
