@@ -54,7 +54,7 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
     (application.directory / "migrations").rename(application.directory / "moved")
     application.write("migrations/0001_other.sql", "CREATE TABLE other ()")
     application.write("test_photos.py", "def test_nothing(fleet): pass\n")
-    application.pytest()
+    application.pytest("test_photos.py")
     assert application.fleets() == []
     for one in servers:
         with pytest.raises(ProcessLookupError):
