@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Self
 
-import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
-
-from shardctl.router import fence, plans, requests, statements
-from shardctl.router.core import Routed
-from shardctl.router.errors import NoConnection
-from shardctl.router.requests import EXPECTED, Answer
+from shardctl.router import fence, plans, statements
+from shardctl.router.tasks import AsyncConnection, InTasks
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-    from shardctl.router.requests import Parameters, Plan, Request, Result, Row
+    from shardctl.router.requests import Parameters, Row
     from shardctl.router.scatter import Scatter
-    from shardctl.router.settings import NodeHealth, PoolSettings, Stats
+    from shardctl.router.settings import NodeHealth, Stats
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId
 
-AsyncConnection = psycopg.AsyncConnection[Any]
 
-
-class AsyncShardedDatabase(Routed):
+class AsyncShardedDatabase(InTasks):
     """A sharded database for applications with asyncio; it belongs to one event loop.
 
     All is as of ShardedDatabase, and to be awaited.
     """
-
-    def _set_up(self) -> None:
-        self._pools: dict[NodeName, _Pool] = {}
-        self._opening = asyncio.Lock()
-        self._alone = asyncio.Lock()
-        self._abandoned: set[asyncio.Task[Any]] = set()
-        self._doing: dict[type[Request], Callable[[Any, Any], Awaitable[Any]]] = {
-            requests.Execute: self._execute,
-            requests.Hold: self._keep,
-            requests.On: self._on,
-            requests.Release: lambda request, _: request.held.release(),
-            requests.Ask: self._ask,
-            requests.Wait: lambda request, _: asyncio.sleep(request.seconds),
-            requests.Alone: self._on_its_own,
-            requests.Together: self._together,
-            requests.First: self._first,
-        }
 
     async def open(self) -> Self:
         """Read the first map, where there is no topology; raises MapUnread."""
@@ -181,154 +147,6 @@ class AsyncShardedDatabase(Routed):
         """Count what was done, and what psycopg's pools tell of themselves."""
         return self._stats({node: pool.connections for node, pool in self._pools.items()})
 
-    async def _run(self, plan: Plan[Result], holding: list[_Held] | None = None) -> Result:
-        """Carry a plan out; give what it returns."""
-        try:
-            request = next(plan)
-            while True:
-                try:
-                    answer = await self._doing[type(request)](request, holding)
-                except Exception as error:  # noqa: BLE001  # the plan raises it, or knows better
-                    request = plan.throw(error)
-                else:
-                    request = plan.send(answer)
-        except StopIteration as done:
-            value: Result = done.value
-            return value
-
-    async def _hand_out(self, plan: Plan[Any]) -> AsyncGenerator[Row, None]:
-        """Carry a plan out that hands rows out."""
-        holding: list[_Held] = []
-        try:
-            request = next(plan)
-            while True:
-                if isinstance(request, requests.Rows):
-                    for row in request.rows:
-                        yield row
-                    request = next(plan)
-                    continue
-                try:
-                    answer = await self._doing[type(request)](request, holding)
-                except Exception as error:  # noqa: BLE001  # same
-                    request = plan.throw(error)
-                else:
-                    request = plan.send(answer)
-        except StopIteration:
-            return
-        finally:
-            await _release(holding)
-
-    async def _execute(self, request: requests.Execute, _: Any) -> Answer:
-        pool = self._pools.get(request.node) or await self._pool(request.node)
-        connection = await pool.take(None)
-        try:
-            cursor = await connection.execute(request.statement, request.parameters)
-            return await _answer(cursor, types=request.types)
-        finally:
-            await pool.give_back(connection)
-
-    async def _on(self, request: requests.On, _: Any) -> Answer:
-        cursor = await request.held.connection.execute(request.statement, request.parameters)
-        return await _answer(cursor, types=request.types)
-
-    async def _ask(self, request: requests.Ask, _: Any) -> Answer:
-        connect = psycopg.AsyncConnection.connect
-        async with await connect(request.conninfo, autocommit=True) as connection:
-            return await _answer(await connection.execute(request.statement), types=False)
-
-    async def _keep(self, request: requests.Hold, holding: list[_Held]) -> _Held:
-        held = await self._hold(request.node, request.seconds)
-        holding.append(held)
-        return held
-
-    async def _on_its_own(self, request: requests.Alone, holding: list[_Held] | None) -> Any:
-        async with self._alone:
-            return await self._run(request.plan, holding)
-
-    async def _hold(self, node: NodeName, seconds: float | None) -> _Held:
-        pool = await self._pool(node)
-        return _Held(pool, await pool.take(seconds))
-
-    async def _pool(self, node: NodeName) -> _Pool:
-        """Give a node's pool, opened when it is first used."""
-        async with self._opening:
-            pool = self._pools.get(node)
-            if pool is None:
-                conninfo = self._known.places.conninfo(node)
-                options = self._pool_options()
-                made = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
-                await made.open()
-                pool = self._pools[node] = _Pool(node, made, self._settings)
-            return pool
-
-    async def _together(self, request: requests.Together, holding: list[_Held] | None) -> list[Any]:
-        """Run plans in tasks, so many at once."""
-        places = asyncio.Semaphore(request.width)
-        lists: list[list[_Held]] = [[] for _ in request.plans]
-
-        async def one(plan: Plan[Any], held: list[_Held]) -> Any:
-            async with places:
-                return await self._outcome(plan, held)
-
-        tasks = [
-            asyncio.create_task(one(plan, held))
-            for plan, held in zip(request.plans, lists, strict=True)
-        ]
-        try:
-            left = None
-            if request.deadline is not None:
-                left = max(0.0, request.deadline - time.monotonic())
-            if tasks:
-                await asyncio.wait(tasks, timeout=left)
-        finally:
-            self._abandon(task for task in tasks if not task.done())
-        outcomes: list[Any] = []
-        for task, held in zip(tasks, lists, strict=True):
-            if task.done():
-                outcomes.append(task.result())
-                if holding is not None:
-                    holding += held
-            else:
-                outcomes.append(TimeoutError("no answer in time"))
-        return outcomes
-
-    async def _first(self, request: requests.First, _: Any) -> list[Any]:
-        """Run plans in tasks until one gives what is wanted."""
-        tasks = {asyncio.create_task(self._outcome(plan, [])) for plan in request.plans}
-        until = time.monotonic() + request.seconds
-        found: list[Any] = []
-        try:
-            while tasks and not any(map(request.wanted, found)):
-                done, tasks = await asyncio.wait(
-                    tasks,
-                    timeout=max(0.0, until - time.monotonic()),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if not done:
-                    break
-                found += [task.result() for task in done]
-        finally:
-            self._abandon(tasks)
-        return found
-
-    async def _outcome(self, plan: Plan[Any], held: list[_Held]) -> Any:
-        """Carry a plan out; give what it returns or, of what may be expected, raises."""
-        try:
-            return await self._run(plan, held)
-        except EXPECTED as error:
-            await _release(held)
-            return error
-        except BaseException:
-            await _release(held)
-            raise
-
-    def _abandon(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Cancel tasks that nobody waits for; they tidy up by themselves."""
-        for task in tasks:
-            task.cancel()
-            self._abandoned.add(task)  # the loop itself keeps no hold on it
-            task.add_done_callback(self._abandoned.discard)
-
 
 class AsyncScattered:
     """The rows of a scatter: iterate once, and `aclose` it (or use `async with`) to end early."""
@@ -354,83 +172,3 @@ class AsyncScattered:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-class _Pool:
-    """psycopg's pool of a node, behind a gate that lets in as many as it has connections.
-
-    Whoever has to wait does so at the gate: psycopg's pool makes a task for each that waits,
-    which costs more than a short statement.
-    """
-
-    def __init__(
-        self,
-        node: NodeName,
-        connections: AsyncConnectionPool[AsyncConnection],
-        settings: PoolSettings,
-    ) -> None:
-        self.connections = connections
-        self._node = node
-        self._timeout = settings.timeout
-        self._gate = asyncio.Semaphore(settings.max_size)
-
-    async def take(self, seconds: float | None) -> AsyncConnection:
-        """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
-        most = self._timeout if seconds is None else min(seconds, self._timeout)
-        try:
-            if self._gate.locked():
-                async with asyncio.timeout(most):
-                    await self._gate.acquire()
-            else:
-                await self._gate.acquire()
-        except TimeoutError:
-            raise NoConnection(self._node, f"none was free for {most:g} s") from None
-        try:
-            return await self.connections.getconn(most)
-        except PoolTimeout as error:
-            self._gate.release()
-            raise NoConnection(self._node, str(error)) from error
-        except BaseException:
-            self._gate.release()
-            raise
-
-    async def give_back(self, connection: AsyncConnection) -> None:
-        """Put a connection back, and let the next one in."""
-        try:
-            await self.connections.putconn(connection)
-        finally:
-            self._gate.release()
-
-
-class _Held:
-    """A connection that is out of its pool."""
-
-    def __init__(self, pool: _Pool, connection: AsyncConnection) -> None:
-        self._pool = pool
-        self.connection = connection
-        self._released = False
-
-    async def release(self) -> None:
-        """Give it back, rolled back; a second time changes nothing."""
-        if self._released:
-            return
-        self._released = True
-        with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
-            await self.connection.rollback()
-        await self._pool.give_back(self.connection)
-
-
-async def _release(holding: list[_Held]) -> None:
-    for held in holding:
-        await held.release()
-
-
-async def _answer(cursor: psycopg.AsyncCursor[Any], *, types: bool) -> Answer:
-    if cursor.rownumber is None:  # no rows can come, as of an UPDATE
-        return Answer([], cursor.rowcount)
-    columns = cursor.description if types else None
-    return Answer(
-        await cursor.fetchall(),
-        cursor.rowcount,
-        tuple(column.type_code for column in columns or ()),
-    )

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any, Self
 
-import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
-
-from shardctl.router import fence, plans, requests, statements
-from shardctl.router.core import Routed
-from shardctl.router.errors import NoConnection
-from shardctl.router.requests import EXPECTED, Answer
+from shardctl.router import fence, plans, statements
+from shardctl.router.threads import Connection, InThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from shardctl.router.requests import Parameters, Plan, Request, Result, Row
+    from shardctl.router.requests import Parameters, Row
     from shardctl.router.scatter import Scatter
     from shardctl.router.settings import NodeHealth, Stats
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId
 
-Connection = psycopg.Connection[Any]
 
-_THREADS = 64
-"""Calls that ask several nodes share these; each uses `width` of them at the most."""
-_UNDONE = object()
-
-
-class ShardedDatabase(Routed):
+class ShardedDatabase(InThreads):
     """A sharded database for applications with threads, which may share it.
 
     Use it in a `with`, or call `close`; make it after a fork. `source` is a topology (or its
@@ -46,23 +31,6 @@ class ShardedDatabase(Routed):
     for how many seconds a statement waits for a shard that is fenced and not yet anywhere else.
     Nothing is connected to before it is needed.
     """
-
-    def _set_up(self) -> None:
-        self._pools: dict[NodeName, ConnectionPool[Connection]] = {}
-        self._opening = threading.Lock()
-        self._alone = threading.Lock()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
-        self._doing: dict[type[Request], Callable[[Any, Any], Any]] = {
-            requests.Execute: self._execute,
-            requests.Hold: self._keep,
-            requests.On: self._on,
-            requests.Release: lambda request, _: request.held.release(),
-            requests.Ask: self._ask,
-            requests.Wait: lambda request, _: time.sleep(request.seconds),
-            requests.Alone: self._on_its_own,
-            requests.Together: self._together,
-            requests.First: self._first,
-        }
 
     def open(self) -> Self:
         """Read the first map, where there is no topology; raises MapUnread.
@@ -203,137 +171,6 @@ class ShardedDatabase(Routed):
         """Count what was done, and what psycopg's pools tell of themselves."""
         return self._stats(self._pools)
 
-    def _run(self, plan: Plan[Result], task: _Task | None = None) -> Result:
-        """Carry a plan out; give what it returns."""
-        try:
-            request = next(plan)
-            while True:
-                request = self._step(plan, request, task)
-        except StopIteration as done:
-            value: Result = done.value
-            return value
-
-    def _hand_out(self, plan: Plan[Any]) -> Iterator[Row]:
-        """Carry a plan out that hands rows out."""
-        task = _Task()
-        try:
-            request = next(plan)
-            while True:
-                if isinstance(request, requests.Rows):
-                    yield from request.rows
-                    request = next(plan)
-                else:
-                    request = self._step(plan, request, task)
-        except StopIteration:
-            return
-        finally:
-            task.release()
-
-    def _step(self, plan: Plan[Any], request: Request, task: _Task | None) -> Request:
-        """Do what is requested, and give the next request; raises StopIteration at the end."""
-        try:
-            answer = self._doing[type(request)](request, task)
-        except Exception as error:  # noqa: BLE001  # the plan raises it, or knows better
-            return plan.throw(error)
-        return plan.send(answer)
-
-    def _execute(self, request: requests.Execute, _: _Task | None) -> Answer:
-        pool = self._pools.get(request.node) or self._pool(request.node)
-        try:
-            connection = pool.getconn()
-        except PoolTimeout as error:
-            raise NoConnection(request.node, str(error)) from error
-        try:
-            cursor = connection.execute(request.statement, request.parameters)
-            return _answer(cursor, types=request.types)
-        finally:
-            pool.putconn(connection)
-
-    def _on(self, request: requests.On, _: _Task | None) -> Answer:
-        cursor = request.held.connection.execute(request.statement, request.parameters)
-        return _answer(cursor, types=request.types)
-
-    def _ask(self, request: requests.Ask, _: _Task | None) -> Answer:
-        with psycopg.connect(request.conninfo, autocommit=True) as connection:
-            return _answer(connection.execute(request.statement), types=False)
-
-    def _keep(self, request: requests.Hold, task: _Task) -> _Held:
-        held = self._hold(request.node, request.seconds)
-        task.held.append(held)
-        return held
-
-    def _on_its_own(self, request: requests.Alone, task: _Task | None) -> Any:
-        with self._alone:
-            return self._run(request.plan, task)
-
-    def _hold(self, node: NodeName, seconds: float | None) -> _Held:
-        pool = self._pool(node)
-        most = self._settings.timeout
-        try:
-            return _Held(pool, pool.getconn(most if seconds is None else min(seconds, most)))
-        except PoolTimeout as error:
-            raise NoConnection(node, str(error)) from error
-
-    def _pool(self, node: NodeName) -> ConnectionPool[Connection]:
-        """Give a node's pool, opened when it is first used."""
-        with self._opening:
-            pool = self._pools.get(node)
-            if pool is None:
-                conninfo = self._known.places.conninfo(node)
-                options = self._pool_options()
-                pool = ConnectionPool(conninfo, name=f"shardctl-{node}", **options)
-                pool.open()
-                self._pools[node] = pool
-            return pool
-
-    def _together(self, request: requests.Together, task: _Task | None) -> list[Any]:
-        """Run plans in threads, of which the caller's is one unless there is a deadline."""
-        tasks = [_Task() for _ in request.plans]
-        todo = deque(range(len(tasks)))
-
-        def work() -> None:
-            while todo:
-                try:
-                    number = todo.popleft()
-                except IndexError:  # another thread was quicker
-                    return
-                tasks[number].run(self, request.plans[number])
-
-        width = min(request.width, len(tasks))
-        if request.deadline is None:
-            futures = [self._threads.submit(work) for _ in range(width - 1)]
-            work()
-            wait(futures)
-        else:
-            futures = [self._threads.submit(work) for _ in range(width)]
-            wait(futures, max(0.0, request.deadline - time.monotonic()))
-            todo.clear()
-        outcomes = [one.take(task) for one in tasks]
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
-                raise outcome
-        return outcomes
-
-    def _first(self, request: requests.First, _: _Task | None) -> list[Any]:
-        """Run plans in threads of their own: those that others share may wait for this."""
-        threads = ThreadPoolExecutor(len(request.plans), thread_name_prefix="shardctl-map")
-        tasks = [_Task() for _ in request.plans]
-        futures = {
-            threads.submit(one.run, self, plan): one
-            for one, plan in zip(tasks, request.plans, strict=True)
-        }
-        threads.shutdown(wait=False)
-        found: list[Any] = []
-        with contextlib.suppress(TimeoutError):  # those who have not told by now are not heard
-            for future in as_completed(futures, request.seconds):
-                outcome = futures[future].take(None)
-                if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
-                    raise outcome
-                found.append(outcome)
-                if request.wanted(outcome):
-                    break
-        return found
-
 
 class Scattered:
     """The rows of a scatter: iterate once, and `close` it (or use a `with`) to end it early."""
@@ -364,69 +201,3 @@ class Scattered:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class _Held:
-    """A connection that is out of its pool."""
-
-    def __init__(self, pool: ConnectionPool[Connection], connection: Connection) -> None:
-        self._pool = pool
-        self.connection = connection
-        self._released = False
-
-    def release(self) -> None:
-        """Give it back, rolled back; a second time changes nothing."""
-        if self._released:
-            return
-        self._released = True
-        with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
-            self.connection.rollback()
-        self._pool.putconn(self.connection)
-
-
-class _Task:
-    """A plan that runs beside others, with the connections that it holds."""
-
-    def __init__(self) -> None:
-        self.held: list[_Held] = []
-        self._outcome: Any = _UNDONE
-        self._abandoned = False
-        self._lock = threading.Lock()
-
-    def run(self, face: ShardedDatabase, plan: Plan[Any]) -> None:
-        """Carry the plan out; where nobody waits for it any more, tidy up after it."""
-        try:
-            outcome = face._run(plan, self)  # noqa: SLF001  # a part of the face
-        except BaseException as error:  # noqa: BLE001  # whoever waits raises it
-            outcome = error
-        with self._lock:
-            self._outcome = outcome
-            abandoned = self._abandoned
-        if abandoned or isinstance(outcome, BaseException):
-            self.release()
-
-    def take(self, by: _Task | None) -> Any:
-        """Give what came of it, and what it holds to `by`; TimeoutError where it still runs."""
-        with self._lock:
-            if self._outcome is _UNDONE:
-                self._abandoned = True
-                return TimeoutError("no answer in time")
-        if by is not None:
-            by.held += self.held
-        return self._outcome
-
-    def release(self) -> None:
-        """Give back all that it holds."""
-        for held in self.held:
-            held.release()
-
-
-def _answer(cursor: psycopg.Cursor[Any], *, types: bool) -> Answer:
-    if cursor.rownumber is None:  # no rows can come, as of an UPDATE
-        return Answer([], cursor.rowcount)
-    columns = cursor.description if types else None
-    return Answer(
-        cursor.fetchall(),
-        cursor.rowcount,
-        tuple(column.type_code for column in columns or ()),
-    )
