@@ -58,7 +58,7 @@ def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) ->
     move(remote)
     report = json.loads(remote.here("moves", "show", "-o", "json").stdout)["report"]
     assert report["proof"] == "compared"
-    assert 75 < report["predicted_pause_ms"] < 85, "the way to the pooler is in it"
+    assert 75 < report["predicted_pause_ms"] < 150, "the way to the pooler is in it"
     dropped = remote.here("prune", "--yes", "--now")
     assert dropped.returncode == 0, dropped.stderr
 
