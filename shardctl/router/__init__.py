@@ -4,6 +4,7 @@ from shardctl.router.asynchronous import AsyncScattered, AsyncShardedDatabase
 from shardctl.router.database import Scattered, ShardedDatabase
 from shardctl.router.errors import (
     AnotherCluster,
+    Closed,
     DeadlinePassed,
     MapUnread,
     MapWentBack,
@@ -19,6 +20,7 @@ __all__ = [
     "AnotherCluster",
     "AsyncScattered",
     "AsyncShardedDatabase",
+    "Closed",
     "DeadlinePassed",
     "MapUnread",
     "MapWentBack",

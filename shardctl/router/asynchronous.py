@@ -32,7 +32,9 @@ class AsyncShardedDatabase(InTasks):
 
     async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # the pool's own
         """Close all pools; connections in use are closed when they come back."""
-        pools, self._pools = list(self._pools.values()), {}
+        async with self._opening:
+            self._closed = True
+            pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await pool.connections.close(timeout)
 
@@ -97,6 +99,8 @@ class AsyncShardedDatabase(InTasks):
         try:
             held = await self._hold(node, None)
             try:
+                # The same text means another shard's tables and types next time.
+                held.connection.prepare_threshold = None
                 async with held.connection.transaction():
                     path = statements.search_path(self._known.schema(shard))
                     await held.connection.execute(path)

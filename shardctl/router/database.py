@@ -43,6 +43,7 @@ class ShardedDatabase(InThreads):
     def close(self, timeout: float = 5.0) -> None:
         """Close all pools; connections in use are closed when they come back."""
         with self._opening:
+            self._closed = True
             pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             pool.close(timeout)
@@ -111,6 +112,8 @@ class ShardedDatabase(InThreads):
         try:
             held = self._hold(node, None)
             try:
+                # The same text means another shard's tables and types next time.
+                held.connection.prepare_threshold = None
                 with held.connection.transaction():
                     held.connection.execute(statements.search_path(self._known.schema(shard)))
                     yield held.connection

@@ -59,6 +59,13 @@ class NotOpen(UsageError):
         )
 
 
+class Closed(UsageError):
+    """A database that was closed, and is asked for something."""
+
+    def __init__(self) -> None:
+        super().__init__("the database has been closed", hint="open another")
+
+
 class AnotherCluster(ShardctlError):
     """A node of another cluster, or of one made otherwise, than the others."""
 

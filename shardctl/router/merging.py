@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ def _comparable(value: Any) -> tuple[int, Any]:
     """Put NaN above all numbers, and NULL above that."""
     if value is None:
         return 2, None
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        # Python compares those of one zone by the clock on the wall, which is put back in autumn.
+        return 0, value.astimezone(UTC)
     if isinstance(value, float | Decimal) and math.isnan(value):
         return 1, None
     return 0, value

@@ -220,7 +220,7 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
         return where, {}
     if isinstance(parameters, Mapping):
         return where, parameters
-    numbers = iter(range(len(parameters) + where.count("%")))
+    numbers = iter(range(len(parameters) + where.count("%") + 1))
 
     def named(found: re.Match[str]) -> str:
         kind = found[1]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from shardctl.router import requests
 from shardctl.router.core import Routed
-from shardctl.router.errors import NoConnection
+from shardctl.router.errors import Closed, NoConnection
 from shardctl.router.requests import EXPECTED, Answer
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class InTasks(Routed):
         self._pools: dict[NodeName, _Pool] = {}
         self._opening = asyncio.Lock()
         self._alone = asyncio.Lock()
+        self._closed = False
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._doing: dict[type[Request], Callable[[Any, Any], Awaitable[Any]]] = {
             requests.Execute: self._execute,
@@ -116,6 +119,8 @@ class InTasks(Routed):
     async def _pool(self, node: NodeName) -> _Pool:
         """Give a node's pool, opened when it is first used."""
         async with self._opening:
+            if self._closed:
+                raise Closed
             pool = self._pools.get(node)
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
@@ -145,16 +150,14 @@ class InTasks(Routed):
             if tasks:
                 await asyncio.wait(tasks, timeout=left)
         finally:
+            done = [task.done() for task in tasks]
             self._abandon(task for task in tasks if not task.done())
-        outcomes: list[Any] = []
-        for task, held in zip(tasks, lists, strict=True):
-            if task.done():
-                outcomes.append(task.result())
-                if holding is not None:
-                    holding += held
-            else:
-                outcomes.append(TimeoutError("no answer in time"))
-        return outcomes
+            if holding is not None:  # first of all, whatever is raised then: it is given back
+                holding += itertools.chain.from_iterable(itertools.compress(lists, done))
+        return [
+            task.result() if ended else TimeoutError("no answer in time")
+            for task, ended in zip(tasks, done, strict=True)
+        ]
 
     async def _first(self, request: requests.First, _: Any) -> list[Any]:
         """Run plans in tasks until one gives what is wanted."""
@@ -246,6 +249,7 @@ class _Held:
     def __init__(self, pool: _Pool, connection: AsyncConnection) -> None:
         self._pool = pool
         self.connection = connection
+        self._threshold = connection.prepare_threshold
         self._released = False
 
     async def release(self) -> None:
@@ -253,14 +257,21 @@ class _Held:
         if self._released:
             return
         self._released = True
-        with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
-            await self.connection.rollback()
-        await self._pool.give_back(self.connection)
+        try:
+            with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
+                await self.connection.rollback()
+        finally:
+            # Whoever had it may have changed what the next one counts on.
+            self.connection.row_factory = tuple_row
+            self.connection.cursor_factory = psycopg.AsyncCursor
+            self.connection.prepare_threshold = self._threshold
+            await self._pool.give_back(self.connection)
 
 
 async def _release(holding: list[_Held]) -> None:
-    for held in holding:
-        await held.release()
+    async with contextlib.AsyncExitStack() as stack:
+        for held in holding:
+            stack.push_async_callback(held.release)
 
 
 async def _answer(cursor: psycopg.AsyncCursor[Any], *, types: bool) -> Answer:

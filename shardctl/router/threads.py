@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from shardctl.router import requests
 from shardctl.router.core import Routed
-from shardctl.router.errors import NoConnection
+from shardctl.router.errors import Closed, NoConnection
 from shardctl.router.requests import EXPECTED, Answer
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class InThreads(Routed):
         self._pools: dict[NodeName, ConnectionPool[Connection]] = {}
         self._opening = threading.Lock()
         self._alone = threading.Lock()
+        self._closed = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
         self._doing: dict[type[Request], Callable[[Any, Any], Any]] = {
             requests.Execute: self._execute,
@@ -124,6 +126,8 @@ class InThreads(Routed):
     def _pool(self, node: NodeName) -> ConnectionPool[Connection]:
         """Give a node's pool, opened when it is first used."""
         with self._opening:
+            if self._closed:
+                raise Closed
             pool = self._pools.get(node)
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
@@ -135,6 +139,8 @@ class InThreads(Routed):
 
     def _together(self, request: requests.Together, task: _Task | None) -> list[Any]:
         """Run plans in threads, of which the caller's is one unless there is a deadline."""
+        if self._closed:
+            raise Closed
         tasks = [_Task() for _ in request.plans]
         todo = deque(range(len(tasks)))
 
@@ -147,15 +153,20 @@ class InThreads(Routed):
                 tasks[number].run(self, request.plans[number])
 
         width = min(request.width, len(tasks))
-        if request.deadline is None:
-            futures = [self._threads.submit(work) for _ in range(width - 1)]
-            work()
-            wait(futures)
-        else:
-            futures = [self._threads.submit(work) for _ in range(width)]
-            wait(futures, max(0.0, request.deadline - time.monotonic()))
+        try:
+            if request.deadline is None:
+                futures = [self._threads.submit(work) for _ in range(width - 1)]
+                work()
+                for future in futures:  # one that has not begun has nothing to do any more
+                    future.cancel()
+                wait(futures)
+            else:
+                futures = [self._threads.submit(work) for _ in range(width)]
+                wait(futures, max(0.0, request.deadline - time.monotonic()))
+        finally:
+            # Also where a signal's exception came: what they hold is given back.
             todo.clear()
-        outcomes = [one.take(task) for one in tasks]
+            outcomes = [one.take(task) for one in tasks]
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
                 raise outcome
@@ -188,16 +199,25 @@ class _Held:
     def __init__(self, pool: ConnectionPool[Connection], connection: Connection) -> None:
         self._pool = pool
         self.connection = connection
+        self._threshold = connection.prepare_threshold
+        self._releasing = threading.Lock()
         self._released = False
 
     def release(self) -> None:
         """Give it back, rolled back; a second time changes nothing."""
-        if self._released:
-            return
-        self._released = True
-        with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
-            self.connection.rollback()
-        self._pool.putconn(self.connection)
+        with self._releasing:
+            if self._released:
+                return
+            self._released = True
+        try:
+            with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
+                self.connection.rollback()
+        finally:
+            # Whoever had it may have changed what the next one counts on.
+            self.connection.row_factory = tuple_row
+            self.connection.cursor_factory = psycopg.Cursor
+            self.connection.prepare_threshold = self._threshold
+            self._pool.putconn(self.connection)
 
 
 class _Task:
@@ -233,8 +253,9 @@ class _Task:
 
     def release(self) -> None:
         """Give back all that it holds."""
-        for held in self.held:
-            held.release()
+        with contextlib.ExitStack() as stack:
+            for held in self.held:
+                stack.callback(held.release)
 
 
 def _answer(cursor: psycopg.Cursor[Any], *, types: bool) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import stat
@@ -11,10 +12,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "shardctl-fleet-"
 _FAR = Path("/var/tmp")  # noqa: S108  # every user may enter; the directory's name is random
@@ -52,7 +56,12 @@ def sweep(end: Callable[[Path], None]) -> None:
         for left in base.glob(f"{PREFIX}*"):
             with _taken(left) as abandoned:
                 if abandoned:
-                    end(left)
+                    try:
+                        end(left)
+                    except (ShardctlError, OSError) as error:
+                        # It is no reason for this session not to begin.
+                        logger.warning("%s is left of a killed session: %s", left, error)
+                        continue
                     # Another session may have been quicker with the same one.
                     shutil.rmtree(left, ignore_errors=True)
 

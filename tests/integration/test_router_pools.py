@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
-from shardctl.router import NoConnection, PoolSettings
+from shardctl.router import (
+    AsyncShardedDatabase,
+    Closed,
+    NoConnection,
+    PoolSettings,
+    ShardedDatabase,
+)
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -114,3 +122,50 @@ def test_a_poolers_alias_leads_to_all_nodes(pooled: PooledFleet, router: Open) -
     found = db.scatter("user_id", "photos", order_by="user_id").rows
     assert found == [(key,) for key in range(8)]
     assert db.map_version == 1
+
+
+def test_a_closed_database_opens_nothing_any_more(routed: Fleet) -> None:
+    db = ShardedDatabase(routed.topology())
+    db.select("id", "photos", 1)
+    db.close()
+    with pytest.raises(Closed):
+        db.select("id", "photos", 1)
+    with pytest.raises(Closed):
+        db.fetch_many("id", "photos", [(1, 1), (6, 1)])
+
+    async def in_tasks() -> None:
+        other = AsyncShardedDatabase(routed.topology())
+        await other.select("id", "photos", 1)
+        await other.close()
+        with pytest.raises(Closed):
+            await other.select("id", "photos", 1)
+
+    asyncio.run(in_tasks())
+    wait_for(lambda: sessions(routed, "a") == sessions(routed, "b") == 0)
+
+
+def test_what_somebody_changes_of_a_connection_is_no_others_business(routed: Fleet) -> None:
+    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1)) as db:
+        with db.shard(1) as connection:
+            connection.row_factory = dict_row
+            connection.prepare_threshold = 0
+            assert connection.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
+        assert db.insert("photos", 1, {"user_id": 1}) > 0
+        assert db.select("user_id", "photos", 1) == [(1,)]
+        with db.shard(1) as connection:
+            assert connection.prepare_threshold is None
+
+
+def test_types_of_a_shards_own_are_told_apart_on_one_connection(routed: Fleet) -> None:
+    for shard in range(4):
+        routed.execute(
+            "a",
+            f"CREATE TYPE shard{shard}.mood AS ENUM ('sad', 'happy');"
+            f"CREATE TABLE shard{shard}.moods (mood shard{shard}.mood);"
+            f"INSERT INTO shard{shard}.moods VALUES ('happy');"
+            f"GRANT ALL ON shard{shard}.moods TO {routed.role}",
+        )
+    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1)) as db:
+        for turn in range(40):
+            with db.shard(turn % 4) as connection:
+                assert connection.execute("SELECT mood FROM moods").fetchall() == [("happy",)]

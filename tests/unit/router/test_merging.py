@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from shardctl.router.errors import OrderUnsupported
 from shardctl.router.merging import Merging, sort_key
 from shardctl.router.statements import Gathering, Order
 
-INT8, TEXT, NUMERIC, INTERVAL = 20, 25, 1700, 1186
+INT8, TEXT, NUMERIC, INTERVAL, TIMESTAMPTZ = 20, 25, 1700, 1186, 1184
 
 
 def by(*orders: Order, types: tuple[int, ...]) -> Any:
@@ -102,3 +104,12 @@ def test_what_python_does_not_order_as_the_server_is_refused() -> None:
         by(Order("took", by_bytes=True), types=(INTERVAL, INTERVAL))
     with pytest.raises(OrderUnsupported, match="of type OID 99999"):
         by(Order("mood"), types=(99999,))
+
+
+def test_moments_of_the_hour_that_comes_twice_are_in_their_order() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    earlier = datetime(2025, 10, 26, 2, 50, tzinfo=zone)
+    later = datetime(2025, 10, 26, 2, 10, tzinfo=zone, fold=1)
+    assert earlier > later, "as Python has it"
+    key = by(Order("moment", descending=False), types=(TIMESTAMPTZ,))
+    assert sorted([(later,), (earlier,)], key=key) == [(earlier,), (later,)]
