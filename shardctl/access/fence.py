@@ -92,6 +92,11 @@ class Closing:
     after_s: float
 
 
+def refusing(*, let_in: str = "") -> sql.Composed:
+    """Compose the function that refuses writes, but for those to shards of one move, if any."""
+    return QUERIES["function"].format(let_in=sql.Literal(let_in))
+
+
 def not_after(session: Connection, deadline: float) -> datetime:
     """Give the time on the server's clock that a `deadline` on the monotonic one is."""
     [(now,)] = session.execute("SELECT clock_timestamp()")
@@ -135,7 +140,7 @@ def take_back(session: Connection, node: str, move: str, *, deadline: float) -> 
         move=sql.Literal(move),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         names_back=names_back(move),
-        writes_in=QUERIES["writes_in"].format(move=sql.Literal(move)),
+        writes_in=QUERIES["writes_in"].format(function=refusing(let_in=move)),
     )
     _rename(session, node, move, statement, deadline)
 
@@ -186,7 +191,7 @@ def lifting(
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         tries=sql.Literal(_LIFT_TRIES),
         names_back=names_back(move),
-        writes_in=QUERIES["writes_in"].format(move=sql.Literal(move)),
+        writes_in=QUERIES["writes_in"].format(function=refusing(let_in=move)),
         afterwards=afterwards,
     )
 

@@ -65,23 +65,29 @@ LOOP
     EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
 END LOOP;
 
+-- name: function
+-- What the triggers call where writes alone are refused; their arguments are the shard and its move.
+-- Whose writes are let in stands in it: to change that, nobody has to be waited for
+CREATE OR REPLACE FUNCTION shardctl.refuse_write_while_moving() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write_while_moving$
+BEGIN
+    IF TG_ARGV[1] = {let_in} THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'shard % is read-only: % on table %.% is refused',
+                    TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
+        USING ERRCODE = 'read_only_sql_transaction',
+              DETAIL = 'It is moving to another node: move ' || TG_ARGV[1] || '.',
+              HINT = 'Try again in a moment; an operator sees more: shardctl moves show ' || TG_ARGV[1];
+END
+$refuse_write_while_moving$
+
 -- name: writes_in
--- Part of others: let writes in where a move refuses them; `one` is a record
--- Disabled, for dropping the triggers would wait for those who read. A vacuum that the server
--- began by itself gives way to who waits for long; nobody else is held up, for all are refused.
-PERFORM pg_catalog.set_config('lock_timeout', (setting::integer + 500)::text, true)
-FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
-FOR one IN
-    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
-    FROM shardctl.move AS m
-    JOIN pg_catalog.pg_namespace AS n ON n.nspname = ANY (m.schemas)
-    JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid
-    JOIN pg_catalog.pg_trigger AS g ON g.tgrelid = c.oid AND g.tgenabled <> 'D'
-    WHERE m.id = {move}
-      AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
-LOOP
-    EXECUTE pg_catalog.format('ALTER TABLE ONLY %s DISABLE TRIGGER shardctl_moving', one.name);
-END LOOP;
+-- Part of others: let writes in where a move refuses them. It waits for nobody: what takes a
+-- table's lock (a vacuum, an index that is made) may go on for hours.
+IF pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()') IS NOT NULL THEN
+    {function};
+END IF;
 
 -- name: lift
 -- Undo the fence unless the move is past its point of no return; after a sleep, as the guard does.
@@ -116,8 +122,7 @@ BEGIN
                 {writes_in}
             END IF;
             EXIT;
-        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected
-                    OR undefined_table OR undefined_object THEN
+        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
             -- DDL in a schema, or a GRANT at the same moment: clients wait for this, so again.
             tries := tries + 1;
             IF tries >= {tries} THEN
@@ -137,8 +142,10 @@ IF before IS NULL THEN
     PERFORM pg_catalog.pg_sleep({seconds});
     LOOP
         BEGIN
+            -- `claimed`: shardctl has told this node of the claim, and could not close it.
             PERFORM FROM shardctl.move
-            WHERE id = {move} AND state = 'promoting' AND revision = {revision} FOR UPDATE;
+            WHERE id = {move} AND (state, revision) IN (('promoting', {revision}),
+                                                        ('claimed', {revision} + 1)) FOR UPDATE;
             IF FOUND THEN
                 {names_away}
             END IF;

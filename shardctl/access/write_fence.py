@@ -56,8 +56,12 @@ class TriggersLeft(Unfinished):
 
 
 def prepare(session: Connection) -> None:
-    """Make what the triggers call; repeatable, and nobody notices."""
-    session.execute(QUERIES["function"])
+    """Make what the triggers call; repeatable, and nobody notices.
+
+    One that is there stays as it is: it may let writes in where an attempt was called off.
+    """
+    if session.execute(QUERIES["has_function"]).fetchone() == (False,):
+        session.execute(fence.refusing())
 
 
 def put_up(
@@ -83,6 +87,7 @@ def put_up(
             "revision": sql.Literal(revision),
             "lock_timeout": sql.Literal(f"{timeout}ms"),
             "not_after": sql.Literal(not_after),
+            "function": fence.refusing(),
         }
         try:
             queries.rows_of_last(session, QUERIES["put_up"].format(**given))
@@ -134,26 +139,29 @@ def refusing(session: Connection, schemas: Sequence[str]) -> set[str]:
     return {schema for (schema,) in rows}
 
 
-def clear_away(session: Connection, node: str, move: str, *, deadline: float) -> None:
+def clear_away(
+    session: Connection, node: str, move: str, schemas: Sequence[str], *, deadline: float
+) -> None:
     """Remove the triggers of a move that was called off; repeatable. Raises TriggersLeft.
 
-    They are not in force any more, so that this waits for readers, and keeps nobody waiting for
-    long.
+    They are not in force any more. Each table is waited for by itself, so that those who wait
+    behind this wait for a moment only.
     """
-    statement = QUERIES["clear_away"].format(
-        move=sql.Literal(move),
-        lock_timeout=sql.Literal(f"{_QUICK_MS}ms"),
-        drop=drop(move),
-    )
-    while True:
-        try:
-            session.execute(statement)
-        except fence.TRANSIENT as error:
-            if time.monotonic() > deadline:
-                raise TriggersLeft(node, move) from error
-            time.sleep(_QUICK_MS / 1000)
-        else:
-            return
+    for (table,) in session.execute(QUERIES["left"], {"schemas": list(schemas)}).fetchall():
+        statement = QUERIES["clear_away"].format(
+            move=sql.Literal(move),
+            table=sql.Literal(table),
+            lock_timeout=sql.Literal(f"{_QUICK_MS}ms"),
+        )
+        while True:
+            try:
+                session.execute(statement)
+            except fence.TRANSIENT as error:
+                if time.monotonic() > deadline:
+                    raise TriggersLeft(node, move) from error
+                time.sleep(_QUICK_MS / 1000)
+            else:
+                break
 
 
 def drop(move: str) -> sql.Composed:

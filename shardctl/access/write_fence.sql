@@ -1,15 +1,6 @@
--- name: function
--- What the triggers call; their arguments are the shard and its move
-CREATE OR REPLACE FUNCTION shardctl.refuse_write_while_moving() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write_while_moving$
-BEGIN
-    RAISE EXCEPTION 'shard % is read-only: % on table %.% is refused',
-                    TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
-        USING ERRCODE = 'read_only_sql_transaction',
-              DETAIL = 'It is moving to another node: move ' || TG_ARGV[1] || '.',
-              HINT = 'Try again in a moment; an operator sees more: shardctl moves show ' || TG_ARGV[1];
-END
-$refuse_write_while_moving$
+-- name: has_function
+-- Whether what the triggers call is there
+SELECT to_regprocedure('shardctl.refuse_write_while_moving()') IS NOT NULL
 
 -- name: put_up
 -- Let the moved tables refuse writes and say so in the journal, at once; waits for who writes to them
@@ -28,6 +19,7 @@ BEGIN
         -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
         RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
     END IF;
+    {function};
     FOR one IN
         SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, u.shard,
                CASE c.relkind WHEN 'f' THEN '' ELSE 'OR TRUNCATE' END AS truncate
@@ -69,17 +61,26 @@ LOOP
     EXECUTE pg_catalog.format('DROP TRIGGER shardctl_moving ON %s', one.name);
 END LOOP;
 
+-- name: left
+-- Tables with triggers of these schemas, of a move that was called off
+SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname)
+FROM pg_catalog.pg_trigger AS g
+JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[])
+  AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
+ORDER BY c.oid
+
 -- name: clear_away
--- Take away triggers that are not in force any more, of a move that was called off
+-- Take the trigger of one table away, of a move that was called off: it is not in force any more
 DO $clear_away$
-DECLARE
-    one record;
 BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
     PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
     PERFORM FROM shardctl.move WHERE id = {move} AND state = 'undone' FOR UPDATE;
-    IF FOUND THEN
-        {drop}
+    IF FOUND AND pg_catalog.to_regclass({table}) IS NOT NULL THEN
+        EXECUTE pg_catalog.format(
+            'DROP TRIGGER IF EXISTS shardctl_moving ON %s', {table}::pg_catalog.text);
     END IF;
 END
 $clear_away$
@@ -127,9 +128,12 @@ WHERE l.locktype = 'object' AND l.classid = 'pg_catalog.pg_namespace'::regclass
 -- Those of these schemas that have such triggers in force
 SELECT DISTINCT n.nspname::text
 FROM pg_catalog.pg_trigger AS g
+JOIN pg_catalog.pg_proc AS p ON p.oid = g.tgfoid
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s::name[]) AND g.tgenabled <> 'D'
+WHERE n.nspname = ANY (%(schemas)s::name[])
+  -- The trigger's second argument is its move.
+  AND strpos(p.prosrc, '= ' || quote_literal(split_part(encode(g.tgargs, 'escape'), '\000', 2))) = 0
   AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()')
 
 -- name: uncovered

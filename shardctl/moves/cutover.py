@@ -22,7 +22,7 @@ from shardctl.moves import source_guard as guard
 from shardctl.moves.budget import REST_S, Budget
 from shardctl.moves.distance import Distance, shortest_ms
 from shardctl.moves.gates import Gates
-from shardctl.moves.gates_refusals import PauseFailed
+from shardctl.moves.gates_refusals import PauseFailed, PauseLost
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import clone as clones
 from shardctl.state import journal
@@ -94,8 +94,8 @@ def run(world: World) -> None:
             with timeline.span("arm guards"):
                 began = time.monotonic()
                 after_s = plan.options.max_pause_s + arming_s + undoing.GUARD_LAG_S
-                gates.hold_files(seconds=after_s)
                 gates.arm(after_s=after_s, question=question)
+                gates.hold_files(seconds=after_s)
                 # Those guards fire after the source's, so a budget that begins late is shorter.
                 budget.begin(min(time.monotonic(), began + arming_s))
                 guard.arm(world, budget, guards_s=arming_s + undoing.GUARD_LAG_S + _GUARDS_S)
@@ -201,15 +201,13 @@ def _refuse_writes(world: World, budget: Budget, not_after: datetime) -> None:
 def _hold_readers(world: World, gates: Gates, budget: Budget) -> None:
     """Pause the poolers when the target owns the shards: who reads behind them is to read there.
 
-    A transaction that outlasts the budget keeps nobody from being served; it only reads.
+    A transaction that goes on until the guards fire keeps nobody from being served; it only reads.
     """
-    until = budget.deadline - REST_S
-    if time.monotonic() > until:
-        return  # no guard is left that would end it
     gates.await_logins()
     try:
-        _pause(world, gates, until)
-    except PauseFailed as error:
+        # The guards on the poolers' hosts fire that much after the budget's end.
+        _pause(world, gates, budget.deadline + undoing.GUARD_LAG_S - REST_S)
+    except (PauseFailed, PauseLost) as error:
         world.notice(f"{error.message}; they only read, and have to begin anew")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shardctl import fanout
@@ -12,10 +11,12 @@ from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves.distance import shortest_ms
+from shardctl.moves.gate import Gate
 from shardctl.moves.gates_refusals import PauseFailed, PauseLost, ResumeFailed, RouteFailed
 from shardctl.pgbouncer import apply, batch, guard, render
 from shardctl.pgbouncer.console import (
     SHOW_POOLS,
+    CommandRefused,
     Console,
     PoolerLost,
     PoolerUnavailable,
@@ -27,9 +28,7 @@ from shardctl.topology import aliases as names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
-    from shardctl.hosts.host import Held, Host
     from shardctl.moves.plan import MovePlan
     from shardctl.pgbouncer.console import Alias
     from shardctl.pgbouncer.guard import Disarmed
@@ -48,30 +47,6 @@ _POLL = 0.002
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True)
-class Gate:
-    """One pooler during a cutover."""
-
-    pooler: Pooler
-    host: Host
-    aliases: tuple[str, ...]
-    text: str
-    """The file as it is to be after the move."""
-    consoles: list[Console] = field(default_factory=list)
-    watcher: Console | None = None
-    """A session that no PAUSE ever occupies."""
-    guard: Guard | None = None
-    place: str | None = None
-    """Where the staged file is to go, without links; None before it is staged."""
-    placing: Held | None = None
-    """What puts it there, and waits on the host for the word."""
-
-    @property
-    def staged(self) -> Path:
-        """The new file, beside the old one."""
-        return self.pooler.databases_file.with_name(f"{self.pooler.databases_file.name}.staged")
-
-
 class Gates:
     """All poolers of a topology during the cutover of one move.
 
@@ -87,8 +62,9 @@ class Gates:
         self.all = [self._gate(pooler) for pooler in before.poolers.values()]
         self.held_at: float | None = None
         """When the first PAUSE was sent, on the monotonic clock; None before that."""
+        self.guards_fire_from: float | None = None
         self.guards_fire_at: float | None = None
-        """When the last guard that was armed here fires, on the monotonic clock."""
+        """When the first and the last guard that were armed here fire, on the monotonic clock."""
         self.waits_ms: dict[str, float] = {}
         """The longest that a client of each pooler had waited when it was served again."""
 
@@ -97,8 +73,7 @@ class Gates:
 
     def __exit__(self, *_: object) -> None:
         for gate in self.all:
-            if gate.placing is not None:
-                gate.placing.drop()
+            gate.drop_held()
             for console in (*gate.consoles, gate.watcher):
                 if console is not None:
                     console.close()
@@ -159,6 +134,7 @@ class Gates:
                 user=gate.pooler.os_user,
             )
 
+        self.guards_fire_from = time.monotonic() + after_s
         try:
             self._each(one)
         except ShardctlError:
@@ -172,10 +148,7 @@ class Gates:
         On a far host, that takes a third of the time of a command that is only begun then.
         """
         for gate in self.all:
-            place = gate.place or gate.pooler.databases_file
-            gate.placing = files.hold_replace(
-                gate.host, gate.staged, place, seconds=seconds, user=gate.pooler.os_user
-            )
+            gate.hold_file(seconds)
 
     def await_logins(self) -> None:
         """Wait a moment until no pooler is logging in to a node for what is to be paused.
@@ -202,7 +175,11 @@ class Gates:
         proof, together with `require_held` after it: when somebody resumes an alias, waiting
         sessions are answered all the same.
         """
-        self.held_at = self.held_at or time.monotonic()
+        now = time.monotonic()
+        if self.all and self.guards_fire_from is not None and now > self.guards_fire_from:
+            # Nobody would end this pause if this process died now.
+            raise PauseLost(self.all[0].pooler.name, self.all[0].aliases)
+        self.held_at = self.held_at or now
         answers = batch.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
         if refused := [error for answer in answers for error in answer.refused.values()]:
             raise together(list({error.message: error for error in refused}.values()))
@@ -249,7 +226,7 @@ class Gates:
             console = self._watcher(gate)
             user = gate.pooler.os_user
             try:
-                self._place(gate)
+                gate.put_in_place()
             except files.FileRefused:
                 # Its guard has fired, and was quicker.
                 if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
@@ -262,6 +239,7 @@ class Gates:
         """Do what `route` does, whatever somebody else has done of it; repeatable."""
 
         def one(gate: Gate) -> None:
+            gate.drop_held()
             user = gate.pooler.os_user
             if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
                 files.write(gate.host, gate.pooler.databases_file, gate.text, user=user)
@@ -279,6 +257,7 @@ class Gates:
         gone: list[ShardctlError] = []
 
         def one(gate: Gate) -> None:
+            gate.drop_held()
             try:
                 # A PAUSE that still waits is answered by this; its session is of no more use.
                 self._resume(gate, self._watcher(gate))
@@ -299,6 +278,7 @@ class Gates:
         """
 
         def one(gate: Gate) -> None:
+            gate.drop_held()
             self._resume(gate, self._watcher(gate))
             self._disarm_own(gate)
 
@@ -322,20 +302,6 @@ class Gates:
         gate.guard = None
         return found
 
-    @staticmethod
-    def _place(gate: Gate) -> None:
-        """Put the new file into place; raises FileRefused."""
-        place = gate.place or gate.pooler.databases_file
-        if gate.placing is not None:
-            try:
-                with files.named(place):
-                    gate.placing.go()
-            except files.FileRefused as error:  # its connection may have broken meanwhile
-                logger.info("pooler %s: %s; tries again", gate.pooler.name, error.message)
-            else:
-                return
-        files.replace(gate.host, gate.staged, place, user=gate.pooler.os_user)
-
     def _reload_and_resume(self, gate: Gate, console: Console) -> None:
         console.reload()
         offered = self._look(gate, console)
@@ -350,10 +316,15 @@ class Gates:
         That is known of those who still do; those who are logging in are not among them.
         """
         beside = next((one for one in gate.consoles if not one.closed), None)
-        if beside is not None:
-            beside.send(SHOW_POOLS)
-        offered = console.databases()
-        rows = console.execute(SHOW_POOLS) if beside is None else beside.finish()
+        try:
+            if beside is not None:
+                beside.send(SHOW_POOLS)
+            offered = console.databases()
+            rows = console.execute(SHOW_POOLS) if beside is None else beside.finish()
+        except (PoolerLost, CommandRefused) as error:
+            # Of a session that is not needed for serving the clients, perhaps.
+            logger.info("pooler %s: %s", gate.pooler.name, error.message)
+            return console.databases()
         ours = set(gate.aliases)
         if any(alias in offered and offered[alias].paused for alias in ours):
             waits = [waited_s(row) for row in rows if row["database"] in ours]

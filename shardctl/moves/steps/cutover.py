@@ -61,7 +61,7 @@ def undo(world: World) -> None:
     if plan.options.read_only:
         with world.on(plan.source):
             session, deadline = world.session(plan.source), time.monotonic() + _SECONDS
-            write_fence.clear_away(session, plan.source, plan.id, deadline=deadline)
+            write_fence.clear_away(session, plan.source, plan.id, plan.schemas, deadline=deadline)
 
 
 STEP = Step(
