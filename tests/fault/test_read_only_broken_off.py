@@ -127,7 +127,8 @@ def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: f
     with large.connect("a") as session, session.transaction(force_rollback=True):
         session.execute("INSERT INTO shard999.photos (user_id) VALUES (1)")
     left = verify(large, "leftovers")
-    assert {finding.code for finding in left} <= {"read_only_in_part"}
+    # The other node may not have begun by then.
+    assert {finding.code for finding in left} <= {"read_only", "read_only_in_part"}
     assert all("read-only off" in finding.hint for finding in left)
     done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr

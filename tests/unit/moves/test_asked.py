@@ -6,8 +6,11 @@ import contextlib
 import os
 import pty
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.fixtures.servers import wait_for
 
 ASK = """
 from shardctl.cli import app
@@ -22,6 +25,11 @@ except ShardctlError as error:
 """
 
 
+def reads_its_input(process: int) -> bool:
+    """Tell whether it waits in a system call whose first argument is descriptor 0."""
+    return Path(f"/proc/{process}/syscall").read_text().split()[1:2] == ["0x0"]
+
+
 def answered(keys: bytes) -> tuple[int, str]:
     """Answer at a terminal of its own; give the exit code and what was shown."""
     child, terminal = pty.fork()
@@ -31,6 +39,8 @@ def answered(keys: bytes) -> tuple[int, str]:
     with contextlib.suppress(OSError):  # what Linux says at a terminal's end
         while b"[y/N]" not in shown:
             shown += os.read(terminal, 4096)
+        # Python does not see a signal that comes between its prompt and its read.
+        wait_for(lambda: reads_its_input(child))
         os.write(terminal, keys)
         while more := os.read(terminal, 4096):
             shown += more
