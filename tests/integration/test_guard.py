@@ -47,7 +47,7 @@ def test_clients_are_served_on_time_when_nobody_disarms(site: Site) -> None:
 def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site) -> None:
     site.pause("one")
     armed = site.arm("one", after_s=0.6, staged=site.stage())
-    assert len(naming(armed.directory)) == 2  # it, and its sleep
+    leader(armed)
     done = guard.disarm(armed)
     assert (done.became, done.fired) == ("disarmed", False)
     assert len(done.log) == 1
