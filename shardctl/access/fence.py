@@ -83,9 +83,9 @@ class WritersLeft(ShardctlError):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """That a guard is to rename the moved schemas if the move is `promoting`, at this revision.
+    """That a guard is to rename the moved schemas if the move was `promoting` at this revision.
 
-    `after_s` is how much later than it would have lifted the fence.
+    It may have been claimed since. `after_s` is how much later than it would have lifted the fence.
     """
 
     revision: int
@@ -124,11 +124,19 @@ def put_up(
     """
     statement = QUERIES["fence"].format(
         move=sql.Literal(move),
-        revision=sql.Literal(revision),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        to_fenced=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
         not_after=sql.Literal(not_after),
     )
     return [oid for (oid,) in _rename(session, node, move, statement, deadline)]
+
+
+def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed:
+    """Compose the part of a DO block that a fence begins with: the journal says that it is up."""
+    return QUERIES["to_fenced"].format(
+        move=sql.Literal(move),
+        revision=sql.Literal(revision),
+        lock_timeout=sql.Literal(f"{lock_timeout_ms}ms"),
+    )
 
 
 def take_back(session: Connection, node: str, move: str, *, deadline: float) -> None:

@@ -6,16 +6,7 @@ DECLARE
     one record;
 BEGIN
     -- A rename takes no table's lock, but waits for DDL in the schema that is not committed.
-    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
-    -- A standby that does not answer must not hold up the commit: the rename would stand already.
-    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
-    UPDATE shardctl.move
-    SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
-    WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
-    IF NOT FOUND THEN
-        -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
-        RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
-    END IF;
+    {to_fenced}
     FOR one IN
         SELECT u.schema, u.retired
         FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
@@ -34,6 +25,19 @@ COMMIT;
 SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 JOIN shardctl.move AS m ON m.id = {move} AND n.nspname = ANY (m.retired)
+
+-- name: to_fenced
+-- Part of others: say in the journal that the fence is up, in the transaction that puts it up
+PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+-- A standby that does not answer must not hold up the commit: the fence would stand already.
+PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+UPDATE shardctl.move
+SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
+WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
+IF NOT FOUND THEN
+    -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
+    RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
+END IF;
 
 -- name: names_back
 -- Part of others: give moved schemas that have lost their names those back; `one` is a record

@@ -84,8 +84,7 @@ def put_up(
     while True:
         given = {
             "move": sql.Literal(move),
-            "revision": sql.Literal(revision),
-            "lock_timeout": sql.Literal(f"{timeout}ms"),
+            "to_fenced": fence.to_fenced(move, revision=revision, lock_timeout_ms=timeout),
             "not_after": sql.Literal(not_after),
             "function": fence.refusing(),
         }

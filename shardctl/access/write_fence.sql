@@ -9,16 +9,7 @@ DO $put_up$
 DECLARE
     one record;
 BEGIN
-    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
-    -- A standby that does not answer must not hold up the commit: the triggers would stand already.
-    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
-    UPDATE shardctl.move
-    SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
-    WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
-    IF NOT FOUND THEN
-        -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
-        RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
-    END IF;
+    {to_fenced}
     {function};
     FOR one IN
         SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, u.shard,
