@@ -182,16 +182,25 @@ class Sandbox:
 
     @contextlib.contextmanager
     def load(self, aliases: str = "shard", rate: int | None = None) -> Iterator[Traffic]:
-        """Begin a load in a process of its own; give it at work.
+        """Begin a load in a session of its own; give it at work.
 
         Each client does at most `rate` operations a second; None is as quick as answers come.
+        Linux shares processors out among sessions (`sched_autogroup`). In one session with the
+        commands that are measured, as no application is with its operator, the load would wait
+        whenever a Python program starts, be it `shardctl --help`.
         """
         held = Path(tempfile.mkdtemp(dir=self.directory))
         argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "sandbox", "traffic"]
         argv += ["--clients", str(CLIENTS), "--seconds", str(_LOAD_S), "--aliases", aliases]
         argv += ["-o", "json", *(["--rate", str(rate)] if rate else [])]
         with (held / "output").open("wb") as output, (held / "told").open("wb") as told:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=told)
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=told,
+                start_new_session=True,
+            )
         try:
             traffic = Traffic(process, held / "output", held / "told", 0.0)
             wait_for(traffic.has_begun, seconds=_BEGINS_S)
