@@ -91,14 +91,15 @@ def put_up(
         try:
             queries.rows_of_last(session, QUERIES["put_up"].format(**given))
         except fence.TRANSIENT as error:
-            row = session.execute(QUERIES["yields_ms"], {"tables": tables}).fetchone()
-            if time.monotonic() + timeout / 1000 > deadline:
+            left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
+            if left_ms < _QUICK_MS:
                 if left := _lasting(session, tables, since=began):
                     raise WritersLeft(node, left) from error
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
+            row = session.execute(QUERIES["yields_ms"], {"tables": tables}).fetchone()
             # Those who were held up get their turn.
             time.sleep(_QUICK_MS / 1000)
-            timeout = row[0] if row else min(2 * timeout, _SLOWEST_MS)
+            timeout = min(row[0] if row else min(2 * timeout, _SLOWEST_MS), left_ms)
         except psycopg.Error as error:
             fence.require_in_time(error, node, move)
             raise
