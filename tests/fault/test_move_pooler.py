@@ -11,7 +11,7 @@ from tests.fixtures.harming import frozen, immutable
 from tests.fixtures.moving import add_pooler, finish
 from tests.fixtures.proving import prove
 from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.writing import FENCE, MAX_PAUSE_S, SERVED_S, Clients
 
 if TYPE_CHECKING:
     from tests.fixtures.moving import MovingFleet
@@ -96,7 +96,7 @@ def test_a_pooler_that_hangs_beside_one_that_does_not(
     with Clients(moving) as clients:
         mover = moving.mover("start", point)
         mover.at(point)
-        with frozen([hanging.pid]):
+        with frozen(lambda: [hanging.pid]):
             mover.go()
             clients.wait_served()
         if mover.end() != 0:
@@ -119,7 +119,7 @@ def test_a_staged_file_that_cannot_be_written(moving: MovingFleet, pooler_for: A
         staged.rmdir()
         finish(moving, "abort")
     assert clients.errors() == []
-    assert clients.gap() < 1
+    assert clients.gap() < MAX_PAUSE_S
     prove(moving, clients)
 
 

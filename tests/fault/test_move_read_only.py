@@ -192,7 +192,7 @@ def test_a_source_that_hangs(refusing: MovingFleet, name: str) -> None:
     with Clients(refusing) as clients:
         mover = refusing.mover("start", f"span {name} begin")
         mover.at()
-        with frozen(processes(refusing.servers["a"].server.data_directory)):
+        with frozen(lambda: processes(refusing.servers["a"].server.data_directory)):
             mover.go()
             if name == "pause":
                 clients.wait_served({2, 3}, seconds=SERVED_S)

@@ -85,7 +85,7 @@ def test_a_source_that_hangs(moving: MovingFleet, point: str) -> None:
     with Clients(moving) as clients:
         mover = moving.mover("start", point)
         mover.at(point)
-        with frozen(processes(moving.servers["a"].server.data_directory)):
+        with frozen(lambda: processes(moving.servers["a"].server.data_directory)):
             mover.go()
             wait_for(lambda: moving.paused() == [], seconds=SERVED_S)
             if point == "span map begin":

@@ -61,7 +61,7 @@ def test_a_target_that_hangs(moving: MovingFleet, point: str, verb: str) -> None
     with Clients(moving) as clients:
         mover = moving.mover("start", point)
         mover.at(point)
-        with frozen(processes(moving.place)):
+        with frozen(lambda: processes(moving.place)):
             mover.go()
             wait_for(lambda: moving.paused() == [], seconds=SERVED_S + ANSWER_S)
             clients.wait_served({0} if verb == "resume" else {0, 2, 3})

@@ -52,6 +52,8 @@ def many_shards(
 def large(many_shards: Fleet) -> Iterator[Fleet]:
     """Give a fleet on which nothing is read-only, and leave it so."""
     yield many_shards
+    if [count(many_shards, node) for node in "ab"] == [0, 0]:
+        return
     done = many_shards.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert [count(many_shards, node) for node in "ab"] == [0, 0]

@@ -32,7 +32,7 @@ def logins(lab: Lab, alias: str) -> int:
 def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(lab: Lab) -> None:
     with gates(lab) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(processes(lab.server("a").data_directory)):
+        with frozen(lambda: processes(lab.server("a").data_directory)):
             client = threads.submit(lab.put, 0)
             wait_for(lambda: logins(lab, "shard0") == 1)
             waiting = threads.submit(at_work.await_logins)
@@ -49,7 +49,7 @@ def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(lab: Lab) -> Non
 def test_a_login_that_does_not_end_holds_up_no_cutover(lab: Lab) -> None:
     with gates(lab) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(processes(lab.server("a").data_directory)):
+        with frozen(lambda: processes(lab.server("a").data_directory)):
             client = threads.submit(lab.put, 0)
             wait_for(lambda: logins(lab, "shard0") == 1)
             at_work.await_logins()

@@ -26,6 +26,7 @@ from tests.fixtures.guards import (
     AFTER,
     MARGIN,
     SECRET,
+    SOME_TIME,
     Changed,
     Impatient,
     Site,
@@ -141,7 +142,7 @@ def test_of_a_symbolic_link_what_it_leads_to_is_replaced(site: Site) -> None:
 def test_a_staged_file_that_somebody_has_moved_is_still_reloaded(site: Site) -> None:
     site.pause("one")
     staged = site.stage()
-    armed = site.arm("one", staged=staged)
+    armed = site.arm("one", staged=staged, after_s=SOME_TIME)
     staged.file.rename(staged.target)
     wait_until_done(armed)
     assert site.port_of("one") == site.other.port
@@ -151,7 +152,7 @@ def test_a_staged_file_that_somebody_has_moved_is_still_reloaded(site: Site) -> 
 def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: Site) -> None:
     site.pause("one")
     staged = site.stage()
-    armed = site.arm("one", staged=staged)
+    armed = site.arm("one", staged=staged, after_s=SOME_TIME)
     staged.target.unlink()
     staged.target.mkdir()
     wait_until_done(armed)
@@ -161,7 +162,8 @@ def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: 
 
 def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -> None:
     site.pause("one")
-    armed = site.arm("one", console=make_conninfo(site.console, connect_timeout=2))
+    console = make_conninfo(site.console, connect_timeout=2)
+    armed = site.arm("one", console=console, after_s=SOME_TIME)
     site.bouncer.signal(signal.SIGSTOP)
     wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
     with pytest.raises(GuardBusy, match="tries again"):
@@ -174,7 +176,7 @@ def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -
 
 def test_a_pooler_that_was_killed_has_nothing_paused_when_it_is_back(site: Site) -> None:
     site.pause("one")
-    armed = site.arm("one")
+    armed = site.arm("one", after_s=SOME_TIME)
     site.bouncer.signal(signal.SIGKILL)
     wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
     site.bouncer.start()
@@ -184,7 +186,7 @@ def test_a_pooler_that_was_killed_has_nothing_paused_when_it_is_back(site: Site)
 
 
 def test_a_guard_gives_up_on_a_pooler_that_stays_away_and_says_so(site: Site) -> None:
-    armed = site.arm("one", host=Impatient({}))
+    armed = site.arm("one", host=Impatient({}), after_s=SOME_TIME)
     site.bouncer.signal(signal.SIGKILL)
     wait_until_done(armed)
     done = guard.disarm(armed)
@@ -193,7 +195,7 @@ def test_a_guard_gives_up_on_a_pooler_that_stays_away_and_says_so(site: Site) ->
 
 
 def test_a_guard_killed_while_it_fires_is_said_to_be_dead(site: Site) -> None:
-    armed = site.arm("one")
+    armed = site.arm("one", after_s=SOME_TIME)
     site.bouncer.signal(signal.SIGKILL)
     wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
     kill_all(armed)
@@ -332,7 +334,7 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
         console.pgconn.exec_(b'PAUSE "one"')
         watching = executor.submit(watch)
         host = Changed({"PGPASSWORD": "of another", "PGOPTIONS": "-c search_path=x"})
-        armed = locked.arm("one", passfile=passfile, host=host)
+        armed = locked.arm("one", passfile=passfile, host=host, after_s=SOME_TIME)
         environment = Path(f"/proc/{leader(armed)}/environ").read_text()
         wait_until_done(armed)
         over.set()

@@ -10,7 +10,7 @@ from shardctl.topology import ranges
 if TYPE_CHECKING:
     from tests.fixtures.moved import MovedFleet
 
-ROUTE = (("a", "c"), ("c", "d"), ("d", "c"), ("c", "d"), ("d", "c"))
+ROUTE = (("a", "c"), ("c", "d"), ("d", "c"))
 ROWS = 7
 
 

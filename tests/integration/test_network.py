@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.machines import DISK, LOGIN, OPERATOR, ROOT
+from tests.fixtures.machines import DISK, LOGIN, OPERATOR, ROOT, SSH_PORT
 from tests.fixtures.network import HOSTS
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.network import Network
-
-SSH_PORT = 22
 
 
 def ssh(network: Network, *argv: str) -> str:
@@ -35,10 +33,15 @@ def reached(network: Network, name: str) -> bool:
 
 
 def round_trip_ms(network: Network, name: str) -> float:
-    """Take the time until a machine has taken a connection."""
-    began = time.monotonic()
-    socket.create_connection((network.addresses[name], SSH_PORT), timeout=5).close()
-    return (time.monotonic() - began) * 1000
+    """Take the time until a machine has taken a connection: the best of a few."""
+
+    def once() -> float:
+        began = time.monotonic()
+        socket.create_connection((network.addresses[name], SSH_PORT), timeout=5).close()
+        return (time.monotonic() - began) * 1000
+
+    # What else this machine does adds to some, and takes nothing from any.
+    return min(once() for _ in range(5))
 
 
 def test_an_operator_gets_to_every_machine_and_becomes_postgres_there(network: Network) -> None:
@@ -78,7 +81,6 @@ def test_a_cable_can_be_pulled(network: Network) -> None:
 def test_packets_can_be_delayed(network: Network) -> None:
     assert round_trip_ms(network, "a") < 50
     with network["a"].delayed(50):
-        round_trip_ms(network, "a")  # in which the address is asked for, too
         assert 100 <= round_trip_ms(network, "a") < 150
         assert round_trip_ms(network, "b") < 50
     assert round_trip_ms(network, "a") < 50

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_readers_get_through_again_and_again_while_prune_waits_for_one(
     pruned: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that is wanted holds up those that come after it, so it is not wanted for long."""
-    monkeypatch.setattr(prune_drop, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(prune_drop, "_PATIENCE_S", 2.0)
     pruned.retire(2)
     pruned.record()
     chosen = pruned.plan()
@@ -113,23 +114,21 @@ def test_readers_get_through_again_and_again_while_prune_waits_for_one(
     stop = threading.Event()
 
     def read() -> None:
-        with pruned.fleet.connect("a") as reader:
+        # The server counts only what it waits for a lock, not what a busy machine adds.
+        with pruned.fleet.connect("a", options="-c lock_timeout=1s") as reader:
             while not stop.is_set():
                 began = time.monotonic()
                 reader.execute(READ)
                 waits.append(time.monotonic() - began)
 
-    with pruned.fleet.connect("a") as session:
+    with pruned.fleet.connect("a") as session, ThreadPoolExecutor(1) as executor:
         session.execute("BEGIN")
         session.execute(READ)
-        thread = threading.Thread(target=read)
-        thread.start()
+        reading = executor.submit(read)
         _drop(pruned, chosen)
         stop.set()
-        thread.join()
-    held_up = [wait for wait in waits if wait > 0.02]
-    assert len(held_up) > 1
-    assert max(held_up) < 1
+        reading.result()
+    assert sum(wait > 0.02 for wait in waits) > 1
 
 
 def test_a_server_that_dies_meanwhile_is_named_and_the_rest_is_done_later(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -151,15 +150,14 @@ def test_a_prepared_transaction_is_a_writer(tables_8: Fleet, pg_server: StartSer
 
 
 def test_readers_never_wait_for_it(tables_8: Fleet) -> None:
-    waits: list[float] = []
+    answers: list[object] = []
     stop = threading.Event()
 
     def read() -> None:
-        with tables_8.connect("a") as session:
+        # No time on a busy machine counts for that, only time in a queue for a lock.
+        with tables_8.connect("a", options="-c lock_timeout=50ms") as session:
             while not stop.is_set():
-                began = time.monotonic()
-                session.execute("SELECT count(*) FROM shard2.photos")
-                waits.append(time.monotonic() - began)
+                answers.append(session.execute("SELECT count(*) FROM shard2.photos").fetchone())
 
     with writing(tables_8, "a", "shard2"):
         reader = Running(read)
@@ -167,8 +165,7 @@ def test_readers_never_wait_for_it(tables_8: Fleet) -> None:
             switch_on(tables_8, 2, wait_s=2)
         stop.set()
         reader.end()
-    # A reader that queued behind it would have waited for as long as it did.
-    assert max(waits) < 0.3
+    assert len(answers) > 1
 
 
 def test_other_writers_get_their_turn_while_it_waits_for_one(tables_8: Fleet) -> None:

@@ -123,7 +123,7 @@ def test_a_scatter_that_is_left_early_gives_its_connections_back(
         assert len(db.scatter("id", "photos", order_by="id", most=5).rows) == 5
     assert db.insert("photos", 1, {"user_id": 1}) > 0
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-    assert routed.query("a", idle) == [(0,)]
+    wait_for(lambda: routed.query("a", idle) == [(0,)])
 
 
 def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
@@ -139,10 +139,11 @@ def test_what_does_not_answer_in_time_fails_the_whole(
 ) -> None:
     fill(routed, 3)
     db = router(routed.topology())
+    db.scatter("id", "photos")  # with a connection to each node nothing else takes its time
     with lock(routed, "b", 6):
         began = time.monotonic()
         with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer") as caught:
-            db.scatter("id", "photos", order_by="id", limit=limit, deadline=0.3)
+            db.scatter("id", "photos", order_by="id", limit=limit, deadline=0.8)
         assert caught.value.shards == {4, 5, 6, 7}
         assert time.monotonic() - began < 5
         # Nobody works on for a caller who has gone.
@@ -157,9 +158,10 @@ def test_partial_results_are_given_when_asked_for(
 ) -> None:
     fill(routed, 3)
     db = router(routed.topology())
+    db.scatter("id", "photos")  # as above
     with lock(routed, "b", 6):
         found = db.scatter(
-            ["user_id"], "photos", order_by="id", limit=limit, deadline=0.3, partial=True
+            ["user_id"], "photos", order_by="id", limit=limit, deadline=0.8, partial=True
         )
         assert {row[0] for row in found.rows} == {0, 1, 2, 3}
         assert found.missing == dict.fromkeys((4, 5, 6, 7), "no answer in time")

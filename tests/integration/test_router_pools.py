@@ -53,7 +53,7 @@ def test_all_connections_end_with_the_database(routed: Fleet, router: Open) -> N
 
 
 def test_a_pool_that_is_too_small_says_so(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=0.2))
+    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=1))
     session = routed.connect("a", autocommit=False)
     session.execute("LOCK TABLE shard1.photos")
     waiting = threading.Thread(target=lambda: db.select("id", "photos", 1))
@@ -76,7 +76,7 @@ def test_health_tells_of_each_node(routed: Fleet, router: Open) -> None:
     }  # fmt: skip
     assert all(one.took_ms > 0 for one in found.values())
     routed.execute("b", f"ALTER ROLE {routed.role} NOLOGIN")
-    away = router(routed.topology(), pool=PoolSettings(timeout=0.5))
+    away = router(routed.topology(), pool=PoolSettings(timeout=1))
     found = away.check(3)
     assert found["a"].error is None
     assert found["b"].error is not None

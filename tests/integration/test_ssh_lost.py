@@ -74,7 +74,7 @@ def test_a_host_that_hangs_is_given_up_at_the_deadline(
 ) -> None:
     monkeypatch.setattr(ssh_call, "_KILLED_WITHIN", 0.5)
     when_running(token, lambda: sshd.signal(signal.SIGSTOP))
-    assert "does not answer" in error_of(box, sleeping(token), HostLost, timeout=1)
+    assert "does not answer" in error_of(box, sleeping(token), HostLost, timeout=3)
     assert running(token)
     sshd.signal(signal.SIGCONT)
     wait_for(lambda: gone(token))
@@ -85,8 +85,8 @@ def test_a_host_that_hangs_is_given_up_without_a_deadline(
 ) -> None:
     monkeypatch.setattr(ssh_call, "QUIET", 0.3)
     monkeypatch.setattr(ssh_links, "QUIET", 0.3)
-    monkeypatch.setattr(ssh_links, "DEAD_AFTER", 0.5)
-    box.run(["sleep", "1"])  # long, and alive
+    monkeypatch.setattr(ssh_links, "DEAD_AFTER", 1.5)
+    box.run(["sleep", "2"])  # long, and alive
     when_running(token, lambda: sshd.signal(signal.SIGSTOP))
     assert "no sign of life" in error_of(box, sleeping(token), HostLost)
     sshd.signal(signal.SIGCONT)
@@ -110,7 +110,7 @@ def test_a_host_that_hangs_while_it_is_fed_is_given_up(
     size = len(Wrapped(["cat"], None, {}, text).script())
     stopper = when_running(str(size), lambda: sshd.signal(signal.SIGSTOP))
     began = time.monotonic()
-    error_of(box, ["cat"], HostLost, input=text, timeout=2)
+    error_of(box, ["cat"], HostLost, input=text, timeout=4)
     assert time.monotonic() - began < 10
     stopper.join()
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -98,8 +97,11 @@ def test_a_proxy_command_is_gone_through_and_ends(
     host = Ssh(SshSettings("box"))
     assert host.run(["cat"], input="x" * 1_000_000).stdout == "x" * 1_000_000
     [pid] = running(token)
-    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
-    error_of(host, ["sleep", "60"], HostLost)
+    far = f"{token}-far"
+    killer = when_running(far, lambda: os.kill(pid, signal.SIGKILL))
+    error_of(host, sleeping(far), HostLost)
+    killer.join()
+    wait_for(lambda: gone(far))
     assert host.run(["echo", "again"]).stdout == "again\n"
     host.close()
     assert gone(token)
