@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -26,14 +26,18 @@ _LARGE = 2**20
 """Bytes from which TRUNCATE, which makes new files, is quicker than DELETE; dead rows count."""
 
 
+_PATIENCE_MS = 5000
+"""Milliseconds to wait for tables that somebody has in use."""
+
+
 class NotReset(ShardctlError):
     """A node whose tables could not be emptied."""
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(
             f"node {node} of the test fleet: its tables could not be emptied: {reason}",
-            hint="see what the test before has left: a session that still works, a table that "
-            "migrations made and that is dropped",
+            hint="see what the test before has left: a session in a transaction, or one that "
+            "still works, a table that migrations made and that is dropped",
         )
         self.node = node
 
@@ -52,6 +56,25 @@ class _Versions(NamedTuple):
     digest: object
 
 
+class _Holder(NamedTuple):
+    """A session, or a prepared transaction, which has no process."""
+
+    pid: int | None
+    user: str | None
+    application: str | None
+    state: str | None
+    seconds: int | None
+    query: str | None
+    tables: str
+
+    def __str__(self) -> str:
+        if self.state is None:
+            return f"a prepared transaction has {self.tables} in use"
+        who = ", ".join(filter(None, (self.user, self.application, self.state)))
+        ran = " ".join((self.query or "").split())
+        return f"session {self.pid} ({who} for {self.seconds} s) has {self.tables} in use: {ran}"
+
+
 class Tables:
     """The tables of one node, and the rows in them that migrations wrote.
 
@@ -65,6 +88,7 @@ class Tables:
         self._session: Connection | None = None
         self._kept: dict[Table, bytes] = {}
         self._versions: dict[Table, _Versions] = {}
+        self._truncates = False
         try:
             self._keep(self._connected())
         except psycopg.Error as error:
@@ -73,18 +97,14 @@ class Tables:
     def empty(self) -> None:
         """Remove all rows but those that migrations wrote, and write these again if need be.
 
-        Sessions that a test has left in a transaction in which it wrote are ended. Raises
-        NodeUnavailable, NotReset.
+        Sessions that a test has left in a transaction in which it wrote are ended. Other uses of
+        the tables are waited for, but not long. Raises NodeUnavailable, NotReset.
         """
         try:
             try:
-                self._empty(self._connected())
-            except psycopg.OperationalError as error:
-                if not connection.is_lost(error):
-                    raise
-                # A test has ended all sessions, or started the server anew.
-                self.close()
-                self._empty(self._connected())
+                self._empty_connected()
+            except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+                raise NotReset(self._node.name, self._in_use(self._connected())) from error
         except psycopg.Error as error:
             raise NotReset(self._node.name, reason_of(error)) from error
 
@@ -103,6 +123,16 @@ class Tables:
             self._session = session
         return self._session
 
+    def _empty_connected(self) -> None:
+        try:
+            self._empty(self._connected())
+        except psycopg.OperationalError as error:
+            if not connection.is_lost(error):
+                raise
+            # A test has ended all sessions, or started the server anew.
+            self.close()
+            self._empty(self._connected())
+
     def _keep(self, session: Connection) -> None:
         filled = [Table(schema, name) for schema, name, _ in session.execute(_QUERIES["filled"])]
         versions = _versions(session, filled)
@@ -112,6 +142,7 @@ class Tables:
                 self._kept[table] = b"".join(map(bytes, copy))
 
     def _empty(self, session: Connection) -> None:
+        self._truncates = False
         for pid, query, _ in session.execute(_QUERIES["end_left"]).fetchall():
             logger.warning(
                 "node %s: ended session %s, which a test left in a transaction: %s",
@@ -125,14 +156,25 @@ class Tables:
             table = Table(schema, name)
             if table not in self._kept:
                 (small if size < _LARGE else large).append(table)
-        statements = [_QUERIES["delete"].format(table=_named(table)) for table in small]
+        statements: list[sql.Composed] = []
+        if small:
+            statements.append(_lock(small, "EXCLUSIVE"))
+            statements += [_QUERIES["delete"].format(table=_named(table)) for table in small]
         if large:
-            tables = sql.SQL(", ONLY ").join([_named(table) for table in large])
-            statements.append(_QUERIES["truncate"].format(tables=tables))
+            statements.append(_lock(large, "ACCESS EXCLUSIVE"))
+            statements.append(_QUERIES["truncate"].format(tables=_listed(large)))
+        self._truncates = bool(large)
         if statements:
             session.execute(sql.SQL(";\n").join(statements))  # one message, one transaction
         if self._kept:
             self._restore(session)
+
+    def _in_use(self, session: Connection) -> str:
+        """Tell who was waited for in vain."""
+        query = _QUERIES["holders"].format(readers=sql.Literal(self._truncates))
+        holders = [str(_Holder(*row)) for row in session.execute(query)]
+        waited = f"waited {_PATIENCE_MS / 1000:g} s for them"
+        return "; ".join([waited, *(holders or ["whoever had them in use has gone by now"])])
 
     def _restore(self, session: Connection) -> None:
         """Write the rows of migrations again, in tables where a test has changed any."""
@@ -140,12 +182,26 @@ class Tables:
         changed = [table for table, versions in self._versions.items() if now[table] != versions]
         if not changed:
             return
+        self._truncates = False
         with session.transaction():
+            session.execute(_lock(changed, "EXCLUSIVE"))
             for table in changed:
                 session.execute(_QUERIES["delete"].format(table=_named(table)))
                 with session.cursor().copy(_QUERIES["restore"].format(table=_named(table))) as copy:
                     copy.write(self._kept[table])
             self._versions |= _versions(session, changed)
+
+
+def _lock(tables: Sequence[Table], mode: LiteralString) -> sql.Composed:
+    """Compose what keeps others from tables for the rest of a transaction."""
+    return _QUERIES["lock"].format(
+        patience_ms=sql.Literal(_PATIENCE_MS), tables=_listed(tables), mode=sql.SQL(mode)
+    )
+
+
+def _listed(tables: Sequence[Table]) -> sql.Composed:
+    """Name tables behind an ONLY, and each but the first behind one of its own."""
+    return sql.SQL(", ONLY ").join([_named(table) for table in tables])
 
 
 def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Versions]:

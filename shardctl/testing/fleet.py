@@ -15,6 +15,7 @@ from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
 from shardctl.testing import derive, directory, ports
 from shardctl.testing.emptying import Tables
+from shardctl.testing.environment import without_libpq
 from shardctl.topology import loader, routes
 from shardctl.topology.model import NodeName
 
@@ -58,7 +59,10 @@ class ShardFleet:
             raise NodeNotThere(node, self.nodes)
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
-        return make_conninfo("", host=found.host, port=found.port, dbname=database.name, user=role)
+        # With its address, or PGHOSTADDR would lead elsewhere.
+        return make_conninfo(
+            host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role
+        )
 
     def schema(self, shard: int) -> str:
         """Name the schema of a shard; raises ShardNotFound."""
@@ -73,7 +77,8 @@ class ShardFleet:
 
         Raises NotReset and NodeUnavailable, several as Problems.
         """
-        _results(fanout.run(self._tables, Tables.empty, width=servers.WIDTH))
+        with without_libpq():
+            _results(fanout.run(self._tables, Tables.empty, width=servers.WIDTH))
 
 
 @contextmanager
@@ -93,11 +98,12 @@ def running(application: Path, *, shards: int, nodes: int) -> Iterator[ShardFlee
         file = (place / f"{FILE}.new").rename(place / FILE)
         topology = loader.load(file)
         try:
-            servers.up(topology, fanout.Silent())
-            plan = provision.plan_init(topology)
-            provision.carry_out(plan, provision.Options(), fanout.Silent())
             with ExitStack() as stack:
-                tables = _read(topology, stack)
+                with without_libpq():
+                    servers.up(topology, fanout.Silent())
+                    plan = provision.plan_init(topology)
+                    provision.carry_out(plan, provision.Options(), fanout.Silent())
+                    tables = _read(topology, stack)
                 yield ShardFleet(file, tuple(map(str, topology.nodes)), shards, topology, tables)
         finally:
             _stop(place)

@@ -6,14 +6,15 @@ It is loaded in every run on a machine that has shardctl, so all else is importe
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from shardctl.router import ShardedDatabase
+    from shardctl.router import AsyncShardedDatabase, ShardedDatabase
     from shardctl.testing.fleet import ShardFleet
 
 _TOPOLOGY = "shard_fleet_topology"
@@ -49,10 +50,31 @@ def sharded_db(shard_fleet: ShardFleet) -> Iterator[ShardedDatabase]:
     """Open the fleet as an application does, with all shards as the migrations left them."""
     from shardctl.router import ShardedDatabase  # noqa: PLC0415  # same
 
+    with _reset(shard_fleet), ShardedDatabase(shard_fleet.topology) as db:
+        yield db
+
+
+@pytest.fixture
+def async_sharded_db(shard_fleet: ShardFleet) -> Iterator[Callable[[], AsyncShardedDatabase]]:
+    """Give what makes the same for an event loop, to be opened and closed there.
+
+    It is `async with async_sharded_db() as db`, with whatever plugin runs the test's loop.
+    """
+    from shardctl.router import AsyncShardedDatabase  # noqa: PLC0415  # same
+
+    with _reset(shard_fleet):
+        yield partial(AsyncShardedDatabase, shard_fleet.topology)
+
+
+@contextmanager
+def _reset(shard_fleet: ShardFleet) -> Iterator[None]:
+    """Reset the fleet, and let no router on it be led elsewhere by libpq's variables."""
+    from shardctl.testing.environment import without_libpq  # noqa: PLC0415  # same
+
     with _as_told():
         shard_fleet.reset()
-    with ShardedDatabase(shard_fleet.topology) as db:
-        yield db
+    with without_libpq():
+        yield
 
 
 @contextmanager

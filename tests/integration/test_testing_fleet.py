@@ -49,22 +49,53 @@ def test_shape(shard_fleet):
         shard_fleet.dsn("x")
 """
 
+ELSEWHERE = {
+    "PGHOSTADDR": "127.255.255.254",
+    "PGSERVICE": "production",
+    "PGSSLMODE": "require",
+    "PGOPTIONS": "-c default_transaction_read_only=on",
+    "PGTARGETSESSIONATTRS": "standby",
+    "PGDATABASE": "production",
+    "PGUSER": "nobody",
+    "PGPORT": "1",
+}
+ASTRAY = f"""
+import os
+import psycopg
+def test_rows(sharded_db):
+    assert not {set(ELSEWHERE)} & set(os.environ)
+    sharded_db.insert("photos", 1, {{"user_id": 1, "licence": "cc0"}})
+    assert len(list(sharded_db.scatter(["id"], "photos"))) == 1
+def test_own(shard_fleet, monkeypatch):
+    assert {{name: os.environ[name] for name in {list(ELSEWHERE)}}} == {ELSEWHERE}
+    for name in {sorted(set(ELSEWHERE) - {"PGHOSTADDR", "PGDATABASE", "PGUSER", "PGPORT"})}:
+        monkeypatch.delenv(name)
+    with psycopg.connect(shard_fleet.dsn("a")) as connection:
+        assert connection.info.hostaddr == "127.0.0.1"
+        assert connection.execute("SELECT count(*) FROM shard0.photos").fetchone() == (0,)
+"""
+
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
-    assert "4 passed" in application.pytest()
+    assert "5 passed" in application.pytest()
     assert application.fleets() == []
 
 
 def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application) -> None:
     application.write("test_where.py", WHERE)
     # Every test twice, at about the same time.
-    assert "10 passed" in application.pytest("-n", "2", "--dist", "each")
+    assert "12 passed" in application.pytest("-n", "2", "--dist", "each")
     first, second = [
         set(file.read_text().splitlines()) for file in application.directory.glob("*.told")
     ]
     assert len(first) == len(second) == 4
     assert first.isdisjoint(second)
     assert application.fleets() == []
+
+
+def test_libpqs_variables_lead_no_connection_elsewhere(application: Application) -> None:
+    application.write("test_astray.py", ASTRAY)
+    assert "2 passed" in application.pytest("test_astray.py", environment=ELSEWHERE)
 
 
 def test_a_failed_test_leaves_nothing_either(application: Application) -> None:
@@ -132,7 +163,7 @@ def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -
     assert "Traceback" not in said
     assert "fleet.py" not in said
     assert "During handling" not in said
-    assert said.count("4 errors") == 1
+    assert said.count("5 errors") == 1
     assert application.fleets() == []
 
 

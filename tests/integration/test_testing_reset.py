@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.testing import fleet
+from shardctl.testing import emptying, fleet
 from shardctl.testing.emptying import NotReset
 
 if TYPE_CHECKING:
@@ -139,6 +139,48 @@ def test_a_transaction_left_open_is_ended(
         assert "INSERT INTO kinds (name) VALUES ('left')" in caplog.text
         with pytest.raises(psycopg.OperationalError):
             left.commit()
+    require_fresh(made)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emptying, "_PATIENCE_MS", 200)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_reader_of_a_large_table_is_named(made: ShardFleet) -> None:
+    rows = "INSERT INTO things (body) SELECT repeat('x', 200) FROM generate_series(1, 10000)"
+    run(made, 0, rows)
+    with contextlib.closing(connect(made, 0, application_name="report")) as reading:
+        reading.execute("SELECT count(*) FROM things")
+        with pytest.raises(NotReset) as refused:
+            made.reset()
+        session = f"session {reading.info.backend_pid} (postgres, report, idle in transaction for "
+        assert "node a of the test fleet: its tables could not be emptied: waited 0.2 s" in str(
+            refused.value
+        )
+        assert session in str(refused.value)
+        assert " s) has shard0.things in use: SELECT count(*) FROM things" in str(refused.value)
+        assert reading.execute("SELECT count(*) FROM things").fetchone() == (10000,)
+    made.reset()
+    require_fresh(made)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("table", ["things", "kinds"])
+def test_a_writer_at_work_is_named_and_readers_beside_it_are_not(
+    made: ShardFleet, table: str
+) -> None:
+    run(made, 1, "INSERT INTO things DEFAULT VALUES", "INSERT INTO kinds (name) VALUES ('four')")
+    with contextlib.ExitStack() as stack:
+        reading, writing = (stack.enter_context(contextlib.closing(connect(made, 1))) for _ in "rw")
+        reading.execute("TABLE kinds")
+        writing.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE".encode())
+        with pytest.raises(NotReset, match=rf"has shard1.{table} in use: LOCK TABLE") as refused:
+            made.reset()
+        assert f"session {writing.info.backend_pid} (postgres, idle in tr" in str(refused.value)
+        assert f"session {reading.info.backend_pid} " not in str(refused.value)
+    made.reset()
     require_fresh(made)
 
 
