@@ -14,10 +14,9 @@ help: ## Name the targets
 demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
-# Six at once, as tests mostly wait for servers. In their own order the long ones come first, and
-# the many short ones are left for whichever process is done.
+# In their own order the long ones come first, and the many short ones are left for the end.
 test: .venv/.for-test lint ## Run everything that CI runs
-	@tests/in-memory.sh $(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 10
+	@tests/in-memory.sh $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10
 
 fault: .venv/.for-test ## Break moves at every point; `test` does so at every twelfth; takes an hour
 	@SHARDCTL_EVERY_POINT=1 tests/in-memory.sh $(BIN)/pytest -n 2 --dist loadfile tests/fault
