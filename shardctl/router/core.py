@@ -46,7 +46,7 @@ class Routed:
         self._set_up()
         given = dict(connect or {})
         if isinstance(source, str) and ("=" in source or "://" in source):
-            self._source = Source(places.first_of(source, given), dict(nodes or {}))
+            self._source = Source(places.first_of(source, given), dict(nodes or {}), given)
             return
         topology = source if isinstance(source, Topology) else _load(source)
         self._known.begin(maps.Map.of(topology), places.of_topology(topology, through, given))
@@ -150,10 +150,10 @@ class Routed:
             return NodeHealth(f"node {told.node} answers there", took_ms, told.map.version)
         return NodeHealth(None, took_ms, told.map.version)
 
-    def _pool_options(self) -> dict[str, Any]:
-        """Give what psycopg's pools take besides the connection string."""
+    def _pool_options(self, node: NodeName) -> dict[str, Any]:
+        """Give what psycopg's pool of a node takes besides the connection string."""
         chosen = self._settings
-        pooled = self._known.places.pooled
+        pooled = self._known.places.pooled(node)
         return {
             "min_size": chosen.min_size,
             "max_size": chosen.max_size,

@@ -122,6 +122,33 @@ class DeadlinePassed(ShardctlError):
         )
 
 
+class IdsUnlike(UsageError):
+    """Ids of another type than a column has, each of which would seem to be missing."""
+
+    def __init__(self, field: str, given: str, kind: str) -> None:
+        super().__init__(
+            f"{field} is of type {kind}, and what it gives back is not equal to ids that are "
+            f"asked for, of Python's type {given}",
+            hint="give ids as psycopg reads them: int for bigint, uuid.UUID for uuid, str for text",
+        )
+        self.field = field
+        self.given = given
+        self.kind = kind
+
+
+class NothingReturned(ShardctlError):
+    """A row that is not there after it was inserted."""
+
+    def __init__(self, table: str, shard: ShardId) -> None:
+        super().__init__(
+            f"the row for {table} in shard {shard} was not inserted, and the server tells no error",
+            hint="a trigger or a rule left it out, or put it elsewhere: where that is meant, give "
+            "returning=None",
+        )
+        self.table = table
+        self.shard = shard
+
+
 class NameRefused(UsageError):
     """A value that cannot be the name of a table or a field."""
 

@@ -30,6 +30,8 @@ _ALWAYS: dict[str, Any] = {
 # PgBouncer refuses them.
 _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication"})
 _FOR_POOLERS: dict[str, Any] = {"options": "", "target_session_attrs": "any"}
+_OWN = frozenset(["host", "hostaddr", "port", "password", "passfile", "service", "servicefile"])
+"""Of the way to one server."""
 _ASKING: dict[str, Any] = {"connect_timeout": 2, "tcp_user_timeout": 2000}
 
 
@@ -41,11 +43,12 @@ class Places:
     nodes: Mapping[NodeName, Mapping[str, Any]]
     """All nodes of which it is known that there are such, and libpq's keywords of each."""
     database: str | None
+    behind: frozenset[NodeName] = frozenset()
+    """Nodes whose keywords lead, or may lead, to a pooler."""
 
-    @property
-    def pooled(self) -> bool:
-        """Whether there are poolers between, which share servers' sessions among clients."""
-        return self.database is not None
+    def pooled(self, node: NodeName) -> bool:
+        """Tell whether a pooler may be between, which shares servers' sessions among clients."""
+        return self.database is not None or node in self.behind
 
     def conninfo(self, node: NodeName) -> str:
         """Write a node's connection string; raises NodeUnknown."""
@@ -98,16 +101,33 @@ def asked(keywords: Mapping[str, Any]) -> str:
     return make_conninfo("", **{**keywords, **_ASKING})
 
 
-def of_told(
-    keywords: Mapping[str, Any], told: Told, dbname: str, nodes: Mapping[str, str]
+def of_listed(
+    keywords: Mapping[str, Any], given: Mapping[str, Any], told: Told, nodes: Mapping[str, str]
 ) -> Places:
-    """Take the places from where the first answer came, and from the nodes that are given.
+    """Take the places from a connection string for each node.
+
+    What `keywords`, those of the first connection string, say of the way to its own server is no
+    other node's; `given` are for all. A node whose database has another name than it tells, or is
+    named by a service, may be behind a pooler.
+    """
+    common = {key: value for key, value in keywords.items() if key not in _OWN} | dict(given)
+    with_service = {**_ALWAYS, **given}
+    found: dict[NodeName, dict[str, Any]] = {}
+    behind = set()
+    for name, dsn in nodes.items():
+        own = conninfo_to_dict(dsn)
+        shared = with_service if "service" in own else {**common, "dbname": told.database}
+        found[NodeName(name)] = {**shared, **own}
+        if found[NodeName(name)].get("dbname") != told.database:
+            behind.add(NodeName(name))
+    return Places({}, found, None, frozenset(behind))
+
+
+def of_told(keywords: Mapping[str, Any], told: Told, dbname: str) -> Places:
+    """Take the places from where the first answer came.
 
     A database that has another name than was asked for, `dbname`, is behind a pooler.
     """
-    if nodes:
-        listed = {NodeName(name): conninfo_to_dict(dsn) for name, dsn in nodes.items()}
-        return Places(keywords, listed, None)
     if dbname != told.database:
         return Places(keywords, {}, told.database)
     return Places(keywords, {told.node: {}}, None)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from shardctl.router import fence, places, statements
-from shardctl.router.errors import MapUnread, ShardMoved
+from shardctl.router import fence, idents, places, statements
+from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved
 from shardctl.router.requests import Alone, Answer, Execute, Together
 from shardctl.topology.keys import shard_of
 
@@ -29,6 +29,8 @@ class Source(NamedTuple):
 
     keywords: Mapping[str, Any]
     nodes: Mapping[str, str]
+    given: Mapping[str, Any]
+    """Those of the keywords that are for all nodes, whatever connection strings say."""
 
 
 def begin(known: Known, source: Source | None) -> Plan[None]:
@@ -64,14 +66,19 @@ def select(
 def insert(
     known: Known, table: str, shard_key: Key, values: Mapping[str, Any], returning: Names | None
 ) -> Plan[Any]:
-    """Write a row; the result is what is to be returned: a value, a row, or None."""
+    """Write a row; the result is what is to be returned: a value, a row, or None.
+
+    Raises NothingReturned where something is to be returned, and a trigger has left the row out.
+    """
     shard = known.shard_of(shard_key)
     back: tuple[Term, ...] = () if returning is None else statements.terms(returning)
     statement = statements.insert(known.schemas[shard], table, tuple(values), back)
     answer = yield from _on_shard(known, shard, statement, tuple(values.values()))
     if not back:
         return None
-    (row,) = answer.rows
+    if not answer.rows:
+        raise NothingReturned(table, shard)
+    row = answer.rows[0]
     return row[0] if isinstance(returning, str) else row
 
 
@@ -126,17 +133,19 @@ def fetch_many(
     id_field: str,
     width: int,
 ) -> Plan[list[Row | None]]:
-    """Read rows by key and id; the result has a row or None for each, in the order asked for."""
+    """Read rows by key and id; the result has a row or None for each, in the order asked for.
+
+    Raises IdsUnlike.
+    """
     terms = statements.terms(fields)
     ids: dict[ShardId, dict[Any, None]] = {}
     count = len(known.map.owners)
     asked = [(shard_of(key, count), number) for key, number in wanted]
     for shard, number in asked:
         ids.setdefault(shard, {})[number] = None
-    lists = {shard: list(numbers) for shard, numbers in ids.items()}
     plans = [
-        _fetch(known, node, terms, table, {s: lists[s] for s in part}, id_field, again=True)
-        for node, shards in known.by_node(lists).items()
+        _fetch(known, node, terms, table, {s: ids[s] for s in part}, id_field, again=True)
+        for node, shards in known.by_node(ids).items()
         for part in parts(shards)
     ]
     outcomes = yield Together(plans, width)
@@ -165,7 +174,11 @@ def _begin(known: Known, source: Source) -> Plan[None]:
     if told is None:
         raise MapUnread(fence.reasons([told]))
     dbname = str(source.keywords.get("dbname") or told.database)
-    known.begin(told.map, places.of_told(source.keywords, told, dbname, source.nodes))
+    if source.nodes:
+        reached = places.of_listed(source.keywords, source.given, told, source.nodes)
+    else:
+        reached = places.of_told(source.keywords, told, dbname)
+    known.begin(told.map, reached)
 
 
 def _on_shard(
@@ -190,7 +203,7 @@ def _fetch(
     node: NodeName,
     terms: tuple[Term, ...],
     table: str,
-    ids: Mapping[ShardId, list[Any]],
+    ids: Mapping[ShardId, Mapping[Any, None]],
     id_field: str,
     *,
     again: bool,
@@ -200,14 +213,17 @@ def _fetch(
     schemas = [known.schemas[shard] for shard in shards]
     statement = statements.fetch(schemas, table, terms, id_field)
     try:
-        answer: Answer = yield Execute(node, statement, list(ids.values()))
+        given = [list(numbers) for numbers in ids.values()]
+        answer: Answer = yield Execute(node, statement, given, types=True)
     except fence.ERRORS:
         if not again or not (yield from fence.moved(known, node, shards)):
             raise
     else:
-        return {(shards[row[0]], row[1]): row[2:] for row in answer.rows}
+        found = {(shards[row[0]], row[1]): row[2:] for row in answer.rows}
+        idents.require_alike(id_field, answer.types[1], ids, found)
+        return found
     known.count_repeated()
-    found: dict[tuple[ShardId, Any], Row] = {}
+    found = {}
     for owner, part in known.by_node(shards).items():
         there = {shard: ids[shard] for shard in part}
         found |= yield from _fetch(known, owner, terms, table, there, id_field, again=False)

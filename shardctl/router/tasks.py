@@ -124,7 +124,7 @@ class InTasks(Routed):
             pool = self._pools.get(node)
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
-                options = self._pool_options()
+                options = self._pool_options(node)
                 made = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
                 await made.open()
                 pool = self._pools[node] = _Pool(node, made, self._settings)

@@ -131,7 +131,7 @@ class InThreads(Routed):
             pool = self._pools.get(node)
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
-                options = self._pool_options()
+                options = self._pool_options(node)
                 pool = ConnectionPool(conninfo, name=f"shardctl-{node}", **options)
                 pool.open()
                 self._pools[node] = pool

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from shardctl.router import DeadlinePassed, Order, OrderUnsupported, PoolSettings
+from shardctl.router import DeadlinePassed, IdsUnlike, Order, OrderUnsupported, PoolSettings
 from shardctl.router.scatter import CHUNK
 from tests.fixtures.servers import wait_for
 
@@ -48,6 +49,35 @@ def test_rows_come_in_the_order_asked_for_and_missing_ones_are_told(
         (6, "photo 2"), (1, "photo 3"), None, (0, "photo 1"), (6, "photo 2"), (6, "photo 1"),
     ]  # fmt: skip
     assert db.fetch_many("caption", "photos", []) == []
+
+
+def test_ids_that_cannot_be_found_for_their_type_are_refused(routed: Fleet, router: Open) -> None:
+    uuids = [UUID(int=1), UUID(int=2)]
+    for shard in (1, 2):
+        routed.execute(
+            "a",
+            f"CREATE TABLE shard{shard}.keyed (u uuid, t text, c char(5), n numeric);"
+            f"INSERT INTO shard{shard}.keyed VALUES ('{uuids[0]}', 'Ann', 'ab', 7);"
+            f"GRANT ALL ON shard{shard}.keyed TO {routed.role}",
+        )
+    fill(routed, 3)
+    db = router(routed.topology())
+    for number in ("2", "99"):
+        with pytest.raises(IdsUnlike, match=r"id is of type bigint, and .* Python's type str$"):
+            db.fetch_many("user_id", "photos", [(1, number)])
+    with pytest.raises(IdsUnlike, match="of type bigint"):
+        db.fetch_many("user_id", "photos", [(1, 2), (6, "2")])
+    for uuid in uuids:
+        with pytest.raises(IdsUnlike, match=r"u is of type uuid, .* type str$") as caught:
+            db.fetch_many("n", "keyed", [(1, str(uuid))], id_field="u")
+        assert "uuid.UUID for uuid" in (caught.value.hint or "")
+    assert db.fetch_many("n", "keyed", [(1, u) for u in uuids], id_field="u") == [(7,), None]
+    assert db.fetch_many("n", "keyed", [(1, "Ann"), (2, "ann")], id_field="t") == [(7,), None]
+    assert db.fetch_many("t", "keyed", [(1, 7), (2, 8), (2, None)], id_field="n") == [
+        ("Ann",), None, None,
+    ]  # fmt: skip
+    with pytest.raises(IdsUnlike, match="c is of type character"):
+        db.fetch_many("t", "keyed", [(1, "ab")], id_field="c")
 
 
 def test_each_node_gets_one_statement_with_a_sub_select_a_shard(

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.router import PoolSettings
+from shardctl.router import NothingReturned, PoolSettings
 from shardctl.router.database import ShardedDatabase
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
@@ -18,6 +18,7 @@ from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets import Fleet
+    from tests.fixtures.pooled import PooledFleet
     from tests.fixtures.routing import Open
 
 
@@ -170,6 +171,43 @@ def test_what_tells_no_map_is_named(routed: Fleet) -> None:
     with pytest.raises(MapUnread, match=r'relation "shardctl\.cluster" does not exist'):
         db.open()
     db.close()
+
+
+def test_a_row_that_a_trigger_leaves_out_is_told(routed: Fleet, router: Open) -> None:
+    routed.execute(
+        "a",
+        "CREATE FUNCTION shard3.refuse() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN IF NEW.caption = ''no'' THEN RETURN NULL; END IF; RETURN NEW; END';"
+        "CREATE TRIGGER refuse BEFORE INSERT ON shard3.photos"
+        " FOR EACH ROW EXECUTE FUNCTION shard3.refuse()",
+    )
+    db = router(routed.topology())
+    values = {"user_id": 3, "caption": "no"}
+    with pytest.raises(NothingReturned, match="row for photos in shard 3 was not inserted") as told:
+        db.insert("photos", 3, values)
+    assert (told.value.table, told.value.shard) == ("photos", 3)
+    with pytest.raises(NothingReturned):
+        db.insert("photos", 3, values, returning=["id", "caption"])
+    assert db.insert("photos", 3, values, returning=None) is None
+    assert db.shard_of_id(db.insert("photos", 3, {"user_id": 3, "caption": "yes"})) == 3
+    assert captions(routed, "a", 3) == ["yes"]
+
+
+def test_each_nodes_connection_string_says_whether_there_is_a_pooler(
+    pooled: PooledFleet, router: Open
+) -> None:
+    a, pooler = pooled.servers["a"], pooled.pg_bouncer
+    first = f"host=127.0.0.1 port={a.port} dbname={pooled.database} user={pooled.role}"
+    behind = f"host=127.0.0.1 port={pooler.port} dbname={pooled.database}_b"
+    pool = PoolSettings(max_size=1, prepare_threshold=0)
+    db = router(first, nodes={"a": f"host=127.0.0.1 port={a.port}", "b": behind}, pool=pool)
+    for _ in range(3):
+        db.insert("photos", 1, {"user_id": 1})
+        db.insert("photos", 6, {"user_id": 6})
+    prepared = "SELECT count(*) > 0 FROM pg_prepared_statements"
+    counting = sql.SQL("(" + prepared + ")")
+    assert db.select(counting, "photos", 1, limit=1) == [(True,)]
+    assert db.select(counting, "photos", 6, limit=1) == [(False,)]
 
 
 def test_a_topology_file_is_enough(routed: Fleet, router: Open) -> None:

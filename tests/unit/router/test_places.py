@@ -49,7 +49,7 @@ def keywords(found: places.Places, node: str) -> dict[str, Any]:
 
 def test_without_poolers_nodes_are_reached_as_the_applications_role(topology: Topology) -> None:
     found = places.of_topology(topology, None, {"application_name": "web"})
-    assert not found.pooled
+    assert not found.pooled(B)
     wanted = {"port": "6102", "dbname": "app", "user": "app", "application_name": "web"}
     wanted |= {"sslmode": "prefer", "options": "-c jit=off"}
     assert wanted.items() <= keywords(found, "b").items()
@@ -74,24 +74,57 @@ def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> 
     shards = with_poolers(topology, pooler("p1", 6100, "shard"))
     with pytest.raises(NoNodeAliases, match="no pooler of the topology offers an alias a node"):
         places.of_topology(shards, None, {})
-    assert not places.of_topology(shards, "nodes", {}).pooled
+    assert not places.of_topology(shards, "nodes", {}).pooled(A)
 
 
 def test_a_database_of_another_name_is_behind_a_pooler() -> None:
     given = places.first_of("host=p1 dbname=app_a", {"user": "app"})
-    found = places.of_told(given, TOLD, "app_a", {})
-    assert found.pooled
+    found = places.of_told(given, TOLD, "app_a")
+    assert found.pooled(B)
     assert keywords(found, "b")["dbname"] == "app_b"
 
 
 def test_of_a_nodes_own_connection_string_only_that_node_is_known() -> None:
     given = places.first_of("postgresql://app@db1/app", {})
-    found = places.of_told(given, TOLD, "app", {})
+    found = places.of_told(given, TOLD, "app")
+    assert not found.pooled(A)
     assert keywords(found, "a")["host"] == "db1"
     with pytest.raises(NodeUnknown):
         found.conninfo(B)
-    found = places.of_told(given, TOLD, "app", {"a": "host=db1", "b": "host=db2"})
-    assert keywords(found, "b")["host"] == "db2"
+
+
+def test_the_way_to_one_node_is_not_taken_for_the_way_to_another() -> None:
+    first = "host=db1 hostaddr=10.0.0.1 port=6000 password=secret passfile=/a dbname=app user=web"
+    given = {"application_name": "web"}
+    first_of = places.first_of(f"{first} sslmode=require", given)
+    nodes = {"a": f"{first} sslmode=require", "b": "host=db2 connect_timeout=3", "c": "port=7000"}
+    found = places.of_listed(first_of, given, TOLD, nodes)
+    shared = {"user": "web", "dbname": "app", "sslmode": "require", "application_name": "web"}
+    b, c = keywords(found, "b"), keywords(found, "c")
+    assert shared.items() <= b.items()
+    assert shared.items() <= c.items()
+    assert (b["host"], b["connect_timeout"], c["port"]) == ("db2", "3", "7000")
+    assert not {"hostaddr", "port", "password", "passfile"} & b.keys()
+    assert not {"host", "hostaddr", "password", "passfile"} & c.keys()
+    assert {"password", "passfile", "hostaddr"} <= keywords(found, "a").keys()
+    assert not any(found.pooled(node) for node in (A, B, C))
+
+
+def test_keywords_that_are_given_are_for_all_nodes() -> None:
+    given = {"passfile": "/web"}
+    found = places.of_listed(
+        places.first_of("host=db1 dbname=app", given), given, TOLD, {"a": "host=db1", "b": "host=b"}
+    )
+    assert keywords(found, "b")["passfile"] == "/web"
+
+
+def test_a_node_behind_a_pooler_is_told_apart_by_its_own_connection_string() -> None:
+    nodes = {"a": "host=db1", "b": "host=p1 dbname=app_b", "c": "service=third"}
+    found = places.of_listed(places.first_of("host=p1 dbname=app_a user=web", {}), {}, TOLD, nodes)
+    assert [found.pooled(node) for node in (A, B, C)] == [False, True, True]
+    assert keywords(found, "a")["dbname"] == "app"
+    # What a service says is not overruled.
+    assert not {"dbname", "user", "host"} & keywords(found, "c").keys()
 
 
 def test_a_short_question_does_not_wait_long() -> None:

@@ -35,6 +35,9 @@ def known(first: Map = FIRST, *, patience_s: float = 0.0) -> Known:
     return made
 
 
+INT4, INT8, TEXT = 23, 20, 25
+
+
 class World:
     """Nodes that have schemas and maps, and note what they are asked."""
 
@@ -239,7 +242,7 @@ def test_rows_of_many_shards_are_one_statement_a_node_and_in_the_order_asked_for
         def _execute(self, request: Execute) -> Answer:
             asked[request.node] = request
             rows = [(0, 10, "ten"), (1, 11, "eleven")] if request.node == A else [(0, 10, "b")]
-            return Answer(rows, len(rows))
+            return Answer(rows, len(rows), (INT4, INT8, TEXT))
 
     world = Answering({}, {})
     wanted = [(0, 10), (2, 10), (1, 11), (0, 99), (0, 10)]
@@ -258,7 +261,8 @@ def test_rows_of_a_shard_that_has_moved_are_fetched_there_and_the_others_again()
             if b"pg_namespace" in request.statement:
                 return super()._execute(request)
             asked.append((request.node, request.parameters))
-            return Answer([(0, ids[0], request.node) for ids in request.parameters or ()], 1)
+            rows = [(0, ids[0], request.node) for ids in request.parameters or ()]
+            return Answer(rows, 1, (INT4, INT8, TEXT))
 
     world = Answering(shard_1_moved().maps, shard_1_moved().live)
     plan = plans.fetch_many(known(), ["caption"], "photos", [(0, 10), (1, 11)], "id", 8)
