@@ -97,7 +97,7 @@ class AsyncShardedDatabase(InTasks):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            held = await self._hold(node, None)
+            held = await self._hold(node)
             try:
                 # The same text means another shard's tables and types next time.
                 held.connection.prepare_threshold = None
@@ -107,7 +107,9 @@ class AsyncShardedDatabase(InTasks):
                     yield held.connection
             finally:
                 await held.release()
-        except fence.IN_TRANSACTION:
+        except Exception as error:
+            if not fence.met(error):
+                raise
             await self._run(plans.after_transaction(self._known, shard, node))
             raise
 

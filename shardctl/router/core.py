@@ -106,7 +106,8 @@ class Routed:
         yield from self._begin()
         owning = self._known.owning()
         until = time.monotonic() + timeout
-        outcomes = yield Together([self._check_one(node) for node in owning], self._width, until)
+        asking = [self._check_one(node, until) for node in owning]
+        outcomes = yield Together(asking, self._width, until)
         return {
             node: NodeHealth(fence.reasons([outcome])[0], 0.0, None)
             if isinstance(outcome, BaseException)
@@ -137,10 +138,10 @@ class Routed:
         until = None if deadline is None else time.monotonic() + deadline
         return Scatter(self._known, asked, named, self._width, until, partial)
 
-    def _check_one(self, node: NodeName) -> Plan[NodeHealth]:
+    def _check_one(self, node: NodeName, until: float) -> Plan[NodeHealth]:
         """Ask a node for its map over a connection of its pool."""
         began = time.perf_counter()
-        answer: Answer = yield Execute(node, maps.READ, ())
+        answer: Answer = yield Execute(node, maps.READ, (), until=until)
         took_ms = (time.perf_counter() - began) * 1000
         told = maps.told(answer.rows[0]) if answer.rows else None
         if told is None:

@@ -28,7 +28,7 @@ class ShardedDatabase(InThreads):
     in it. `through` chooses between a topology's poolers and its nodes. `connect` has further
     keywords of libpq, such as `user`. `nodes` has a connection string for each node, where there
     is neither topology nor pooler. `width` is how many nodes one call asks at once. `patience` is
-    for how many seconds a statement waits for a shard that is fenced and not yet anywhere else.
+    for how many seconds a statement waits for a shard that is fenced and not anywhere else.
     Nothing is connected to before it is needed.
     """
 
@@ -110,7 +110,7 @@ class ShardedDatabase(InThreads):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            held = self._hold(node, None)
+            held = self._hold(node)
             try:
                 # The same text means another shard's tables and types next time.
                 held.connection.prepare_threshold = None
@@ -119,7 +119,9 @@ class ShardedDatabase(InThreads):
                     yield held.connection
             finally:
                 held.release()
-        except fence.IN_TRANSACTION:
+        except Exception as error:
+            if not fence.met(error):
+                raise
             self._run(plans.after_transaction(self._known, shard, node))
             raise
 

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class ShardMoved(ShardctlError):
-    """A shard that has another node than when the transaction began; nothing of it was written."""
+    """A shard that left its node while a transaction ran; nothing of it was written.
+
+    Where the move was called off, source and target are the same.
+    """
 
     def __init__(self, shard: ShardId, source: NodeName, target: NodeName) -> None:
+        back = f"shard {shard} was away from node {source}, and is back"
+        gone = f"shard {shard} has moved from node {source} to node {target}"
         super().__init__(
-            f"shard {shard} has moved from node {source} to node {target}",
-            hint="run the whole transaction again: it goes to the new node",
+            back if source == target else gone,
+            hint="run the whole transaction again: it goes to where the shard is now",
         )
         self.shard = shard
         self.source = source

@@ -8,13 +8,14 @@ application forgot to make, so the node is asked whether the schema stands.
 from __future__ import annotations
 
 import time
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import errors
 
 from shardctl.libpq import reason_of
-from shardctl.router.errors import AnotherCluster, MapUnread, MapWentBack
+from shardctl.router.errors import AnotherCluster, MapUnread, MapWentBack, NoConnection
 from shardctl.router.requests import Alone, Answer, Ask, Execute, First, Wait
 from shardctl.state import map as maps
 
@@ -32,28 +33,61 @@ IN_TRANSACTION = (*ERRORS, errors.UndefinedFunction, errors.UndefinedObject)
 """And what unqualified names of other things give, once the schema is not on the path any more."""
 
 _STANDING = b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
-_POLL_S = 0.02
+_FIRST_PAUSE_S, _PAUSES_GROW, _LAST_PAUSE_S = 0.01, 1.5, 0.2
+"""Between questions: a cutover takes a tenth of a second, and a node that is gone much longer."""
+_FRESH_S = 0.01
+"""So old may an answer be that was given to somebody else."""
 _ASK_S = 2.0
 """How long all nodes together have for an answer; one that hangs holds nobody up for longer."""
 
 
-def moved(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[bool]:
-    """Tell whether one of these shards has another owner than `node` by now.
+class Look(Enum):
+    """What came of looking for shards that a statement did not find."""
 
-    While the schema is away and no map says where it went, a move is at its cutover: the map is
-    read again until it does, for as long as the router's patience.
+    STANDS = auto()
+    """Their schemas stand: something else is missing, or they are back since a moment ago."""
+    SETTLED = auto()
+    """They were away, and each of them is somewhere now: on another node, or back."""
+    AWAY = auto()
+    """One is nowhere, and patience is over."""
+
+
+def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look]:
+    """Find out where shards are that a statement on `node` did not find.
+
+    While a schema is away and no map says where it went, a move is at its cutover: the map is
+    read again, and the node asked again, as the cutover may be undone, for as long as the
+    router's patience.
     """
     deadline = time.monotonic() + known.patience_s
-    if known.elsewhere(node, shards):  # somebody has read the map meanwhile
-        return True
-    schemas = {known.schema(shard): shard for shard in shards}
-    answer: Answer = yield Execute(node, _STANDING, [list(schemas)])
-    fenced = set(schemas) - {schema for (schema,) in answer.rows}
-    if not fenced:
-        return False
-    away = {schemas[schema] for schema in fenced}
-    found: bool = yield Alone(_await(known, node, away, deadline))
-    return found
+    away = known.still(node, shards)
+    if len(away) < len(shards):  # somebody has read the map meanwhile
+        return Look.SETTLED
+    away = yield from _fenced(known, node, away, deadline)
+    if not away:
+        return Look.STANDS
+    pause = _FIRST_PAUSE_S
+    while True:
+        yield Alone(_newest(known, time.monotonic()))
+        away = known.still(node, away)
+        if away:
+            away = yield from _fenced(known, node, away, deadline)
+        if not away:
+            return Look.SETTLED
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return Look.AWAY
+        yield Wait(min(pause, left))
+        pause = min(pause * _PAUSES_GROW, _LAST_PAUSE_S)
+
+
+def met(error: BaseException | None) -> bool:
+    """Tell whether a transaction's error can be the fence's, or came of one that can."""
+    while error is not None:
+        if isinstance(error, IN_TRANSACTION):
+            return True
+        error = error.__cause__  # SQLAlchemy and Django raise errors of their own from psycopg's
+    return False
 
 
 def reread(known: Known) -> Plan[None]:
@@ -80,24 +114,31 @@ def reasons(outcomes: Iterable[Any]) -> list[str]:
     ]
 
 
-def _await(
+def _fenced(
     known: Known, node: NodeName, shards: Collection[ShardId], deadline: float
-) -> Plan[bool]:
-    """Read the map again until it gives one of these shards to another node, or time is up."""
-    while not known.elsewhere(node, shards):
-        version = known.map.version
-        owning = known.owning()
-        yield from _ask(known, owning, newer_than=version)
-        if known.map.version == version and (others := known.others()):
-            # The target owned nothing until now. It is asked last: where nobody listens yet, a
-            # pooler would remember the failed login, and let clients wait.
-            yield from _ask(known, others, newer_than=version)
-        if known.elsewhere(node, shards):
-            break
-        if time.monotonic() >= deadline:
-            return False
-        yield Wait(_POLL_S)
-    return True
+) -> Plan[list[ShardId]]:
+    """Give those of these shards whose schemas a node has not; all, if it does not say."""
+    schemas = {known.schema(shard): shard for shard in shards}
+    try:
+        answer: Answer = yield Execute(node, _STANDING, [list(schemas)], until=deadline)
+    except (psycopg.OperationalError, NoConnection, TimeoutError):
+        # It may be gone since the shards have moved; then a map says where they are.
+        return list(shards)
+    standing = {schema for (schema,) in answer.rows}
+    return [shard for schema, shard in schemas.items() if schema not in standing]
+
+
+def _newest(known: Known, came: float) -> Plan[None]:
+    """Read the map, unless that was just done for somebody else; `came` is when it was wanted."""
+    if known.asked_at > came - _FRESH_S:
+        return
+    known.asked_at = time.monotonic()
+    version = known.map.version
+    yield from _ask(known, known.owning(), newer_than=version)
+    if known.map.version == version and (others := known.others()):
+        # The target owned nothing until now. It is asked last: where nobody listens yet, a
+        # pooler would remember the failed login, and let clients wait.
+        yield from _ask(known, others, newer_than=version)
 
 
 def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> Plan[list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from shardctl.topology import keys
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from shardctl.router.places import Places
     from shardctl.state.map import Map, Told
@@ -29,7 +30,9 @@ class Known:
     reads: int = 0
     """Maps that were newer than what was known."""
     repeated: int = 0
-    """Statements that met the fence, and were done by the new owner."""
+    """Statements that met the fence, and were done again."""
+    asked_at: float = -math.inf
+    """When nodes were last asked for the map, on `time.monotonic`."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -94,10 +97,10 @@ class Known:
         """Name the node that owns a shard."""
         return self.map.owners[shard]
 
-    def elsewhere(self, node: NodeName, shards: Collection[ShardId]) -> bool:
-        """Tell whether one of these shards has another owner than `node`."""
+    def still(self, node: NodeName, shards: Iterable[ShardId]) -> list[ShardId]:
+        """List those of these shards whose owner is `node`."""
         owners = self.map.owners
-        return any(owners[shard] != node for shard in shards)
+        return [shard for shard in shards if owners[shard] == node]
 
     def by_node(self, shards: Iterable[ShardId]) -> dict[NodeName, list[ShardId]]:
         """Group shards by their owners."""

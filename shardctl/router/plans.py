@@ -8,6 +8,7 @@ import psycopg
 
 from shardctl.router import fence, idents, places, statements
 from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved
+from shardctl.router.fence import Look
 from shardctl.router.requests import Alone, Answer, Execute, Together
 from shardctl.topology.keys import shard_of
 
@@ -121,7 +122,7 @@ def delete(
 
 def after_transaction(known: Known, shard: ShardId, node: NodeName) -> Plan[None]:
     """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
-    if (yield from fence.moved(known, node, [shard])):
+    if (yield from fence.look(known, node, [shard])) is Look.SETTLED:
         raise ShardMoved(shard, node, known.owner(shard))
 
 
@@ -184,17 +185,17 @@ def _begin(known: Known, source: Source) -> Plan[None]:
 def _on_shard(
     known: Known, shard: ShardId, statement: bytes, parameters: Parameters
 ) -> Plan[Answer]:
-    """Run a statement where its shard is; once more where that has moved meanwhile."""
+    """Run a statement where its shard is; once more where that was not there."""
     given = () if parameters is None else parameters
     node = known.owner(shard)
     try:
         answer: Answer = yield Execute(node, statement, given)
     except fence.ERRORS:
         # The statement was refused, so that it may be sent again: nothing was written.
-        if not (yield from fence.moved(known, node, [shard])):
+        if (yield from fence.look(known, node, [shard])) is Look.AWAY:
             raise
-        known.count_repeated()
         answer = yield Execute(known.owner(shard), statement, given)
+        known.count_repeated()
     return answer
 
 
@@ -216,15 +217,15 @@ def _fetch(
         given = [list(numbers) for numbers in ids.values()]
         answer: Answer = yield Execute(node, statement, given, types=True)
     except fence.ERRORS:
-        if not again or not (yield from fence.moved(known, node, shards)):
+        if not again or (yield from fence.look(known, node, shards)) is Look.AWAY:
             raise
     else:
         found = {(shards[row[0]], row[1]): row[2:] for row in answer.rows}
         idents.require_alike(id_field, answer.types[1], ids, found)
         return found
-    known.count_repeated()
     found = {}
     for owner, part in known.by_node(shards).items():
         there = {shard: ids[shard] for shard in part}
         found |= yield from _fetch(known, owner, terms, table, there, id_field, again=False)
+    known.count_repeated()
     return found

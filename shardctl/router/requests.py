@@ -44,6 +44,8 @@ class Execute(NamedTuple):
     statement: bytes
     parameters: Parameters = None
     types: bool = False
+    until: float | None = None
+    """When to give up, on `time.monotonic`: it raises TimeoutError then. None is never."""
 
 
 class Hold(NamedTuple):
@@ -52,10 +54,29 @@ class Hold(NamedTuple):
     node: NodeName
     seconds: float | None
     """How long to wait for one; None is as long as the pool says."""
+    until: float | None = None
+    """When what runs on it is given up, on `time.monotonic`, and it is closed. None is never."""
+
+
+class Reserve(NamedTuple):
+    """Set places in pools aside for connections that are to be held at the same time.
+
+    All that are wanted or, while these are not free, none: whoever waits has nothing that others
+    wait for. The answer, a Reserved, is what `Release` takes. Raises NoConnection.
+    """
+
+    wanted: Mapping[NodeName, int]
+    seconds: float | None
+    """How long to wait for them; None is as long as the pools say."""
+    some: bool
+    """Do without nodes that have no place, after half of that time."""
 
 
 class On(NamedTuple):
-    """Run a statement on a connection that is held; the answer is an Answer."""
+    """Run a statement on a connection that is held; the answer is an Answer.
+
+    One that was given back raises TimeoutError: a task that nobody waits for comes too late.
+    """
 
     held: Any
     statement: bytes
@@ -64,7 +85,10 @@ class On(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give a held connection back, rolled back; once is enough, more changes nothing."""
+    """Give a held connection back, rolled back; once is enough, more changes nothing.
+
+    Nobody waits for what still runs on it: it goes back when that has ended.
+    """
 
     held: Any
 
@@ -120,4 +144,4 @@ class Rows(NamedTuple):
     rows: Sequence[Row]
 
 
-Request = Execute | Hold | On | Release | Ask | Wait | Alone | Together | First | Rows
+Request = Execute | Reserve | Hold | On | Release | Ask | Wait | Alone | Together | First | Rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,14 +12,16 @@ import psycopg
 from psycopg import errors
 
 from shardctl.router import fence, statements
+from shardctl.router.bounded import GRACE_S
 from shardctl.router.errors import DeadlinePassed, NoConnection
+from shardctl.router.fence import Look
 from shardctl.router.merging import Merging, sort_key
 from shardctl.router.plans import parts
-from shardctl.router.requests import Answer, Execute, Hold, On, Release, Rows, Together
+from shardctl.router.requests import Answer, Execute, Hold, On, Release, Reserve, Rows, Together
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.router.known import Known
     from shardctl.router.requests import Plan, Row
@@ -50,12 +53,7 @@ class Scatter:
 
     def plan(self) -> Plan[None]:
         """Ask, and hand out rows; raises DeadlinePassed, NoConnection and psycopg's errors."""
-        asking = [
-            (number, node, part)
-            for node, shards in self.known.by_node(_every(self.known)).items()
-            for number, part in enumerate(parts(shards))
-        ]
-        asking.sort(key=operator.itemgetter(0))  # all nodes have work from the first on
+        asking = self._asking(_every(self.known))
         if self.asked.order or self._is_small:
             yield from self._wave(asking, self.asked.limit)
             return
@@ -67,15 +65,19 @@ class Scatter:
             if left == 0:
                 return
 
-    def _wave(
-        self, asking: Sequence[tuple[int, NodeName, Sequence[ShardId]]], limit: int | None
-    ) -> Plan[int]:
+    def _asking(self, shards: Sequence[ShardId]) -> list[_Part]:
+        """Part shards into those of a statement each; all nodes have work from the first on."""
+        numbered = [
+            (number, _Part(node, part))
+            for node, owned in self.known.by_node(shards).items()
+            for number, part in enumerate(parts(owned))
+        ]
+        numbered.sort(key=operator.itemgetter(0))
+        return [part for _, part in numbered]
+
+    def _wave(self, asking: Sequence[_Part], limit: int | None) -> Plan[int]:
         """Ask for some shards, and hand out rows in order; the result is how many."""
-        begun = yield from self._together(
-            [self._begin(node, part, again=True) for _, node, part in asking],
-            [part for _, _, part in asking],
-        )
-        streams = [stream for found in begun if found is not None for stream in found]
+        reserved, streams = yield from self._begun(asking)
         key = sort_key(self.asked, streams[0].types) if self.asked.order and streams else None
         merging = Merging(len(streams), key, limit)
         for number, stream in enumerate(streams):
@@ -86,7 +88,7 @@ class Scatter:
                 handed += len(rows)
                 yield Rows(rows)
             if not (wanting := merging.wanting()):
-                return handed
+                break
             answers = yield from self._together(
                 [self._more(streams[number]) for number in wanting],
                 [streams[number].shards for number in wanting],
@@ -94,6 +96,59 @@ class Scatter:
             for number, answer in zip(wanting, answers, strict=True):
                 more: Sequence[Row] = [] if answer is None else answer.rows
                 merging.feed(number, more, over=len(more) < CHUNK)
+        if reserved is not None:
+            yield Release(reserved)
+        return handed
+
+    def _begun(self, asking: Sequence[_Part]) -> Plan[tuple[Any, list[_Stream]]]:
+        """Ask, and once more where shards were not there.
+
+        The result is what was reserved, or None, and streams.
+        """
+        reserved, streams, refused = yield from self._ask(asking)
+        if not refused:
+            return reserved, streams
+        shards = [shard for part in refused for shard in part.shards]
+        if reserved is not None:
+            # Who waits, for a shard or for another connection, holds none: all begin anew.
+            for stream in streams:
+                yield Release(stream.held)
+            yield Release(reserved)
+            shards, streams = [shard for part in asking for shard in part.shards], []
+        looks = yield from self._together(
+            [fence.look(self.known, part.node, part.shards) for part in refused],
+            [part.shards for part in refused],
+        )
+        for part, found in zip(refused, looks, strict=True):
+            if found is Look.AWAY:
+                raise part.error
+        again = self._asking([shard for shard in shards if shard not in self.missing])
+        reserved, others, refused_again = yield from self._ask(again)
+        for part in refused_again:
+            raise part.error
+        for _ in refused:
+            self.known.count_repeated()
+        return reserved, [*streams, *others]
+
+    def _ask(self, asking: Sequence[_Part]) -> Plan[tuple[Any, list[_Stream], list[_Refused]]]:
+        """Ask nodes; the result is what was reserved, streams, and those where shards are not."""
+        reserved = None
+        if not self._is_small:
+            (reserved,) = yield from self._together(
+                [self._reserve(asking)], [[shard for part in asking for shard in part.shards]]
+            )
+            for part in asking:
+                if reserved is not None and part.node in reserved.refused:
+                    self._miss(part.shards, NoConnection(part.node, reserved.refused[part.node]))
+            asking = [part for part in asking if not self.missing.keys() & part.shards]
+        begun = yield from self._together(
+            [self._begin(part) for part in asking], [part.shards for part in asking]
+        )
+        return (
+            reserved,
+            [one for one in begun if isinstance(one, _Stream)],
+            [one for one in begun if isinstance(one, _Refused)],
+        )
 
     def _together(
         self, plans: Sequence[Plan[Any]], shards: Sequence[Sequence[ShardId]]
@@ -115,34 +170,37 @@ class Scatter:
                 continue
             if not self.partial or not isinstance(outcome, _AWAY):
                 raise outcome
-            why = "no answer in time" if self._is_late(outcome) else str(outcome)
-            self.missing.update(dict.fromkeys(part, why))
+            self._miss(part, outcome)
             results.append(None)
         return results
 
-    def _begin(
-        self, node: NodeName, shards: Sequence[ShardId], *, again: bool
-    ) -> Plan[list[_Stream]]:
-        """Ask one node; the result is a stream, or several where shards have moved."""
-        statement = statements.gather([self.known.schemas[s] for s in shards], self.asked)
-        try:
-            return [(yield from self._open(node, shards, statement))]
-        except fence.ERRORS:
-            if not again or not (yield from fence.moved(self.known, node, shards)):
-                raise
-        self.known.count_repeated()
-        streams = []
-        for owner, part in self.known.by_node(shards).items():
-            streams += yield from self._begin(owner, part, again=False)
-        return streams
+    def _miss(self, shards: Iterable[ShardId], error: BaseException) -> None:
+        """Note why rows of shards are left out."""
+        why = "no answer in time" if self._is_late(error) else str(error)
+        self.missing.update(dict.fromkeys(shards, why))
 
-    def _open(self, node: NodeName, shards: Sequence[ShardId], statement: bytes) -> Plan[_Stream]:
+    def _reserve(self, asking: Sequence[_Part]) -> Plan[Any]:
+        """Set a place aside for each connection that will be held; the result is a Reserved."""
+        wanted = Counter(part.node for part in asking)
+        return (yield Reserve(wanted, self._left_s(), some=self.partial))
+
+    def _begin(self, part: _Part) -> Plan[_Stream | _Refused]:
+        """Ask one node, if it has the shards."""
+        try:
+            return (yield from self._open(part))
+        except fence.ERRORS as error:
+            return _Refused(part.node, part.shards, error)
+
+    def _open(self, part: _Part) -> Plan[_Stream]:
         """Ask one node and fetch its first rows; all of them where they are few."""
+        node, shards = part
+        statement = statements.gather([self.known.schemas[s] for s in shards], self.asked)
         few = self._is_small
         if few and self.deadline is None:
             answer: Answer = yield Execute(node, statement, self.parameters, types=True)
             return _Stream(shards, None, answer.rows, True, answer.types)
-        held = yield Hold(node, self._left_s())
+        until = None if self.deadline is None else self.deadline + GRACE_S
+        held = yield Hold(node, self._left_s(), until)
         try:
             yield On(held, self._begin_transaction())
             if not few:
@@ -150,7 +208,7 @@ class Scatter:
                 statement = _FETCH
             parameters = self.parameters if few else None
             answer = yield On(held, statement, parameters, types=True)
-        except psycopg.Error:
+        except (psycopg.Error, TimeoutError):
             yield Release(held)
             raise
         over = few or len(answer.rows) < CHUNK
@@ -160,7 +218,13 @@ class Scatter:
 
     def _more(self, stream: _Stream) -> Plan[Answer]:
         """Fetch the next rows of a stream."""
-        answer: Answer = yield On(stream.held, _FETCH)
+        try:
+            if self.deadline is not None:
+                yield On(stream.held, self._limit())
+            answer: Answer = yield On(stream.held, _FETCH)
+        except (psycopg.Error, TimeoutError):
+            yield Release(stream.held)
+            raise
         if len(answer.rows) < CHUNK:
             yield Release(stream.held)
         return answer
@@ -171,11 +235,11 @@ class Scatter:
         return self.asked.limit is not None and self.asked.limit <= CHUNK
 
     def _begin_transaction(self) -> bytes:
-        left = self._left_s()
-        if left is None:
-            return b"BEGIN"
-        # The server ends by itself what nobody waits for any more.
-        return b"BEGIN; SET LOCAL statement_timeout TO %d" % max(1, round(left * 1000))
+        return b"BEGIN" if self.deadline is None else b"BEGIN; " + self._limit()
+
+    def _limit(self) -> bytes:
+        """Let the server end by itself what nobody waits for any more."""
+        return b"SET LOCAL statement_timeout TO %d" % max(1, round((self._left_s() or 0) * 1000))
 
     def _left_s(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -188,6 +252,21 @@ class Scatter:
         return isinstance(outcome, TimeoutError) or (
             cancelled and time.monotonic() >= self.deadline
         )
+
+
+class _Part(NamedTuple):
+    """Shards that one statement asks."""
+
+    node: NodeName
+    shards: Sequence[ShardId]
+
+
+class _Refused(NamedTuple):
+    """Shards of which one was not where it should be, or has not what was asked for."""
+
+    node: NodeName
+    shards: Sequence[ShardId]
+    error: psycopg.Error
 
 
 class _Stream(NamedTuple):

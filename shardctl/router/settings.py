@@ -43,5 +43,5 @@ class Stats:
     map_reads: int
     """Newer maps that were taken over."""
     repeated: int
-    """Statements that met the fence and were done by the new owner."""
+    """Statements that met the fence and were done again."""
     pools: Mapping[NodeName, Mapping[str, int]]

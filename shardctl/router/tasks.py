@@ -13,18 +13,21 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from shardctl.router import requests
+from shardctl.router.bounded import AsyncBounded, prolong
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed, NoConnection
 from shardctl.router.requests import EXPECTED, Answer
+from shardctl.router.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 
-    from shardctl.router.requests import Plan, Request, Result, Row
+    from shardctl.router.requests import Parameters, Plan, Request, Result, Row
     from shardctl.router.settings import PoolSettings
     from shardctl.topology.model import NodeName
 
 AsyncConnection = psycopg.AsyncConnection[Any]
+Holding = list["_Held | _Reserved"]
 
 
 class InTasks(Routed):
@@ -34,10 +37,13 @@ class InTasks(Routed):
         self._pools: dict[NodeName, _Pool] = {}
         self._opening = asyncio.Lock()
         self._alone = asyncio.Lock()
+        self._room = Room(self._settings.max_size)
+        self._room_changed = asyncio.Event()
         self._closed = False
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._doing: dict[type[Request], Callable[[Any, Any], Awaitable[Any]]] = {
             requests.Execute: self._execute,
+            requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
             requests.Release: lambda request, _: request.held.release(),
@@ -48,7 +54,7 @@ class InTasks(Routed):
             requests.First: self._first,
         }
 
-    async def _run(self, plan: Plan[Result], holding: list[_Held] | None = None) -> Result:
+    async def _run(self, plan: Plan[Result], holding: Holding | None = None) -> Result:
         """Carry a plan out; give what it returns."""
         try:
             request = next(plan)
@@ -65,7 +71,7 @@ class InTasks(Routed):
 
     async def _hand_out(self, plan: Plan[Any]) -> AsyncGenerator[Row, None]:
         """Carry a plan out that hands rows out."""
-        holding: list[_Held] = []
+        holding: Holding = []
         try:
             request = next(plan)
             while True:
@@ -86,6 +92,8 @@ class InTasks(Routed):
             await _release(holding)
 
     async def _execute(self, request: requests.Execute, _: Any) -> Answer:
+        if request.until is not None:
+            return await self._execute_until(request)
         pool = self._pools.get(request.node) or await self._pool(request.node)
         connection = await pool.take(None)
         try:
@@ -94,27 +102,57 @@ class InTasks(Routed):
         finally:
             await pool.give_back(connection)
 
+    async def _execute_until(self, request: requests.Execute) -> Answer:
+        seconds = max(0.0, (request.until or 0.0) - time.monotonic())
+        held = await self._hold(request.node, seconds, request.until)
+        try:
+            return await held.run(request.statement, request.parameters, types=request.types)
+        finally:
+            await held.release()
+
     async def _on(self, request: requests.On, _: Any) -> Answer:
-        cursor = await request.held.connection.execute(request.statement, request.parameters)
-        return await _answer(cursor, types=request.types)
+        held: _Held = request.held
+        return await held.run(request.statement, request.parameters, types=request.types)
 
     async def _ask(self, request: requests.Ask, _: Any) -> Answer:
         connect = psycopg.AsyncConnection.connect
         async with await connect(request.conninfo, autocommit=True) as connection:
             return await _answer(await connection.execute(request.statement), types=False)
 
-    async def _keep(self, request: requests.Hold, holding: list[_Held]) -> _Held:
-        held = await self._hold(request.node, request.seconds)
+    async def _keep(self, request: requests.Hold, holding: Holding) -> _Held:
+        held = await self._hold(request.node, request.seconds, request.until)
         holding.append(held)
         return held
 
-    async def _on_its_own(self, request: requests.Alone, holding: list[_Held] | None) -> Any:
+    async def _reserve(self, request: requests.Reserve, holding: Holding) -> _Reserved:
+        wanted: Mapping[NodeName, int] = request.wanted
+        refused: Mapping[NodeName, str] = {}
+        seconds = self._room.patience(request, self._settings.timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._room.take(wanted):
+                    await self._room_changed.wait()
+        except TimeoutError:
+            wanted, refused = self._room.take_some(request, seconds)
+        reserved = _Reserved(self, wanted, refused)
+        holding.append(reserved)
+        return reserved
+
+    def make_room(self, places: Mapping[NodeName, int]) -> None:
+        """Let others have places that were reserved."""
+        self._room.give_back(places)
+        self._room_changed.set()
+        self._room_changed = asyncio.Event()  # for those who wait from now on
+
+    async def _on_its_own(self, request: requests.Alone, holding: Holding | None) -> Any:
         async with self._alone:
             return await self._run(request.plan, holding)
 
-    async def _hold(self, node: NodeName, seconds: float | None) -> _Held:
+    async def _hold(
+        self, node: NodeName, seconds: float | None = None, until: float | None = None
+    ) -> _Held:
         pool = await self._pool(node)
-        return _Held(pool, await pool.take(seconds))
+        return _Held(pool, await pool.take(seconds), until)
 
     async def _pool(self, node: NodeName) -> _Pool:
         """Give a node's pool, opened when it is first used."""
@@ -125,17 +163,19 @@ class InTasks(Routed):
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
                 options = self._pool_options(node)
-                made = AsyncConnectionPool(conninfo, name=f"shardctl-{node}", **options)
+                made = AsyncConnectionPool(
+                    conninfo, connection_class=AsyncBounded, name=f"shardctl-{node}", **options
+                )
                 await made.open()
                 pool = self._pools[node] = _Pool(node, made, self._settings)
             return pool
 
-    async def _together(self, request: requests.Together, holding: list[_Held] | None) -> list[Any]:
+    async def _together(self, request: requests.Together, holding: Holding | None) -> list[Any]:
         """Run plans in tasks, so many at once."""
         places = asyncio.Semaphore(request.width)
-        lists: list[list[_Held]] = [[] for _ in request.plans]
+        lists: list[Holding] = [[] for _ in request.plans]
 
-        async def one(plan: Plan[Any], held: list[_Held]) -> Any:
+        async def one(plan: Plan[Any], held: Holding) -> Any:
             async with places:
                 return await self._outcome(plan, held)
 
@@ -178,7 +218,7 @@ class InTasks(Routed):
             self._abandon(tasks)
         return found
 
-    async def _outcome(self, plan: Plan[Any], held: list[_Held]) -> Any:
+    async def _outcome(self, plan: Plan[Any], held: Holding) -> Any:
         """Carry a plan out; give what it returns or, of what may be expected, raises."""
         try:
             return await self._run(plan, held)
@@ -207,7 +247,7 @@ class _Pool:
     def __init__(
         self,
         node: NodeName,
-        connections: AsyncConnectionPool[AsyncConnection],
+        connections: AsyncConnectionPool[AsyncBounded],
         settings: PoolSettings,
     ) -> None:
         self.connections = connections
@@ -215,7 +255,7 @@ class _Pool:
         self._timeout = settings.timeout
         self._gate = asyncio.Semaphore(settings.max_size)
 
-    async def take(self, seconds: float | None) -> AsyncConnection:
+    async def take(self, seconds: float | None) -> AsyncBounded:
         """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
         most = self._timeout if seconds is None else min(seconds, self._timeout)
         try:
@@ -235,7 +275,7 @@ class _Pool:
             self._gate.release()
             raise
 
-    async def give_back(self, connection: AsyncConnection) -> None:
+    async def give_back(self, connection: AsyncBounded) -> None:
         """Put a connection back, and let the next one in."""
         try:
             await self.connections.putconn(connection)
@@ -246,29 +286,73 @@ class _Pool:
 class _Held:
     """A connection that is out of its pool."""
 
-    def __init__(self, pool: _Pool, connection: AsyncConnection) -> None:
+    def __init__(self, pool: _Pool, connection: AsyncBounded, until: float | None) -> None:
+        connection.until = until
         self._pool = pool
         self.connection = connection
         self._threshold = connection.prepare_threshold
+        self._running = False
         self._released = False
 
+    async def run(self, statement: bytes, parameters: Parameters, *, types: bool) -> Answer:
+        """Run a statement; raises TimeoutError where it was given back, or takes too long."""
+        if self._released:
+            raise TimeoutError("the connection was given back")
+        self._running = True
+        try:
+            cursor = await self.connection.execute(statement, parameters)
+            return await _answer(cursor, types=types)
+        finally:
+            self._running = False
+            if self._released:
+                await self._give_back()
+
     async def release(self) -> None:
-        """Give it back, rolled back; a second time changes nothing."""
+        """Give it back, rolled back; a second time changes nothing.
+
+        Where a statement still runs on it, in another task, that one gives it back.
+        """
         if self._released:
             return
         self._released = True
+        if not self._running:
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        prolong(self.connection)
         try:
-            with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
+            # Where it is broken or does not answer, the pool sees that, too.
+            with contextlib.suppress(psycopg.Error, TimeoutError):
                 await self.connection.rollback()
         finally:
             # Whoever had it may have changed what the next one counts on.
+            self.connection.until = None
             self.connection.row_factory = tuple_row
             self.connection.cursor_factory = psycopg.AsyncCursor
             self.connection.prepare_threshold = self._threshold
             await self._pool.give_back(self.connection)
 
 
-async def _release(holding: list[_Held]) -> None:
+class _Reserved:
+    """Places in pools that nobody else counts on; `refused` says of nodes why there is none."""
+
+    def __init__(
+        self,
+        face: InTasks,
+        places: Mapping[NodeName, int],
+        refused: Mapping[NodeName, str],
+    ) -> None:
+        self.refused = refused
+        self._face = face
+        self._places = places
+
+    async def release(self) -> None:
+        """Let others have the places; a second time changes nothing."""
+        self._face.make_room(self._places)
+        self._places = {}
+
+
+async def _release(holding: Holding) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for held in holding:
             stack.push_async_callback(held.release)

@@ -14,17 +14,20 @@ from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from shardctl.router import requests
+from shardctl.router.bounded import Bounded, prolong
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed, NoConnection
 from shardctl.router.requests import EXPECTED, Answer
+from shardctl.router.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from shardctl.router.requests import Plan, Request, Result, Row
+    from shardctl.router.requests import Parameters, Plan, Request, Result, Row
     from shardctl.topology.model import NodeName
 
 Connection = psycopg.Connection[Any]
+Pool = ConnectionPool[Bounded]
 
 _THREADS = 64
 """Calls that ask several nodes share these; each uses `width` of them at the most."""
@@ -35,13 +38,16 @@ class InThreads(Routed):
     """What carries plans out for the face for threads."""
 
     def _set_up(self) -> None:
-        self._pools: dict[NodeName, ConnectionPool[Connection]] = {}
+        self._pools: dict[NodeName, Pool] = {}
         self._opening = threading.Lock()
         self._alone = threading.Lock()
+        self._room = Room(self._settings.max_size)
+        self._room_changed = threading.Condition()
         self._closed = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
         self._doing: dict[type[Request], Callable[[Any, Any], Any]] = {
             requests.Execute: self._execute,
+            requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
             requests.Release: lambda request, _: request.held.release(),
@@ -87,6 +93,8 @@ class InThreads(Routed):
         return plan.send(answer)
 
     def _execute(self, request: requests.Execute, _: _Task | None) -> Answer:
+        if request.until is not None:
+            return self._execute_until(request)
         pool = self._pools.get(request.node) or self._pool(request.node)
         try:
             connection = pool.getconn()
@@ -98,32 +106,54 @@ class InThreads(Routed):
         finally:
             pool.putconn(connection)
 
+    def _execute_until(self, request: requests.Execute) -> Answer:
+        seconds = max(0.0, (request.until or 0.0) - time.monotonic())
+        held = self._hold(request.node, seconds, request.until)
+        try:
+            return held.run(request.statement, request.parameters, types=request.types)
+        finally:
+            held.release()
+
     def _on(self, request: requests.On, _: _Task | None) -> Answer:
-        cursor = request.held.connection.execute(request.statement, request.parameters)
-        return _answer(cursor, types=request.types)
+        held: _Held = request.held
+        return held.run(request.statement, request.parameters, types=request.types)
 
     def _ask(self, request: requests.Ask, _: _Task | None) -> Answer:
         with psycopg.connect(request.conninfo, autocommit=True) as connection:
             return _answer(connection.execute(request.statement), types=False)
 
     def _keep(self, request: requests.Hold, task: _Task) -> _Held:
-        held = self._hold(request.node, request.seconds)
+        held = self._hold(request.node, request.seconds, request.until)
         task.held.append(held)
         return held
+
+    def _reserve(self, request: requests.Reserve, task: _Task) -> _Reserved:
+        wanted: Mapping[NodeName, int] = request.wanted
+        refused: Mapping[NodeName, str] = {}
+        with self._room_changed:
+            seconds = self._room.patience(request, self._settings.timeout)
+            if not self._room_changed.wait_for(lambda: self._room.take(wanted), seconds):
+                wanted, refused = self._room.take_some(request, seconds)
+        reserved = _Reserved(self._room, self._room_changed, wanted, refused)
+        task.held.append(reserved)
+        return reserved
 
     def _on_its_own(self, request: requests.Alone, task: _Task | None) -> Any:
         with self._alone:
             return self._run(request.plan, task)
 
-    def _hold(self, node: NodeName, seconds: float | None) -> _Held:
+    def _hold(
+        self, node: NodeName, seconds: float | None = None, until: float | None = None
+    ) -> _Held:
         pool = self._pool(node)
         most = self._settings.timeout
         try:
-            return _Held(pool, pool.getconn(most if seconds is None else min(seconds, most)))
+            connection = pool.getconn(most if seconds is None else min(seconds, most))
         except PoolTimeout as error:
             raise NoConnection(node, str(error)) from error
+        return _Held(pool, connection, until)
 
-    def _pool(self, node: NodeName) -> ConnectionPool[Connection]:
+    def _pool(self, node: NodeName) -> Pool:
         """Give a node's pool, opened when it is first used."""
         with self._opening:
             if self._closed:
@@ -132,7 +162,7 @@ class InThreads(Routed):
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
                 options = self._pool_options(node)
-                pool = ConnectionPool(conninfo, name=f"shardctl-{node}", **options)
+                pool = Pool(conninfo, connection_class=Bounded, name=f"shardctl-{node}", **options)
                 pool.open()
                 self._pools[node] = pool
             return pool
@@ -196,35 +226,86 @@ class InThreads(Routed):
 class _Held:
     """A connection that is out of its pool."""
 
-    def __init__(self, pool: ConnectionPool[Connection], connection: Connection) -> None:
+    def __init__(self, pool: Pool, connection: Bounded, until: float | None) -> None:
+        connection.until = until
         self._pool = pool
         self.connection = connection
         self._threshold = connection.prepare_threshold
-        self._releasing = threading.Lock()
+        self._lock = threading.Lock()
+        self._running = False
         self._released = False
 
+    def run(self, statement: bytes, parameters: Parameters, *, types: bool) -> Answer:
+        """Run a statement; raises TimeoutError where it was given back, or takes too long."""
+        with self._lock:
+            if self._released:
+                raise TimeoutError("the connection was given back")
+            self._running = True
+        try:
+            return _answer(self.connection.execute(statement, parameters), types=types)
+        finally:
+            with self._lock:
+                self._running = False
+                released = self._released
+            if released:
+                self._give_back()
+
     def release(self) -> None:
-        """Give it back, rolled back; a second time changes nothing."""
-        with self._releasing:
+        """Give it back, rolled back; a second time changes nothing.
+
+        Where a statement still runs on it, in another thread, that one gives it back.
+        """
+        with self._lock:
             if self._released:
                 return
             self._released = True
+            if self._running:
+                return
+        self._give_back()
+
+    def _give_back(self) -> None:
+        prolong(self.connection)
         try:
-            with contextlib.suppress(psycopg.Error):  # it is broken; the pool sees that, too
+            # Where it is broken or does not answer, the pool sees that, too.
+            with contextlib.suppress(psycopg.Error, TimeoutError):
                 self.connection.rollback()
         finally:
             # Whoever had it may have changed what the next one counts on.
+            self.connection.until = None
             self.connection.row_factory = tuple_row
             self.connection.cursor_factory = psycopg.Cursor
             self.connection.prepare_threshold = self._threshold
             self._pool.putconn(self.connection)
 
 
+class _Reserved:
+    """Places in pools that nobody else counts on; `refused` says of nodes why there is none."""
+
+    def __init__(
+        self,
+        room: Room,
+        changed: threading.Condition,
+        places: Mapping[NodeName, int],
+        refused: Mapping[NodeName, str],
+    ) -> None:
+        self.refused = refused
+        self._room = room
+        self._changed = changed
+        self._places = places
+
+    def release(self) -> None:
+        """Let others have the places; a second time changes nothing."""
+        with self._changed:
+            self._room.give_back(self._places)
+            self._places = {}
+            self._changed.notify_all()
+
+
 class _Task:
     """A plan that runs beside others, with the connections that it holds."""
 
     def __init__(self) -> None:
-        self.held: list[_Held] = []
+        self.held: list[_Held | _Reserved] = []
         self._outcome: Any = _UNDONE
         self._abandoned = False
         self._lock = threading.Lock()

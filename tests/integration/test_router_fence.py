@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from shardctl.router import AnotherCluster, MapWentBack, ShardMoved
-from tests.fixtures.routing import moved_by_hand
+from shardctl.router import AnotherCluster, MapWentBack, ShardedDatabase, ShardMoved
+from tests.fixtures.routing import away, moved_by_hand
+from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fixtures.fleets import Fleet
     from tests.fixtures.routing import Open
 
@@ -133,3 +138,102 @@ def test_many_threads_that_meet_the_fence_read_the_map_once(routed: Fleet, route
         one.join(30)
     assert sorted(made) == list(range(20))
     assert db.stats().map_reads == 2
+
+
+def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
+    routed: Fleet, router: Open
+) -> None:
+    db = router(routed.topology(), patience=30)
+    done: list[int] = []
+    waiting = [
+        threading.Thread(target=lambda n=n: done.append(db.insert("photos", 2, ROW | {"id": n})))
+        for n in range(5)
+    ]
+    with away(routed, 2, "a"):
+        for one in waiting:
+            one.start()
+        with moved_by_hand(routed, 3, "a", "b"):
+            pass
+        began = time.monotonic()
+        assert db.insert("photos", 3, {"id": 1, "user_id": 3}) == 1
+        assert time.monotonic() - began < 5
+        assert db.node_of(3) == "b"
+        assert done == []
+    for one in waiting:
+        one.join(20)
+    assert sorted(done) == list(range(5))
+
+
+def test_a_cutover_that_is_undone_is_no_error(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology(), patience=30)
+    for key in range(4):
+        db.insert("photos", key, {"id": 50, "user_id": key})
+    results: list[Any] = []
+    asking: list[Callable[[], Any]] = [
+        lambda: db.insert("photos", 2, ROW),
+        lambda: db.select("id", "photos", 2, "id = 50"),
+        lambda: db.fetch_many("user_id", "photos", [(2, 50), (1, 50)]),
+        lambda: db.scatter("user_id", "photos", "id = 50", order_by="user_id").rows,
+        lambda: db.scatter("user_id", "photos", "id = 50", order_by="user_id", limit=9).rows,
+    ]
+
+    def ask(number: int) -> None:
+        try:
+            results.append((number, asking[number]()))
+        except Exception as error:  # noqa: BLE001  # the test tells it
+            results.append((number, error))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(asking))]
+    with away(routed, 2, "a"):
+        for one in threads:
+            one.start()
+        looking = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_namespace%ANY%'"
+        wait_for(lambda: routed.query("a", looking) > [(1,)])
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            router(routed.topology(), patience=0).select("id", "photos", 2)
+    for one in threads:
+        one.join(20)
+    everyone = [(0,), (1,), (2,), (3,)]
+    assert sorted(results, key=operator.itemgetter(0)) == [
+        (0, 1), (1, [(50,)]), (2, [(2,), (1,)]), (3, everyone), (4, everyone),
+    ]  # fmt: skip
+    assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 5)
+
+
+def test_a_transaction_that_met_an_undone_cutover_may_run_again(
+    routed: Fleet, router: Open
+) -> None:
+    db = router(routed.topology(), patience=30)
+    insert = "INSERT INTO photos (id, user_id) VALUES (5, 2)"
+    told: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            db.within(2, insert)
+        except ShardMoved as error:
+            told.append(error)
+
+    thread = threading.Thread(target=ask)
+    with away(routed, 2, "a"):
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+    thread.join(20)
+    assert [str(one) for one in told] == ["shard 2 was away from node a, and is back"]
+    db.within(2, insert)
+
+
+def test_a_transaction_is_told_through_an_error_that_an_orm_made_of_it(routed: Fleet) -> None:
+    with ShardedDatabase(routed.topology()) as db:
+        with moved_by_hand(routed, 2, "a", "b"):
+            pass
+
+        def ask() -> None:
+            with db.shard(2) as connection:
+                try:
+                    connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
+                except psycopg.Error as error:
+                    raise RuntimeError("as an ORM says it") from error
+
+        with pytest.raises(ShardMoved):
+            ask()

@@ -12,6 +12,7 @@ import pytest
 
 from shardctl.router import DeadlinePassed, IdsUnlike, Order, OrderUnsupported, PoolSettings
 from shardctl.router.scatter import CHUNK
+from tests.fixtures.routing import fill
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from tests.fixtures.routing import Open
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def fill(fleet: Fleet, count: int) -> None:
-    """Write so many rows into each shard, with ids that are the same in every shard."""
-    for node, server in fleet.servers.items():
-        with server.connect(fleet.database) as connection:
-            for shard in fleet.topology().nodes[node].shards:  # type: ignore[index]  # its name
-                connection.execute(
-                    f"INSERT INTO shard{shard}.photos (id, user_id, caption, score, made)"
-                    f" SELECT n, {shard}, 'photo ' || n, CASE n % 7 WHEN 0 THEN NULL"
-                    f" WHEN 1 THEN 'NaN'::numeric ELSE n % 13 END,"
-                    f" '2026-01-01Z'::timestamptz + (n * 8 + {shard}) * interval '1 s'"
-                    f" FROM generate_series(1, {count}) n".encode()
-                )
 
 
 def made(number: int, shard: int) -> datetime:

@@ -11,12 +11,12 @@ from psycopg import errors
 from shardctl.ids.layout import Layout
 from shardctl.router import plans
 from shardctl.router.errors import AnotherCluster, MapWentBack, NotOpen, ShardMoved
-from shardctl.router.fence import reread
+from shardctl.router.fence import Look, look, met, reread
 from shardctl.router.known import Known
 from shardctl.router.places import Places
 from shardctl.router.requests import Alone, Answer, Ask, Execute, First, Together, Wait
 from shardctl.state.map import Map, Told
-from shardctl.topology.model import NodeName
+from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.names import SchemaPattern
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ def known(first: Map = FIRST, *, patience_s: float = 0.0) -> Known:
 
 
 INT4, INT8, TEXT = 23, 20, 25
+_now = [100.0]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass where a plan waits, and nowhere else."""
+    monkeypatch.setattr("shardctl.router.fence.time.monotonic", lambda: _now[0])
 
 
 class World:
@@ -47,6 +54,7 @@ class World:
         self.executed: list[tuple[NodeName, bytes]] = []
         self.asked: list[NodeName] = []
         self.waits = 0
+        self.pauses: list[float] = []
         self.after_wait: Callable[[], None] = lambda: None
 
     def run(self, plan: Plan[Any]) -> Any:
@@ -77,6 +85,8 @@ class World:
                 return [self.outcome(plan) for plan in request.plans]
             case Wait():
                 self.waits += 1
+                self.pauses.append(request.seconds)
+                _now[0] += request.seconds
                 return self.after_wait()
             case Ask():
                 (node,) = (n for n, port in zip((A, B, C), "123", strict=True)
@@ -149,8 +159,9 @@ def test_a_missing_table_stays_the_applications_error() -> None:
     world, found = settled(), known(patience_s=60)
     with pytest.raises(errors.UndefinedTable):
         world.run(select(found, 1, "missing"))
-    assert len(world.executed) == 1
-    assert (world.asked, world.waits) == ([], 0)
+    # Once more, as the shard may have been away for a moment only, and nowhere else.
+    assert [node for node, _ in world.executed] == [A, A]
+    assert (world.asked, world.waits, found.repeated) == ([], 0, 0)
 
 
 def test_a_missing_table_is_not_looked_for_where_a_shard_has_moved_to_more_than_once() -> None:
@@ -181,6 +192,84 @@ def test_a_fenced_shard_is_waited_for_until_a_map_says_where_it_went() -> None:
     world.after_wait = claim
     assert world.run(select(known(patience_s=60), 1)) == [("c",)]
     assert world.waits == 3
+
+
+def test_a_shard_that_is_back_where_it_was_is_asked_there_again() -> None:
+    world, found = settled(), known(patience_s=60)
+    world.live[A].remove("shard1")
+
+    def undo() -> None:
+        if world.waits == 3:
+            world.live[A].add("shard1")
+
+    world.after_wait = undo
+    assert world.run(select(found, 1)) == [("a",)]
+    assert [node for node, _ in world.executed] == [A, A]
+    assert (world.waits, found.map, found.repeated) == (3, FIRST, 1)
+
+
+def test_a_shard_that_was_back_before_anybody_looked_is_asked_again() -> None:
+    world, found = settled(), known()
+    plan = select(found, 1)
+    next(plan)
+    look = plan.throw(errors.UndefinedTable())
+    assert isinstance(look, Execute)
+    assert b"pg_namespace" in look.statement
+    again = plan.send(Answer([("shard1",)], 1))
+    assert isinstance(again, Execute)
+    assert (again.node, again.statement) == (A, b'SELECT "id" FROM "shard1"."photos"')
+    assert world.asked == []
+
+
+def test_every_shard_of_a_statement_is_waited_for() -> None:
+    world = shard_1_moved()
+    world.live[A].remove("shard0")
+
+    def undo() -> None:
+        world.live[A].add("shard0")
+
+    world.after_wait = undo
+    plan = look(known(patience_s=60), A, [ShardId(0), ShardId(1)])
+    assert world.run(plan) is Look.SETTLED
+    assert world.waits == 1
+
+
+def test_a_node_that_is_gone_is_not_missed_where_a_map_says_who_has_the_shard() -> None:
+    world, found = shard_1_moved(), known(patience_s=60)
+    plan = look(found, A, [ShardId(1)])
+    standing = next(plan)
+    assert isinstance(standing, Execute)
+    alone = plan.throw(errors.AdminShutdown())
+    assert isinstance(alone, Alone)
+    world.run(alone.plan)
+    with pytest.raises(StopIteration) as done:
+        plan.send(None)
+    assert done.value.value is Look.SETTLED
+
+
+def test_questions_for_the_map_become_rarer_until_patience_is_over() -> None:
+    world = shard_1_moved()
+    del world.maps[C]
+    assert world.run(look(known(patience_s=2.0), A, [ShardId(1)])) is Look.AWAY
+    assert world.pauses[0] == pytest.approx(0.01)
+    assert world.pauses[:-1] == sorted(world.pauses[:-1])
+    assert max(world.pauses) == pytest.approx(0.2)
+    assert sum(world.pauses) == pytest.approx(2.0)
+    assert world.asked.count(A) == len(world.pauses) + 1
+
+
+def test_the_answer_to_a_question_is_everybodys_who_wanted_it_before() -> None:
+    world, found = shard_1_moved(), known()
+    del world.maps[C]
+    waiting = [look(found, A, [ShardId(1)]) for _ in range(5)]
+    alone = []
+    for plan in waiting:
+        next(plan)
+        alone.append(plan.send(Answer([("shard0",)], 1)))
+    for request in alone:
+        assert isinstance(request, Alone)
+        world.run(request.plan)
+    assert world.asked == [A, B, C]
 
 
 def test_a_map_that_somebody_else_has_read_meanwhile_is_enough() -> None:
@@ -233,6 +322,21 @@ def test_a_transaction_that_met_the_fence_tells_that_the_shard_has_moved() -> No
     assert (caught.value.source, caught.value.target) == (A, C)
     world = settled()
     assert world.run(plans.after_transaction(known(), 1, A)) is None  # type: ignore[arg-type]  # same
+    world = settled()
+    world.live[A].remove("shard1")
+    world.after_wait = lambda: world.live[A].add("shard1")
+    with pytest.raises(ShardMoved, match="shard 1 was away from node a, and is back"):
+        world.run(plans.after_transaction(known(patience_s=60), ShardId(1), A))
+
+
+def test_the_fences_error_is_recognised_in_what_others_made_of_it() -> None:
+    wrapped = RuntimeError("as an ORM says it")
+    wrapped.__cause__ = errors.InvalidSchemaName()
+    assert met(wrapped)
+    assert met(errors.UndefinedFunction())
+    wrapped.__cause__ = errors.DivisionByZero()
+    assert not met(wrapped)
+    assert not met(None)
 
 
 def test_rows_of_many_shards_are_one_statement_a_node_and_in_the_order_asked_for() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -10,7 +11,7 @@ from shardctl.ids.layout import Layout
 from shardctl.router import statements
 from shardctl.router.known import Known
 from shardctl.router.places import Places
-from shardctl.router.requests import Answer, Execute, Hold, On, Release, Rows, Together
+from shardctl.router.requests import Answer, Execute, Hold, On, Release, Reserve, Rows, Together
 from shardctl.router.scatter import CHUNK, Scatter
 from shardctl.state.map import Map
 from shardctl.topology.model import NodeName
@@ -25,12 +26,19 @@ A, B = map(NodeName, "ab")
 INT8 = 20
 
 
+class Reserved:
+    """Places for all that was wanted."""
+
+    refused: ClassVar[dict[NodeName, str]] = {}
+
+
 class World:
     """Nodes whose every statement gives the same rows, a piece at a time."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.statements: list[bytes] = []
+        self.reserved: list[dict[NodeName, int]] = []
         self.held: set[int] = set()
         self.most_held = 0
         self.most_at_once = 0
@@ -57,11 +65,14 @@ class World:
         except StopIteration as done:
             return done.value
 
-    def _perform(self, request: Any) -> Any:
+    def _perform(self, request: Any) -> Any:  # noqa: PLR0911  # one for each request
         match request:
             case Together():
                 self.most_at_once = max(self.most_at_once, request.width)
                 return [self._run(plan) for plan in request.plans]
+            case Reserve():
+                self.reserved.append(dict(request.wanted))
+                return Reserved()
             case Hold():
                 number = len(self._left)
                 self._left[number] = self.rows
@@ -69,7 +80,7 @@ class World:
                 self.most_held = max(self.most_held, len(self.held))
                 return number
             case Release():
-                return self.held.discard(request.held)
+                return self.held.discard(request.held)  # a Reserved is not among them
             case Execute():
                 self.statements.append(request.statement)
                 return self._answer(self.rows)
@@ -115,6 +126,7 @@ def test_rows_in_order_come_in_pieces_from_all_at_once() -> None:
     assert sum(pieces) == 4 * (2 * CHUNK + 1)
     assert max(pieces) <= 4 * CHUNK
     assert (world.most_held, world.held) == (4, set())
+    assert world.reserved == [{A: 3, B: 1}]
 
 
 def test_rows_in_no_order_hold_no_more_connections_than_are_asked_at_once() -> None:
@@ -122,6 +134,7 @@ def test_rows_in_no_order_hold_no_more_connections_than_are_asked_at_once() -> N
     pieces = list(world.handed_out(asked(9, None, None).plan()))
     assert sum(pieces) == 6 * (CHUNK + 1)
     assert (world.most_held, world.held) == (3, set())
+    assert world.reserved == [{A: 2, B: 1}, {A: 3}]
 
 
 def test_a_limit_ends_the_asking() -> None:
@@ -138,3 +151,16 @@ def test_time_that_is_left_is_the_servers_limit_too(monkeypatch: pytest.MonkeyPa
     world = World(5)
     assert sum(world.handed_out(timed.plan())) == 5
     assert world.statements[0] == b"BEGIN; SET LOCAL statement_timeout TO 2500"
+
+
+def test_the_servers_limit_is_set_anew_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(100)
+    monkeypatch.setattr("shardctl.router.scatter.time.monotonic", lambda: float(next(now)))
+    one = asked(1, None, None)
+    timed = Scatter(one.known, one.asked, {}, 1, 160, partial=False)
+    world = World(2 * CHUNK + 1)
+    assert sum(world.handed_out(timed.plan())) == 2 * (2 * CHUNK + 1)
+    limits = [int(one.split()[-1]) for one in world.statements if b"statement_timeout" in one]
+    assert len(limits) == 6
+    assert limits == sorted(limits, reverse=True)
+    assert len(set(limits)) == 6

@@ -1,0 +1,72 @@
+"""Connections with a limit in time: a server that hangs holds up nobody for longer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
+
+GRACE_S = 0.25
+"""How long after a server should have ended a statement by itself its answer is waited for."""
+
+Result = TypeVar("Result")
+
+
+class Bounded(psycopg.Connection[Any]):
+    """A connection of psycopg's that is closed when what runs on it takes too long."""
+
+    until: float | None = None
+    """When to give up, on `time.monotonic`; None is never."""
+
+    def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
+        """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        if self.until is None:
+            return super().wait(gen, *given, **named)
+        try:
+            return super().wait(_limited(gen, self.until), *given, **named)
+        except TimeoutError:
+            self.close()  # nobody knows what it would answer next
+            raise
+
+
+class AsyncBounded(psycopg.AsyncConnection[Any]):
+    """The same for asyncio."""
+
+    until: float | None = None
+
+    async def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
+        """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        if self.until is None:
+            return await super().wait(gen, *given, **named)
+        try:
+            return await super().wait(_limited(gen, self.until), *given, **named)
+        except TimeoutError:
+            await self.close()
+            raise
+
+
+def prolong(connection: Bounded | AsyncBounded) -> None:
+    """Give a connection whose time is nearly up enough of it to roll back."""
+    if connection.until is not None:
+        connection.until = max(connection.until, time.monotonic() + GRACE_S)
+
+
+def _limited(gen: PQGen[Result], until: float) -> PQGen[Result]:
+    """Let psycopg's generator run until then: it is resumed ten times a second, if only to look.
+
+    What has come already is always taken.
+    """
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            state = gen.send(ready)
+            if time.monotonic() >= until:
+                raise TimeoutError("no answer in time")
+    except StopIteration as done:
+        result: Result = done.value
+        return result
