@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections import Counter
@@ -239,7 +240,9 @@ class Scatter:
 
     def _limit(self) -> bytes:
         """Let the server end by itself what nobody waits for any more."""
-        return b"SET LOCAL statement_timeout TO %d" % max(1, round((self._left_s() or 0) * 1000))
+        return b"SET LOCAL statement_timeout TO %d" % max(
+            1, math.ceil((self._left_s() or 0) * 1000)
+        )
 
     def _left_s(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

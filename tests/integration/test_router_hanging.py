@@ -11,7 +11,7 @@ import pytest
 from shardctl.router import DeadlinePassed, NoConnection, PoolSettings, ShardedDatabase
 from shardctl.router.scatter import CHUNK
 from shardctl.topology.model import ShardId
-from tests.fixtures.routing import backends, fill, stopping
+from tests.fixtures.routing import backends, fill, processes, stopping
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -58,6 +58,33 @@ def test_a_node_that_hangs_while_its_rows_come_holds_nobody_up_after_the_deadlin
         assert db.insert("photos", 1, {"user_id": 1}) > 0
         wait_for(lambda: full(db))
     assert len(db.scatter("id", "photos", deadline=20).rows) == 8 * CHUNK + 2
+
+
+def test_a_server_that_is_stopped_altogether_holds_nobody_up_either(
+    routed: Fleet, router: Open
+) -> None:
+    fill(routed, CHUNK)
+    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    with stopping() as stop:
+
+        def each(_: Any) -> None:
+            for pid in stoppable:
+                stop(pid)
+            stoppable.clear()
+
+        db.select("id", "photos", 6, limit=1)
+        stoppable = processes(routed.servers["b"])
+        began = time.monotonic()
+        with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer"):
+            db.scatter("id", "photos", order_by="id", deadline=1, each=each)
+        assert time.monotonic() - began < 2
+        assert db.insert("photos", 1, {"user_id": 1}) > 0
+        found = db.scatter("user_id", "photos", limit=9, deadline=0.5, partial=True)
+        assert (len(found.rows), set(found.missing)) == (9, {4, 5, 6, 7})
+        health = db.check(2)
+        assert (health["a"].error, bool(health["b"].error)) == (None, True)
+    wait_for(lambda: full(db), seconds=40)
+    assert len(db.scatter("id", "photos", deadline=20).rows) == 8 * CHUNK + 1
 
 
 def test_rows_of_the_others_are_handed_out_where_partial_results_are_wanted(
