@@ -200,6 +200,38 @@ def test_a_cutover_that_is_undone_is_no_error(routed: Fleet, router: Open) -> No
     assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 5)
 
 
+def test_writers_notice_nothing_of_cutovers_that_are_undone(routed: Fleet, router: Open) -> None:
+    db = router(routed.topology(), patience=30)
+    errors: list[Exception] = []
+    written: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            try:
+                written.append(db.insert("photos", 2, {"user_id": 2}))
+            except Exception as error:  # noqa: BLE001  # the test tells it
+                errors.append(error)
+
+    def written_on() -> None:
+        before = len(written)
+        wait_for(lambda: len(written) > before + 20)
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for one in threads:
+        one.start()
+    for number in range(1, 9):
+        written_on()
+        with away(routed, 2, "a"):
+            stop.wait(0.02 * number)
+    stop.set()
+    for one in threads:
+        one.join(30)
+    assert errors == []
+    assert len(db.select("id", "photos", 2)) == len(set(written))
+    assert db.stats().repeated > 0
+
+
 def test_a_transaction_that_met_an_undone_cutover_may_run_again(
     routed: Fleet, router: Open
 ) -> None:
