@@ -38,7 +38,7 @@ _FIRST_PAUSE_S, _PAUSES_GROW, _LAST_PAUSE_S = 0.01, 1.5, 0.2
 _FRESH_S = 0.01
 """So old may an answer be that was given to somebody else."""
 _ASK_S = 2.0
-"""How long all nodes together have for an answer; one that hangs holds nobody up for longer."""
+"""How long nodes have for an answer at least; one that hangs holds nobody up for longer."""
 
 
 class Look(Enum):
@@ -60,12 +60,10 @@ def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look
     router's patience.
     """
     deadline = time.monotonic() + known.patience_s
-    away = known.still(node, shards)
-    if len(away) < len(shards):  # somebody has read the map meanwhile
-        return Look.SETTLED
-    away = yield from _fenced(known, node, away, deadline)
+    here = known.still(node, shards)  # somebody may have read the map meanwhile
+    away = (yield from _fenced(known, node, here, deadline)) if here else []
     if not away:
-        return Look.STANDS
+        return Look.STANDS if len(here) == len(shards) else Look.SETTLED
     pause = _FIRST_PAUSE_S
     while True:
         yield Alone(_newest(known, time.monotonic()))
@@ -119,8 +117,9 @@ def _fenced(
 ) -> Plan[list[ShardId]]:
     """Give those of these shards whose schemas a node has not; all, if it does not say."""
     schemas = {known.schema(shard): shard for shard in shards}
+    until = max(deadline, time.monotonic() + _ASK_S)
     try:
-        answer: Answer = yield Execute(node, _STANDING, [list(schemas)], until=deadline)
+        answer: Answer = yield Execute(node, _STANDING, [list(schemas)], until=until)
     except (psycopg.OperationalError, NoConnection, TimeoutError):
         # It may be gone since the shards have moved; then a map says where they are.
         return list(shards)

@@ -234,6 +234,15 @@ def test_every_shard_of_a_statement_is_waited_for() -> None:
     assert world.waits == 1
 
 
+def test_a_shard_whose_neighbour_has_moved_is_waited_for_too() -> None:
+    world, found = shard_1_moved(), known(patience_s=60)
+    world.live[A].remove("shard0")
+    world.after_wait = lambda: world.live[A].add("shard0")
+    found.adopt(MOVED)  # by somebody else
+    assert world.run(look(found, A, [ShardId(0), ShardId(1)])) is Look.SETTLED
+    assert world.waits == 1
+
+
 def test_a_node_that_is_gone_is_not_missed_where_a_map_says_who_has_the_shard() -> None:
     world, found = shard_1_moved(), known(patience_s=60)
     plan = look(found, A, [ShardId(1)])
