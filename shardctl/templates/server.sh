@@ -25,7 +25,7 @@ serves() { # pid
     postgres | postmaster) ;;
     *) return 1 ;;
     esac
-    if readlink "/proc/$1/cwd" >/dev/null 2>&1; then
+    if [ -e "/proc/$1/cwd" ]; then # by the shell itself: it is asked of every server there is
         [ "/proc/$1/cwd" -ef "$data" ]
     else
         tr '\0' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -Fqx -e "$data" -e "$(readlink -f -- "$data")"

@@ -133,7 +133,7 @@ def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_lef
     with transactions(pooler, slow):
         began = time.monotonic()
         [answers] = batch.pause([(sessions, ALIASES)], seconds=1)
-        assert 1 <= time.monotonic() - began < 4
+        assert 1 <= time.monotonic() - began < 10  # and they go on for as long as this lasts
         assert set(answers.waiting) == set(slow)
         assert set(answers.seconds) == set(ALIASES) - set(slow)
         assert answers.refused == {}
