@@ -16,6 +16,10 @@ GRACE_S = 0.25
 Result = TypeVar("Result")
 
 
+class _TimeUpError(Exception):
+    """Of the end of time within psycopg, which takes a TimeoutError for one of the socket."""
+
+
 class Bounded(psycopg.Connection[Any]):
     """A connection of psycopg's that is closed when what runs on it takes too long."""
 
@@ -28,9 +32,9 @@ class Bounded(psycopg.Connection[Any]):
             return super().wait(gen, *given, **named)
         try:
             return super().wait(_limited(gen, self.until), *given, **named)
-        except TimeoutError:
+        except _TimeUpError:
             self.close()  # nobody knows what it would answer next
-            raise
+            raise TimeoutError("no answer in time") from None
 
 
 class AsyncBounded(psycopg.AsyncConnection[Any]):
@@ -44,9 +48,18 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
             return await super().wait(gen, *given, **named)
         try:
             return await super().wait(_limited(gen, self.until), *given, **named)
-        except TimeoutError:
+        except _TimeUpError:
             await self.close()
-            raise
+            raise TimeoutError("no answer in time") from None
+
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:  # noqa: ASYNC109  # psycopg's
+        """Cancel what runs, as psycopg does for a task that is cancelled.
+
+        Not where its time is over: a server that answers ends it by itself, and on one that does
+        not the request would wait, too.
+        """
+        if self.until is None or time.monotonic() < self.until - GRACE_S:
+            await super().cancel_safe(timeout=timeout)
 
 
 def prolong(connection: Bounded | AsyncBounded) -> None:
@@ -66,7 +79,7 @@ def _limited(gen: PQGen[Result], until: float) -> PQGen[Result]:
             ready = yield state
             state = gen.send(ready)
             if time.monotonic() >= until:
-                raise TimeoutError("no answer in time")
+                raise _TimeUpError
     except StopIteration as done:
         result: Result = done.value
         return result
