@@ -294,7 +294,7 @@ def test_missing_tools_and_a_clock_that_is_wrong_are_told(server_directory: Path
     found = faults(with_pooler(topology, server_directory, ssh=OVER_BOX))
     clock = found.pop((None, "clock"))
     assert clock.endswith(" ms ahead of shardctl's machine")
-    assert 2900 < int(clock.split()[0]) < 3100
+    assert 2000 < int(clock.split()[0]) < 4000  # half of the way there is not known
     assert found == {
         (None, "tools"): "lacks awk, setsid",
         ("p1", "guard"): "lacks psql, setsid, awk",
