@@ -212,12 +212,14 @@ def test_a_pooler_that_takes_no_more_clients_still_takes_the_guard(site: Site) -
 
 
 def test_a_second_guard_of_a_name_is_refused_until_the_first_is_disarmed(site: Site) -> None:
-    armed = site.arm("one", name="5f3a9c1e")
+    armed = site.arm("one", name="5f3a9c1e", after_s=60)
     assert "is there (armed)" in site.refusal(name="5f3a9c1e")
+    assert guard.disarm(armed).became == "disarmed"
+    armed = site.arm("one", name="5f3a9c1e")
     wait_until_done(armed)
     assert "is there (done)" in site.refusal(name="5f3a9c1e")
     disarm_fired(armed)
-    assert guard.disarm(site.arm("one", name="5f3a9c1e")).became == "disarmed"
+    assert guard.disarm(site.arm("one", name="5f3a9c1e", after_s=60)).became == "disarmed"
 
 
 def test_a_guard_is_not_disarmed_by_who_armed_one_of_its_name_before(site: Site) -> None:
