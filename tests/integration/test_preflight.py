@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -125,10 +126,14 @@ def test_a_cutover_that_cannot_be_done_in_time(movable: Movable) -> None:
     assert budget.REST_S * 1000 < prediction.RESERVED_MS
     movable.choose(max_pause_s=0.4)
     told = movable.only("pause_too_short")
-    assert "about 70 ms, for which it needs a budget of 470 ms" in told
+    predicted = re.search(r"about (\d+) ms, for which it needs a budget of (\d+) ms", told)
+    assert predicted is not None, told
+    # 70 and what the ways add, which are near, but for who is kept waiting by a busy machine.
+    assert 70 <= int(predicted[1]) < 130
+    assert int(predicted[2]) == int(predicted[1]) + 400
     assert "--max-pause gives it 400 ms" in told
     assert "such as --max-pause 1s" in told
-    movable.choose(max_pause_s=0.48)
+    movable.choose(max_pause_s=0.6)
     movable.check()
 
 

@@ -110,10 +110,10 @@ def test_the_plan_and_the_report_tell_what_writers_and_readers_see(moved: MovedF
     given = ("move-shards", "2-3", "--to", "c", "--read-only")
     table = moved.here(*given, "--dry-run").stdout
     assert re.search(r"writes are refused +for about \d+ ms \(SQLSTATE 25006\)", table)
-    assert re.search(r"reads wait +about 1\d ms", table)
+    assert re.search(r"reads wait +about \d+ ms", table)
     planned = json.loads(moved.here(*given, "--dry-run", "-o", "json").stdout)
     assert planned["predicted_refused_ms"] > 70
-    assert planned["predicted_pause_ms"] < 20
+    assert 10 <= planned["predicted_pause_ms"] < planned["predicted_refused_ms"] / 2
     assert moved.listed() == []
     done = moved.here(*given, "--yes")
     assert done.returncode == 0, done.stderr
