@@ -93,7 +93,7 @@ class InTasks(Routed):
 
     async def _execute(self, request: requests.Execute, _: Any) -> Answer:
         if request.until is not None:
-            return await self._execute_until(request)
+            return await self._execute_until(request, request.until)
         pool = self._pools.get(request.node) or await self._pool(request.node)
         connection = await pool.take(None)
         try:
@@ -102,9 +102,9 @@ class InTasks(Routed):
         finally:
             await pool.give_back(connection)
 
-    async def _execute_until(self, request: requests.Execute) -> Answer:
-        seconds = max(0.0, (request.until or 0.0) - time.monotonic())
-        held = await self._hold(request.node, seconds, request.until)
+    async def _execute_until(self, request: requests.Execute, until: float) -> Answer:
+        seconds = max(0.0, until - time.monotonic())
+        held = await self._hold(request.node, seconds, until)
         try:
             return await held.run(request.statement, request.parameters, types=request.types)
         finally:

@@ -94,7 +94,7 @@ class InThreads(Routed):
 
     def _execute(self, request: requests.Execute, _: _Task | None) -> Answer:
         if request.until is not None:
-            return self._execute_until(request)
+            return self._execute_until(request, request.until)
         pool = self._pools.get(request.node) or self._pool(request.node)
         try:
             connection = pool.getconn()
@@ -106,9 +106,9 @@ class InThreads(Routed):
         finally:
             pool.putconn(connection)
 
-    def _execute_until(self, request: requests.Execute) -> Answer:
-        seconds = max(0.0, (request.until or 0.0) - time.monotonic())
-        held = self._hold(request.node, seconds, request.until)
+    def _execute_until(self, request: requests.Execute, until: float) -> Answer:
+        seconds = max(0.0, until - time.monotonic())
+        held = self._hold(request.node, seconds, until)
         try:
             return held.run(request.statement, request.parameters, types=request.types)
         finally:
