@@ -64,6 +64,16 @@ class Moved:
     peak_kb: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """A move by the quick script; times in seconds."""
+
+    pause: float
+    """From the first PAUSE to the last RESUME."""
+    spans: dict[str, float]
+    """What it did meanwhile, in the order."""
+
+
 @dataclass(slots=True)
 class Traffic:
     """A load that runs as a process of its own."""
@@ -160,6 +170,13 @@ class Sandbox:
             took=took,
             peak_kb=peak_kb,
         )
+
+    def script(self, target: str, *shards: int) -> Scripted:
+        """Move shards by the quick script; raises RuntimeError."""
+        argv: list[str | Path] = [sys.executable, "-m", "tests.bench.script", self.path, target]
+        told = json.loads(fleet.run([*argv, *map(str, shards)]).stdout)
+        spans = {name: ms / 1000 for name, ms in told["timeline"]}
+        return Scripted(told["pause_ms"] / 1000, spans)
 
     def prune(self) -> float:
         """Drop all that moves have retired, by the command; give its seconds.
