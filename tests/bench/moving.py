@@ -43,6 +43,8 @@ _RETIRED = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE '%\_\_retired\_
 _NO_LOCKS = "out of shared memory"
 _LOAD_S = 600
 """Seconds after which a load ends that nobody has ended."""
+_SEGMENTS = 5
+"""PostgreSQL's `min_wal_size`, which is what a checkpoint keeps at least for later."""
 _BEGINS_S = 120.0
 """Until a load has made its tables, which are as many as shards."""
 
@@ -136,10 +138,17 @@ class Sandbox:
         )
 
     def settle(self) -> None:
-        """Write out what earlier work left dirty, in the servers and in the kernel."""
+        """Write out what earlier work left dirty, in the servers and in the kernel.
+
+        And let each server have segments of WAL to use again, as one has that was not made just
+        now: where it has none, it makes one, and whoever commits meanwhile waits for that.
+        """
         for state in servers.status(self.topology()):
             if state.state == "up":
                 with self.connect(state.node.name) as connection:
+                    for _ in range(_SEGMENTS):
+                        connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
+                        connection.execute("SELECT pg_switch_wal()")
                     connection.execute("CHECKPOINT")
         os.sync()
 
