@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, TYPE_CHECKING, cast
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PIECE = 65536
+_HELD = ("sh", "-c", 'read -r word && exec "$@"', "sh")
 
 
 class Local:
@@ -50,16 +50,9 @@ class Local:
         with that user's groups and an environment without the caller's own variables.
         """
         began = time.monotonic()
-        with self._begin(argv, user=user, env=env or {}, keep_open=keep_open) as process:
-            try:
-                stdout, stderr = process.communicate(input or "", timeout=timeout)
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                raise CommandTimedOut(argv, timeout or 0) from None
-            except BaseException:
-                _kill(process)
-                raise
-        return _judged(argv, user, began, Completed(stdout, stderr, process.returncode))
+        process = self._begin(argv, user=user, env=env or {}, keep_open=keep_open)
+        completed = _finish(process, argv, input or "", timeout)
+        return _judged(argv, user, began, completed)
 
     def stream(
         self,
@@ -96,9 +89,13 @@ class Local:
         user: str | None = None,
         timeout: float | None = None,
     ) -> Held:
-        """Prepare to run `argv` as `Host.hold` says; nothing is gained by that here."""
+        """Prepare to run `argv` as `Host.hold` says: a process waits for the word, and becomes it.
+
+        It ends with this one, so it needs no limit of its own.
+        """
         del seconds
-        return _Later(partial(self.run, argv, user=user, timeout=timeout))
+        process = self._begin([*_HELD, *argv], user=user, env={}, keep_open=())
+        return _Waiting(process, argv, user, timeout)
 
     def _begin(
         self,
@@ -144,13 +141,41 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
-    """A command that is begun when it is told to go."""
+class _Waiting:
+    """A command that is all but begun: its process waits for a line, and ends where none comes."""
 
-    go: Callable[[], Completed]
+    process: subprocess.Popen[str]
+    argv: Sequence[str]
+    user: str | None
+    timeout: float | None
+
+    def go(self) -> Completed:
+        """Let it run, as `Held.go` says."""
+        began = time.monotonic()
+        completed = _finish(self.process, self.argv, "go\n", self.timeout)
+        return _judged(self.argv, self.user, began, completed)
 
     def drop(self) -> None:
-        """Do nothing: it was not begun."""
+        """End it without letting it run, unless it has."""
+        if self.process.returncode is None:
+            with self.process:
+                _kill(self.process)
+
+
+def _finish(
+    process: subprocess.Popen[str], argv: Sequence[str], text: str, timeout: float | None
+) -> Completed:
+    """Give a process its input, and wait for its end; raises CommandTimedOut."""
+    with process:
+        try:
+            stdout, stderr = process.communicate(text, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise CommandTimedOut(argv, timeout or 0) from None
+        except BaseException:
+            _kill(process)
+            raise
+    return Completed(stdout, stderr, process.returncode)
 
 
 def _converse(
