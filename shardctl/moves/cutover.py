@@ -264,8 +264,11 @@ def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) ->
         world.require_lock(source)
         with world.on(source):
             write_fence.require_whole(world.session(source), source, plan.schemas)
-    else:
+    elif world.distance.source and world.distance.pooler:
         fanout.at_once(lambda: world.require_lock(source), gates.require_held)
+    else:  # to start threads takes longer than a way that they would save
+        world.require_lock(source)
+        gates.require_held()
     budget.require("decide")
     # Of this attempt, and not of another operator's after it.
     revision = budget.revision + 2

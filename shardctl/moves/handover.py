@@ -191,7 +191,7 @@ def _claiming(world: World, lsn: str, leaving: Sequence[str], known: Sequence[st
         target=sql.Literal(plan.target),
         map_version=sql.Literal(plan.map_version + 1),
         names_back=fence.names_back(plan.id),
-        drop=write_fence.drop(plan.id),
+        drop=write_fence.drop(plan.id) if plan.options.read_only else sql.SQL(""),
         opening=opening.by_itself(),
     )
 

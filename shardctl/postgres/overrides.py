@@ -40,6 +40,8 @@ OVERRIDES: Mapping[str, str] = {
     "wal_recycle": "off",
     # Copied subscriptions would take away what their publishers keep for the source.
     "max_logical_replication_workers": "0",
+    # What need not be begun in the middle of a promotion takes no time from it.
+    "autovacuum": "off",
     # Milliseconds after which a source that was away is asked again; 5 s is the default.
     "wal_retrieve_retry_interval": "500",
 }
@@ -52,6 +54,7 @@ _NO_DEFAULTS = (
     "wal_receiver_status_interval",
     "max_logical_replication_workers",
     "wal_recycle",
+    "autovacuum",
     "wal_retrieve_retry_interval",
 )
 """Those of the overrides that a server does not have by itself."""
