@@ -35,8 +35,13 @@ _SYSTEM = (
 
 _SECONDS = 30.0
 # A line for each directory: its name, that without links, what it lacks, what its postgres says.
+# None for a second name of the same: it costs some milliseconds to let a postgres say anything.
 _SURVEY = """
+seen=:
 see() {
+    real=$(readlink -f -- "$1")
+    case "$seen" in *":$real:"*) return ;; esac
+    seen="$seen$real:"
     lacking=
     [ -d "$1" ] || lacking=directory
     for program in postgres initdb pg_ctl; do
@@ -44,7 +49,7 @@ see() {
     done
     said=
     [ -n "$lacking" ] || said=$("$1/postgres" --version 2>/dev/null)
-    printf '%s\\t%s\\t%s\\t%s\\n' "$1" "$(readlink -f -- "$1")" "$lacking" "$said"
+    printf '%s\\t%s\\t%s\\t%s\\n' "$1" "$real" "$lacking" "$said"
 }
 """
 _SYSTEMS = f"""{_SURVEY}
@@ -126,26 +131,30 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
     if here and (named := os.environ.get(VARIABLE)):
         found = _named(Path(named).absolute(), f"${VARIABLE}", host, account)
         return _reachable(found, account, host)
-    candidates = installed(host)
-    fit = [found for found in candidates if found.major >= OLDEST_MAJOR]
-    if not fit:
-        raise NoBinaries(candidates, here=here)
-    return _reachable(fit[0], account, host)
+    too_old = []
+    for found in _installed(host):
+        if found.major >= OLDEST_MAJOR:
+            return _reachable(found, account, host)
+        too_old.append(found)
+    raise NoBinaries(too_old, here=here)
 
 
 def installed(host: Host | None = None) -> list[Binaries]:
     """List what a host has: the system's newest first, then the embedded newest first."""
-    host = host or Local()
-    system = _newest_first(_survey(host, _SYSTEMS, _SYSTEM))
-    if not isinstance(host, Local):
-        return system
-    brought = [str(directory) for directory in embedded.directories()]
-    return [*system, *_newest_first(_survey(host, _NAMED, brought) if brought else [])]
+    return list(_installed(host or Local()))
 
 
 def of_major(major: int, host: Host | None = None) -> Binaries | None:
     """Find any installation of that major version on a host."""
     return next((found for found in installed(host) if found.major == major), None)
+
+
+def _installed(host: Host) -> Iterator[Binaries]:
+    """Give what a host has in that order; whoever needs no more does not look further."""
+    yield from _newest_first(_survey(host, _SYSTEMS, _SYSTEM))
+    if isinstance(host, Local):
+        brought = [str(directory) for directory in embedded.directories()]
+        yield from _newest_first(_survey(host, _NAMED, brought) if brought else [])
 
 
 def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
