@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from shardctl.ids.layout import Layout
 
 if TYPE_CHECKING:
+    import jinja2
+
     from shardctl.ids.layout import Settings
 
 COUNTER = "next_id_seq"
@@ -33,32 +36,27 @@ def render(settings: Settings, generator: str) -> str:
 
     `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic).
     """
-    import jinja2  # noqa: PLC0415  # only init and verify need it
-
     layout = Layout.of(settings)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("shardctl"),
-        autoescape=False,  # noqa: S701  # SQL, not HTML; nothing but integers goes in
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
     time_bits = layout.usable_time_bits
     block_mask = (1 << 63 - time_bits) - 1
-    return environment.get_template("generator.sql.j2").render(
-        generator=generator,
-        epoch_ms=layout.epoch_ms,
-        tick_ms=layout.tick_ms,
-        shard_bits=layout.shard_bits,
-        sequence_bits=layout.sequence_bits,
-        sequence_mask=(1 << layout.sequence_bits) - 1,
-        shard_mask=layout.max_shard,
-        all_time_mask=(1 << layout.time_bits) - 1,
-        # The register: above `time_bits`, the block number modulo what is left of 63 bits.
-        time_bits=time_bits,
-        time_mask=(1 << time_bits) - 1,
-        block_mask=block_mask,
-        lock_class=_LOCK_CLASS,
+    return (
+        _environment()
+        .get_template("generator.sql.j2")
+        .render(
+            generator=generator,
+            epoch_ms=layout.epoch_ms,
+            tick_ms=layout.tick_ms,
+            shard_bits=layout.shard_bits,
+            sequence_bits=layout.sequence_bits,
+            sequence_mask=(1 << layout.sequence_bits) - 1,
+            shard_mask=layout.max_shard,
+            all_time_mask=(1 << layout.time_bits) - 1,
+            # The register: above `time_bits`, the block number modulo what is left of 63 bits.
+            time_bits=time_bits,
+            time_mask=(1 << time_bits) - 1,
+            block_mask=block_mask,
+            lock_class=_LOCK_CLASS,
+        )
     )
 
 
@@ -108,3 +106,16 @@ def quote_literal(text: str) -> str:
     if "\\" in doubled:
         return " E'" + doubled.replace("\\", "\\\\") + "'"
     return f"'{doubled}'"
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415  # only init and verify need it
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("shardctl"),
+        autoescape=False,  # noqa: S701  # SQL, not HTML; nothing but integers goes in
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
