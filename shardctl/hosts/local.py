@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import pwd
 import selectors
 import shlex
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
 from shardctl.hosts.output import Lines, Text
@@ -123,21 +125,27 @@ class Local:
         other = None
         if user is not None and pwd.getpwnam(user).pw_uid != os.geteuid():
             other = pwd.getpwnam(user)
-        return subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            env={**(_environment(other) if other else os.environ), **env},
-            cwd="/" if other else None,
-            user=other.pw_uid if other else None,
-            group=other.pw_gid if other else None,
-            extra_groups=os.getgrouplist(other.pw_name, other.pw_gid) if other else None,
-            start_new_session=True,
-            pass_fds=tuple(keep_open),
-        )
+        given: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "encoding": "utf-8",
+            "errors": "replace",
+            "env": {**(_environment(other) if other else os.environ), **env},
+            "cwd": "/" if other else None,
+            "start_new_session": True,
+            "pass_fds": tuple(keep_open),
+        }
+        if other is None:
+            return subprocess.Popen(list(argv), **given)
+        groups = os.getgrouplist(other.pw_name, other.pw_gid)
+        # It would find a program also where that user may not go, so it runs nothing but a shell.
+        if argv[0] == "sh" and (program := _setpriv()) is not None:
+            become = [f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}"]
+            become += [f"--groups={','.join(map(str, groups))}", "--"]
+            return subprocess.Popen([program, *become, *argv], **given)
+        given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
+        return subprocess.Popen(list(argv), **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +253,22 @@ def _environment(account: pwd.struct_passwd) -> dict[str, str]:
         "USER": account.pw_name,
         "LOGNAME": account.pw_name,
     }
+
+
+@functools.cache
+def _setpriv() -> str | None:
+    """Find what becomes another user, and runs a program then; None where it cannot do that.
+
+    Python can do so itself, but for that it copies the tables of all its memory, which takes
+    longer than most commands do.
+    """
+    program = shutil.which("setpriv")
+    if program is None:
+        return None
+    # That of busybox has the name, and not these options.
+    tried = [program, "--reuid=0", "--regid=0", "--clear-groups", "--", "true"]
+    done = subprocess.run(tried, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    return program if done.returncode == 0 else None
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
