@@ -50,6 +50,13 @@ def copies(fleet: MovingFleet) -> bool:
     return False
 
 
+def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
+    """Wait until a copy is being made, and who had it begun has heard so and asks after it."""
+    wait_for(lambda: copies(fleet))
+    asked = sshd.log.count("Starting session")
+    wait_for(lambda: sshd.log.count("Starting session") > asked)
+
+
 def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) -> None:
     before = logins(sshd)
     done = remote.shardctl(*MOVE, "--dry-run")
@@ -81,7 +88,7 @@ def test_a_move_killed_over_ssh_is_resumed(remote: MovingFleet, point: str) -> N
 def test_a_copy_outlives_shardctl_and_its_connection(remote: MovingFleet, sshd: Sshd) -> None:
     remote.choice = dataclasses.replace(remote.choice, max_rate="8M")
     mover = remote.mover("start")
-    wait_for(lambda: copies(remote))
+    wait_until_copying(remote, sshd)
     mover.kill()
     sshd.signal(signal.SIGKILL)
     wait_for(lambda: not remote.is_locked() and not sshd.sessions())
@@ -96,7 +103,7 @@ def test_a_host_that_is_away_for_a_while_does_not_end_a_copy(
 ) -> None:
     remote.choice = dataclasses.replace(remote.choice, max_rate="8M")
     mover = remote.mover("start")
-    wait_for(lambda: copies(remote))
+    wait_until_copying(remote, sshd)
     sshd.stop()
     wait_for(lambda: not copies(remote))
     sshd.start()
