@@ -50,6 +50,19 @@ def test_bin_directory_comes_before_the_environment_and_the_system(
     assert binaries.find(None, account=None).directory == variable
 
 
+def test_programs_that_are_found_twice_are_asked_for_their_version_once(
+    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = programs(bare_system / "15" / "bin", "15.5")
+    asked = tmp_path / "asked"
+    with (directory / "postgres").open("a") as program:
+        program.write(f"echo >>'{asked}'\n")
+    (tmp_path / "link").symlink_to(directory)
+    monkeypatch.setenv("PATH", f"{directory}:{tmp_path}/link:/usr/bin:/bin")
+    assert binaries.find(None, account=None).directory == directory
+    assert asked.read_text() == "\n"
+
+
 def test_the_newest_of_the_system_wins_by_number_and_not_by_name(bare_system: Path) -> None:
     for name, version in (("9.6", "9.6.24"), ("15", "15.5"), ("x", "101devel"), ("16", "16beta1")):
         programs(bare_system / name / "bin", version)
