@@ -259,7 +259,36 @@ def _terminate(world: World, error: fence.WritersLeft) -> None:
 def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
     """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
     source, plan = world.plan.source, world.plan
-    # The target's is held by the session that has just told what it has replayed.
+    # Of this attempt, and not of another operator's after it.
+    revision = budget.revision + 2
+    with world.timeline.span("decide"):
+        _look_again(world, gates)
+        budget.require("decide")
+        with world.on(source):
+            try:
+                decided = journal.advance(
+                    world.session(source),
+                    plan.id,
+                    [MoveState.drained],
+                    MoveState.promoting,
+                    revision=revision,
+                    drained_to=lsn,
+                )
+            except psycopg.OperationalError:
+                # The answer was lost, and perhaps not the commit, which may even be to come: so
+                # it is called off, and whichever of the two the source has taken first counts.
+                fence.lift(world.session(source), plan.id, revision=budget.revision)
+                decided = undoing.state(world) == MoveState.promoting
+    if not decided:
+        raise NotPromoting(plan.id, undoing.state(world))
+
+
+def _look_again(world: World, gates: Gates) -> None:
+    """See that nobody writes where the fence is, and that the source's lock is ours.
+
+    The target's is held by the session that has just told what it has replayed.
+    """
+    source, plan = world.plan.source, world.plan
     if plan.options.read_only:
         world.require_lock(source)
         with world.on(source):
@@ -269,26 +298,6 @@ def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) ->
     else:  # to start threads takes longer than a way that they would save
         world.require_lock(source)
         gates.require_held()
-    budget.require("decide")
-    # Of this attempt, and not of another operator's after it.
-    revision = budget.revision + 2
-    with world.timeline.span("decide"), world.on(source):
-        try:
-            decided = journal.advance(
-                world.session(source),
-                plan.id,
-                [MoveState.drained],
-                MoveState.promoting,
-                revision=revision,
-                drained_to=lsn,
-            )
-        except psycopg.OperationalError:
-            # The answer was lost, and perhaps not the commit, which may even be to come: so it
-            # is called off, and whichever of the two the source has taken first counts.
-            fence.lift(world.session(source), plan.id, revision=budget.revision)
-            decided = undoing.state(world) == MoveState.promoting
-    if not decided:
-        raise NotPromoting(plan.id, undoing.state(world))
 
 
 def _route(world: World, gates: Gates, budget: Budget, fencing_at: float) -> None:

@@ -274,7 +274,6 @@ def conclude(
     """
     plan = world.plan
     closing = plan.options.read_only and not world.source_lost
-    world.require_lock(plan.target)
     failed: dict[str, ShardctlError] = {}
     for name, do in (
         ("pause", hold),
@@ -331,6 +330,7 @@ def complete(world: World) -> None:
             promote(world)
             claim(world, lsn, leaving(world))
         open_up(world)
+        world.require_lock(plan.target)
         with Gates(world.topology, world.after, plan, purpose=world.purpose) as gates:
             conclude(world, gates, gates.settle)
         interrupt.require_none(f"move {plan.id}: interrupted after its cutover was completed")

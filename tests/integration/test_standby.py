@@ -75,9 +75,12 @@ def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> Non
     assert (after.state, after.timeline) == ("in production", 2)
     assert before.system == after.system
 
+    launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum launcher'"
+    assert target.execute(launcher).fetchone() == (0,)
     opened = cloning.open_up(target)
     assert opened.waiting == ("max_logical_replication_workers",)
     assert opened.took_ms > 0
+    wait_for(lambda: target.execute(launcher).fetchone() == (1,))
     visitor = log_in(cloning)
     visitor.execute("INSERT INTO photos VALUES (-7, 'on the new node')")
     visitor.commit()
