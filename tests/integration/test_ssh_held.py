@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Held, Host
     from shardctl.hosts.ssh import Ssh
     from tests.fixtures.sshd import Sshd
+
+HOLDS = """
+import sys
+from shardctl.hosts.local import Local
+held = Local().hold(["touch", sys.argv[1]], seconds=60)
+sys.stdin.read()
+"""
 
 LONG_S = 987
 """How long commands are held back that wait; no other process names that number."""
@@ -92,6 +101,16 @@ def test_one_that_nobody_tells_anything_ends_with_its_connection(box: Ssh, folde
     box.close()
     wait_for(waits_no_more)
     assert not list(folder.iterdir())
+
+
+def test_one_of_this_machine_ends_with_the_process_that_holds_it(folder: Path) -> None:
+    marker = folder / "a"
+    argv = [sys.executable, "-c", HOLDS, str(marker)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as holder:
+        wait_for(lambda: len(running(str(marker))) == 2)  # it, and what waits
+        holder.kill()
+    wait_for(lambda: gone(str(marker)))
+    assert not marker.exists()
 
 
 def test_one_that_has_waited_for_too_long_is_begun_anew(box: Ssh) -> None:
