@@ -55,7 +55,7 @@ TRIPS = {
     "promote": "t",
     "claim": "t t",
     "close": "s s t",  # where writes were refused
-    "route": "t p p p p",
+    "route": "p p p p",
 }
 """Whom the parts of a cutover ask, in their order: a round trip each to source, target, or all
 poolers, or to several at once. More than one of PAUSE and RESUME, and SSH, come on top."""
