@@ -60,7 +60,7 @@ SUB_STEPS = {
     "mark": "commits `drained`, and notes how far the source's WAL is on its disk",
     "replay": "waits until the target has replayed that much",
     "snapshot": "keeps what the target has now for the comparison",
-    "decide": "looks once more, and commits `promoting` on the source: the point of no return",
+    "decide": "commits `promoting` on the source: the point of no return",
     "promote": "makes the target a primary",
     "claim": "makes the target the owner: new id blocks, names, map, `claimed`",
     "open": "lets applications in on the target, where the claim's message could not",

@@ -259,26 +259,25 @@ def _terminate(world: World, error: fence.WritersLeft) -> None:
 def _point_of_no_return(world: World, gates: Gates, budget: Budget, lsn: str) -> None:
     """Commit `promoting` on the source, if it is still drained; from here it only goes on."""
     source, plan = world.plan.source, world.plan
+    _look_again(world, gates)
+    budget.require("decide")
     # Of this attempt, and not of another operator's after it.
     revision = budget.revision + 2
-    with world.timeline.span("decide"):
-        _look_again(world, gates)
-        budget.require("decide")
-        with world.on(source):
-            try:
-                decided = journal.advance(
-                    world.session(source),
-                    plan.id,
-                    [MoveState.drained],
-                    MoveState.promoting,
-                    revision=revision,
-                    drained_to=lsn,
-                )
-            except psycopg.OperationalError:
-                # The answer was lost, and perhaps not the commit, which may even be to come: so
-                # it is called off, and whichever of the two the source has taken first counts.
-                fence.lift(world.session(source), plan.id, revision=budget.revision)
-                decided = undoing.state(world) == MoveState.promoting
+    with world.timeline.span("decide"), world.on(source):
+        try:
+            decided = journal.advance(
+                world.session(source),
+                plan.id,
+                [MoveState.drained],
+                MoveState.promoting,
+                revision=revision,
+                drained_to=lsn,
+            )
+        except psycopg.OperationalError:
+            # The answer was lost, and perhaps not the commit, which may even be to come: so it
+            # is called off, and whichever of the two the source has taken first counts.
+            fence.lift(world.session(source), plan.id, revision=budget.revision)
+            decided = undoing.state(world) == MoveState.promoting
     if not decided:
         raise NotPromoting(plan.id, undoing.state(world))
 
