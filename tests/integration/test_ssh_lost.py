@@ -48,8 +48,8 @@ def test_what_a_command_leaves_behind_on_purpose_stays(box: Ssh, token: str) -> 
     box.close()
     time.sleep(0.3)  # in which it would be killed
     assert running(token)
-    for pid in running(token):
-        os.kill(pid, signal.SIGKILL)
+    (left,) = running(token)
+    os.killpg(os.getpgid(left), signal.SIGKILL)  # with what it waits for
     wait_for(lambda: gone(token))
 
 
