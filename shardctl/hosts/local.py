@@ -20,7 +20,7 @@ from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
 from shardctl.hosts.output import Lines, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from shardctl.hosts.host import Held
 
@@ -69,18 +69,12 @@ class Local:
         """Run `argv` as `Host.stream` says."""
         began = time.monotonic()
         lines, errors = Lines(line), Text()
-        with self._begin(argv, user=user, env=env or {}, keep_open=()) as process:
-            try:
-                _converse(process, input or "", lines, errors, timeout)
-                spent = time.monotonic() - began
-                process.wait(None if timeout is None else max(0, timeout - spent))
-                lines.end()
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                raise CommandTimedOut(argv, timeout or 0) from None
-            except BaseException:
-                _kill(process)
-                raise
+        process = self._begin(argv, user=user, env=env or {}, keep_open=())
+        with _to_its_end(process, argv, timeout):
+            _converse(process, input or "", lines, errors, timeout)
+            spent = time.monotonic() - began
+            process.wait(None if timeout is None else max(0, timeout - spent))
+            lines.end()
         return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
 
     def hold(
@@ -174,16 +168,25 @@ def _finish(
     process: subprocess.Popen[str], argv: Sequence[str], text: str, timeout: float | None
 ) -> Completed:
     """Give a process its input, and wait for its end; raises CommandTimedOut."""
+    with _to_its_end(process, argv, timeout):
+        stdout, stderr = process.communicate(text, timeout=timeout)
+    return Completed(stdout, stderr, process.returncode)
+
+
+@contextlib.contextmanager
+def _to_its_end(
+    process: subprocess.Popen[str], argv: Sequence[str], timeout: float | None
+) -> Iterator[None]:
+    """Kill a process where anything ends the wait for it; raises CommandTimedOut."""
     with process:
         try:
-            stdout, stderr = process.communicate(text, timeout=timeout)
+            yield
         except subprocess.TimeoutExpired:
             _kill(process)
             raise CommandTimedOut(argv, timeout or 0) from None
         except BaseException:
             _kill(process)
             raise
-    return Completed(stdout, stderr, process.returncode)
 
 
 def _converse(
