@@ -39,24 +39,21 @@ def render(settings: Settings, generator: str) -> str:
     layout = Layout.of(settings)
     time_bits = layout.usable_time_bits
     block_mask = (1 << 63 - time_bits) - 1
-    return (
-        _environment()
-        .get_template("generator.sql.j2")
-        .render(
-            generator=generator,
-            epoch_ms=layout.epoch_ms,
-            tick_ms=layout.tick_ms,
-            shard_bits=layout.shard_bits,
-            sequence_bits=layout.sequence_bits,
-            sequence_mask=(1 << layout.sequence_bits) - 1,
-            shard_mask=layout.max_shard,
-            all_time_mask=(1 << layout.time_bits) - 1,
-            # The register: above `time_bits`, the block number modulo what is left of 63 bits.
-            time_bits=time_bits,
-            time_mask=(1 << time_bits) - 1,
-            block_mask=block_mask,
-            lock_class=_LOCK_CLASS,
-        )
+    template = _environment().get_template("generator.sql.j2")
+    return template.render(
+        generator=generator,
+        epoch_ms=layout.epoch_ms,
+        tick_ms=layout.tick_ms,
+        shard_bits=layout.shard_bits,
+        sequence_bits=layout.sequence_bits,
+        sequence_mask=(1 << layout.sequence_bits) - 1,
+        shard_mask=layout.max_shard,
+        all_time_mask=(1 << layout.time_bits) - 1,
+        # The register: above `time_bits`, the block number modulo what is left of 63 bits.
+        time_bits=time_bits,
+        time_mask=(1 << time_bits) - 1,
+        block_mask=block_mask,
+        lock_class=_LOCK_CLASS,
     )
 
 
