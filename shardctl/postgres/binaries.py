@@ -146,7 +146,7 @@ def installed(host: Host | None = None) -> list[Binaries]:
 
 def of_major(major: int, host: Host | None = None) -> Binaries | None:
     """Find any installation of that major version on a host."""
-    return next((found for found in installed(host) if found.major == major), None)
+    return next((found for found in _installed(host or Local()) if found.major == major), None)
 
 
 def _installed(host: Host) -> Iterator[Binaries]:
