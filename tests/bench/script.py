@@ -27,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.hosts import accounts, files
 from shardctl.hosts.local import Local
+from shardctl.moves.world import Timeline
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
 from shardctl.postgres import binaries
@@ -37,7 +38,7 @@ from shardctl.topology import loader
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
@@ -131,7 +132,7 @@ def _carry_out(move: Move) -> dict[str, object]:
                     each.execute(_OWN, [name])
                 each.execute(_VERSION, [version])
                 each.execute(_MAP, [move.target.name, list(move.shards)])
-    return {"pause_ms": sum(spans.values()), "timeline": list(spans.items())}
+    return {"pause_ms": sum(ms for _, ms in spans), "timeline": spans}
 
 
 def _clone(move: Move) -> None:
@@ -167,32 +168,32 @@ def _cut_over(
     *,
     schemas: Sequence[str],
     put_file: Callable[[], object],
-) -> dict[str, float]:
+) -> list[tuple[str, float]]:
     """Let the target serve these schemas; give the milliseconds of everything, in its order."""
-    spans: dict[str, float] = {}
+    timeline = Timeline()
     retired = {schema: _RETIRED.format(schema) for schema in schemas}
     fence = _renames(retired)
     names_back = _renames({new: old for old, new in retired.items()})
-    with _span(spans, "pause"):
+    with timeline.span("pause"):
         for schema in schemas:
             console.execute(pause_command(schema))
-    with _span(spans, "fence"):
+    with timeline.span("fence"):
         source.execute(fence)
         lsn = _value(source, "SELECT pg_current_wal_flush_lsn()::text")
-    with _span(spans, "replay"):
+    with timeline.span("replay"):
         _wait(lambda: _value(target, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", [lsn]))
-    with _span(spans, "promote"):
+    with timeline.span("promote"):
         target.execute("SELECT pg_promote(wait => false)")
         _wait(lambda: _value(target, "SELECT NOT pg_is_in_recovery()"))
-    with _span(spans, "names back"):
+    with timeline.span("names back"):
         target.execute(names_back)
-    with _span(spans, "reload"):
+    with timeline.span("reload"):
         put_file()
         console.reload()
-    with _span(spans, "resume"):
+    with timeline.span("resume"):
         for schema in schemas:
             console.execute(resume_command(schema))
-    return spans
+    return timeline.spans
 
 
 def _renames(names: Mapping[str, str]) -> sql.Composed:
@@ -205,14 +206,6 @@ def _value(session: Connection, query: str, given: Sequence[object] | None = Non
     """Give the first column of the first row; None where there is none."""
     row = session.execute(query.encode(), given).fetchone()
     return row[0] if row else None
-
-
-@contextlib.contextmanager
-def _span(spans: dict[str, float], name: str) -> Iterator[None]:
-    """Note how many milliseconds something took."""
-    began = time.perf_counter()
-    yield
-    spans[name] = (time.perf_counter() - began) * 1000
 
 
 def _wait(is_so: Callable[[], Any]) -> None:
