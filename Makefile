@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test fault lint unit bench docs clean
+.PHONY: help demo test slow fault lint unit bench docs clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -14,12 +14,17 @@ help: ## Name the targets
 demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
-# In their own order the long ones come first, and the many short ones are left for the end.
-test: .venv/.for-test lint ## Run everything that CI runs
-	@tests/in-memory.sh $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10
+# Longest files first: the many short ones fill the end, when a worker would be idle.
+PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 10
 
-fault: .venv/.for-test ## Break moves at every point; `test` does so at every twelfth; takes an hour
-	@SHARDCTL_EVERY_POINT=1 tests/in-memory.sh $(BIN)/pytest -n 2 --dist loadfile tests/fault
+test: .venv/.for-test ## Run what a developer runs; checks style and types beside it
+	@$(PYTEST) -n 4 tests/lint tests/integration tests/unit shardctl
+
+slow: .venv/.for-test ## Run whole stories, and break moves at every twelfth point
+	@$(PYTEST) -n 4 tests/slow tests/fault
+
+fault: .venv/.for-test ## Break moves at every point
+	@SHARDCTL_EVERY_POINT=1 $(PYTEST) -n 4 tests/fault
 
 lint: .venv/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet

@@ -54,7 +54,7 @@ CREATE TRIGGER touch BEFORE UPDATE OF name ON users FOR EACH ROW EXECUTE FUNCTIO
 def rich(fresh_fleet: Fleet) -> Fleet:
     """Give a fleet of 8 shards with something of every kind."""
     fresh_fleet.migration("0002_rich.sql", RICH)
-    fresh_fleet.init()
+    fresh_fleet.copy()
     return fresh_fleet
 
 
