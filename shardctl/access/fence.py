@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import psycopg
 from psycopg import sql
@@ -81,6 +81,18 @@ class WritersLeft(ShardctlError):
         self.pids = tuple(pids)
 
 
+class UnloggedMade(ShardctlError):
+    """Unlogged tables in moved shards, made since the preflight: the target has them empty."""
+
+    def __init__(self, node: str, tables: Sequence[str]) -> None:
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        super().__init__(
+            f"node {node}: {tables[0]}{more} in moved shards became unlogged during the cutover, "
+            "and would arrive empty",
+            hint="ALTER TABLE ... SET LOGGED, or drop it; then `shardctl moves resume`",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Closing:
     """That a guard is to rename the moved schemas if the move was `promoting` at this revision.
@@ -112,13 +124,12 @@ def put_up(
     revision: int,
     deadline: float,
     not_after: datetime,
-) -> list[int]:
+) -> None:
     """Rename the moved schemas to their retired names, and commit journal state `fenced`.
 
     `revision` is the journal's at the begin of this attempt: once somebody has called that off,
     nothing is renamed. `deadline` is on the monotonic clock: DDL that is in the way is tried again
-    until then. `not_after` is on the server's: one that hung until then renames nothing. Gives
-    the OIDs of all relations behind the fence; its commit has returned then. Raises
+    until then. `not_after` is on the server's: one that hung until then renames nothing. Raises
     FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError where the answer was
     lost: `lift` settles that.
     """
@@ -127,7 +138,7 @@ def put_up(
         to_fenced=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
         not_after=sql.Literal(not_after),
     )
-    return [oid for (oid,) in _rename(session, node, move, statement, deadline)]
+    _rename(session, node, move, statement, deadline)
 
 
 def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed:
@@ -213,29 +224,42 @@ def names_back(move: str) -> sql.Composed:
     return QUERIES["names_back"].format(move=sql.Literal(move))
 
 
-def writers(session: Connection, oids: Sequence[int]) -> list[int | None]:
-    """List who holds or awaits a lock that a write takes; None is a prepared transaction."""
-    return [pid for (pid,) in session.execute(QUERIES["writers"], {"relations": list(oids)})]
+def making(schemas: sql.Composable) -> sql.Composed:
+    """Compose the question who has made something in schemas that is not committed.
 
-
-def drain(session: Connection, node: str, oids: Sequence[int], *, deadline: float) -> None:
-    """Wait until nobody writes behind the fence; begin only after its commit has returned.
-
-    Before that, new statements still resolve the old names. Raises WritersLeft.
+    `schemas` is a query, or a list, of their names.
     """
-    while left := writers(session, oids):
+    return QUERIES["making"].format(schemas=schemas)
+
+
+def drain(session: Connection, node: str, move: str, *, deadline: float) -> None:
+    """Wait until no transaction writes behind the fence; begin after its commit has returned.
+
+    Before that, new statements still resolve the old names. Raises WritersLeft, UnloggedMade.
+    """
+    there = QUERIES["schemas"].format(move=sql.Literal(move))
+    # The order counts. Nothing can be begun there any more, so what is made there is committed
+    # when nobody is making anything, and is among the relations that are looked at after that.
+    looks = [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
+    message = sql.SQL(";\n").join(looks)
+    while True:
+        makers, writers, unlogged = queries.rows_of_all(session, message)
+        if not makers and not writers:
+            break
         if time.monotonic() > deadline:
-            raise WritersLeft(node, left)
+            raise WritersLeft(node, list(dict.fromkeys(pid for (pid,) in (*makers, *writers))))
         time.sleep(_POLL)
+    if unlogged:
+        raise UnloggedMade(node, [name for (name,) in unlogged])
 
 
 def _rename(
     session: Connection, node: str, move: str, statement: sql.Composed, deadline: float
-) -> list[Any]:
-    """Run what renames schemas, again and again while DDL is in its way; give its last rows."""
+) -> None:
+    """Run what renames schemas, again and again while DDL is in its way."""
     while True:
         try:
-            return queries.rows_of_last(session, statement)
+            queries.rows_of_last(session, statement)
         except TRANSIENT as error:
             if time.monotonic() + _LOCK_TIMEOUT_MS / 1000 > deadline:
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
@@ -243,6 +267,8 @@ def _rename(
         except psycopg.Error as error:
             require_in_time(error, node, move)
             raise
+        else:
+            return
 
 
 def require_in_time(error: psycopg.Error, node: str, move: str) -> None:

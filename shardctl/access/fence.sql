@@ -1,11 +1,12 @@
 -- name: fence
--- Take the moved schemas' names away and say so in the journal, at once; then list what is in them
+-- Take the moved schemas' names away and say so in the journal, at once
 BEGIN;
 DO $fence$
 DECLARE
     one record;
 BEGIN
-    -- A rename takes no table's lock, but waits for DDL in the schema that is not committed.
+    -- A rename takes no table's lock. Some releases of PostgreSQL let it wait for what is made in
+    -- the schema and not committed, others do not: `making` finds that afterwards.
     {to_fenced}
     FOR one IN
         SELECT u.schema, u.retired
@@ -20,11 +21,7 @@ BEGIN
     END IF;
 END
 $fence$;
-COMMIT;
--- Only now do all new statements miss the old names.
-SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-JOIN shardctl.move AS m ON m.id = {move} AND n.nspname = ANY (m.retired)
+COMMIT
 
 -- name: to_fenced
 -- Part of others: say in the journal that the fence is up, in the transaction that puts it up
@@ -204,14 +201,46 @@ BEGIN
 END
 $take_back$
 
--- name: writers
--- Who holds or awaits a lock that a write takes on one of these relations; NULL: a prepared transaction
+-- name: schemas
+-- Part of others: the names that the schemas of a move have behind its fence
+SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
+
+-- name: making
+-- Who has made or changed something in these schemas that is not committed; NULL: a prepared
+-- transaction. What makes a relation holds the schema till its end
+WITH schema AS MATERIALIZED (
+    SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
+)
 SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_depend AS d
+    ON d.classid = l.classid AND d.objid = l.objid AND d.objsubid = 0
+    AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+JOIN schema AS s ON s.oid = CASE l.classid
+    WHEN 'pg_catalog.pg_namespace'::pg_catalog.regclass THEN l.objid ELSE d.refobjid END
+WHERE l.locktype = 'object'
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                    WHERE datname = pg_catalog.current_database())
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+
+-- name: writers
+-- Who holds or awaits a lock that a write takes on a relation there; NULL: a prepared transaction
+SELECT DISTINCT l.pid
+FROM pg_catalog.pg_locks AS l
+JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'relation'
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-  AND l.relation = ANY (%(relations)s::oid[])
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                    WHERE datname = pg_catalog.current_database())
+  AND n.nspname IN ({schemas})
   AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
   AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+
+-- name: unlogged
+-- Tables and sequences there that no standby has the contents of
+SELECT c.relname::text FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'S') AND n.nspname IN ({schemas})
+ORDER BY 1

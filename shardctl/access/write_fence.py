@@ -116,21 +116,24 @@ def _lasting(session: Connection, tables: Sequence[int], *, since: float) -> lis
 def drain(session: Connection, node: str, schemas: Sequence[str], *, deadline: float) -> None:
     """Wait until nobody has made anything there that is not committed, and see that all refuse.
 
-    Begin after `put_up` has returned. Raises FenceRefused, TablesUncovered.
+    Begin after `put_up` has returned. Raises FenceRefused, TablesUncovered, UnloggedMade.
     """
-    while makers := session.execute(QUERIES["making"], {"schemas": list(schemas)}).fetchall():
+    there = sql.SQL(", ").join(map(sql.Literal, schemas))
+    # The order counts, as in `fence.drain`.
+    looks = [fence.making(there), QUERIES["uncovered"].format(schemas=there)]
+    message = sql.SQL(";\n").join([*looks, fence.QUERIES["unlogged"].format(schemas=there)])
+    while True:
+        makers, uncovered, unlogged = queries.rows_of_all(session, message)
+        if uncovered:
+            raise TablesUncovered(node, [name for (name,) in uncovered])
+        if not makers:
+            break
         if time.monotonic() > deadline:
             named = ", ".join(str(pid or "a prepared transaction") for (pid,) in makers)
             raise FenceRefused(node, f"what somebody makes there is not committed (pids {named})")
         time.sleep(_POLL)
-    require_whole(session, node, schemas)
-
-
-def require_whole(session: Connection, node: str, schemas: Sequence[str]) -> None:
-    """See that every table of the moved schemas refuses writes; raises TablesUncovered."""
-    rows = session.execute(QUERIES["uncovered"], {"schemas": list(schemas)}).fetchall()
-    if rows:
-        raise TablesUncovered(node, [name for (name,) in rows])
+    if unlogged:
+        raise fence.UnloggedMade(node, [name for (name,) in unlogged])
 
 
 def refusing(session: Connection, schemas: Sequence[str]) -> set[str]:

@@ -105,16 +105,6 @@ WHERE s.name = 'deadlock_timeout' AND EXISTS (
       AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
       AND l.relation = ANY (%(tables)s::oid[]))
 
--- name: making
--- Who has made something in these schemas that is not committed; NULL: a prepared transaction
-SELECT DISTINCT l.pid
-FROM pg_catalog.pg_locks AS l
-JOIN pg_catalog.pg_namespace AS n ON n.oid = l.objid
-WHERE l.locktype = 'object' AND l.classid = 'pg_catalog.pg_namespace'::regclass
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-  AND n.nspname = ANY (%(schemas)s::name[])
-  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
-
 -- name: refusing
 -- Those of these schemas that have such triggers in force
 SELECT DISTINCT n.nspname::text
@@ -129,10 +119,10 @@ WHERE n.nspname = ANY (%(schemas)s::name[])
 
 -- name: uncovered
 -- Tables of these schemas that take writes
-SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname)
+SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'f')
+WHERE n.nspname IN ({schemas}) AND c.relkind IN ('r', 'p', 'f')
   AND NOT EXISTS (
       SELECT FROM pg_catalog.pg_trigger AS g
       WHERE g.tgrelid = c.oid AND g.tgenabled = 'A'

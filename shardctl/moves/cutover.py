@@ -29,7 +29,6 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from shardctl.moves.world import World
@@ -157,7 +156,7 @@ def _hold_all(world: World, gates: Gates, budget: Budget, not_after: datetime) -
         _pause(world, gates, budget.latest("fence"))
     budget.require("fence")
     with timeline.span("fence"), world.on(source):
-        oids = fence.put_up(
+        fence.put_up(
             session,
             source,
             plan.id,
@@ -166,7 +165,7 @@ def _hold_all(world: World, gates: Gates, budget: Budget, not_after: datetime) -
             not_after=not_after,
         )
     with timeline.span("drain"), world.on(source):
-        _drain(world, session, oids, budget)
+        _drain(world, session, budget)
 
 
 def _refuse_writes(world: World, budget: Budget, not_after: datetime) -> None:
@@ -238,14 +237,14 @@ def _kept(world: World) -> float:
     return _STRAGGLERS_S if world.plan.options.terminate else 0.0
 
 
-def _drain(world: World, session: Connection, oids: Sequence[int], budget: Budget) -> None:
+def _drain(world: World, session: Connection, budget: Budget) -> None:
     """Wait for those who write straight to the source; with `--terminate`, end them."""
-    source, until = world.plan.source, budget.latest("mark")
+    plan, until = world.plan, budget.latest("mark")
     try:
-        fence.drain(session, source, oids, deadline=until - _kept(world))
+        fence.drain(session, plan.source, plan.id, deadline=until - _kept(world))
     except fence.WritersLeft as error:
         _terminate(world, error)
-        fence.drain(session, source, oids, deadline=until)
+        fence.drain(session, plan.source, plan.id, deadline=until)
 
 
 def _terminate(world: World, error: fence.WritersLeft) -> None:
@@ -291,7 +290,8 @@ def _look_again(world: World, gates: Gates) -> None:
     if plan.options.read_only:
         world.require_lock(source)
         with world.on(source):
-            write_fence.require_whole(world.session(source), source, plan.schemas)
+            now = time.monotonic()
+            write_fence.drain(world.session(source), source, plan.schemas, deadline=now)
     elif world.distance.source and world.distance.pooler:
         fanout.at_once(lambda: world.require_lock(source), gates.require_held)
     else:  # to start threads takes longer than a way that they would save

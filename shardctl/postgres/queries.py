@@ -33,12 +33,22 @@ def rows_of_last(session: Connection, message: sql.Composed) -> list[Any]:
     `session` is in autocommit. A statement that fails ends the message, and the transaction that
     was open then is rolled back.
     """
+    return rows_of_all(session, message)[-1]
+
+
+def rows_of_all(session: Connection, message: sql.Composed) -> list[list[Any]]:
+    """Do what `rows_of_last` does, and give the rows of every statement.
+
+    Each sees what was committed before it began, and not only before the message.
+    """
     try:
         cursor = session.execute(message)
     except psycopg.Error:
         if session.info.transaction_status is TransactionStatus.INERROR:
             session.rollback()
         raise
-    while cursor.nextset():
-        pass
-    return cursor.fetchall() if cursor.description else []
+    found = []
+    while True:
+        found.append(cursor.fetchall() if cursor.description else [])
+        if not cursor.nextset():
+            return found

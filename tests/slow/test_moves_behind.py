@@ -60,10 +60,10 @@ def test_a_view_that_is_made_during_the_cutover_is_told(
 ) -> None:
     put_up = fence.put_up
 
-    def late(*given: Any, **named: Any) -> list[int]:
+    def late(*given: Any, **named: Any) -> None:
         with lab.connect("a") as session:
             session.execute(VIEW.encode())
-        return put_up(*given, **named)
+        put_up(*given, **named)
 
     monkeypatch.setattr(fence, "put_up", late)
     lab.move([2, 3], "c")
@@ -119,10 +119,10 @@ def test_a_writer_that_ends_within_the_budget_is_waited_for(
     put_up = fence.put_up
     writer = lab.connect("a", autocommit=False)
 
-    def write(*given: Any, **named: Any) -> list[int]:
+    def write(*given: Any, **named: Any) -> None:
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (5)")
         threading.Timer(0.4, writer.commit).start()
-        return put_up(*given, **named)
+        put_up(*given, **named)
 
     monkeypatch.setattr(fence, "put_up", write)
     lab.move([2, 3], "c", max_pause_s=2.0)

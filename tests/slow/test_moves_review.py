@@ -41,9 +41,9 @@ def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
 ) -> None:
     put_up = fence.put_up
 
-    def late(*given: Any, **named: Any) -> list[int]:
+    def late(*given: Any, **named: Any) -> None:
         wait_for(lambda: lab.copy("a").revision > named["revision"])
-        return put_up(*given, **named)
+        put_up(*given, **named)
 
     monkeypatch.setattr(fence, "put_up", late)
     error = lab.stopped([2, 3], "c", max_pause_s=1.0)
