@@ -225,7 +225,7 @@ def names_back(move: str) -> sql.Composed:
 
 
 def making(schemas: sql.Composable) -> sql.Composed:
-    """Compose the question who has made something in schemas that is not committed.
+    """Compose the question who has made something, in which of these schemas, and not committed it.
 
     `schemas` is a query, or a list, of their names.
     """
@@ -247,7 +247,7 @@ def drain(session: Connection, node: str, move: str, *, deadline: float) -> None
         if not makers and not writers:
             break
         if time.monotonic() > deadline:
-            raise WritersLeft(node, list(dict.fromkeys(pid for (pid,) in (*makers, *writers))))
+            raise WritersLeft(node, list(dict.fromkeys(pid for pid, *_ in (*makers, *writers))))
         time.sleep(_POLL)
     if unlogged:
         raise UnloggedMade(node, [name for (name,) in unlogged])

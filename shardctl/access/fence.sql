@@ -206,12 +206,12 @@ $take_back$
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
 
 -- name: making
--- Who has made or changed something in these schemas that is not committed; NULL: a prepared
--- transaction. What makes a relation holds the schema till its end
+-- Who has made or changed something in which of these schemas that is not committed; NULL: a
+-- prepared transaction. What makes a relation holds the schema till its end
 WITH schema AS MATERIALIZED (
-    SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
+    SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
 )
-SELECT DISTINCT l.pid
+SELECT DISTINCT l.pid, s.nspname::text
 FROM pg_catalog.pg_locks AS l
 LEFT JOIN pg_catalog.pg_depend AS d
     ON d.classid = l.classid AND d.objid = l.objid AND d.objsubid = 0

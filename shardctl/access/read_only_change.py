@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from shardctl.access import fence, read_only
 from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.libpq import reason_of
 from shardctl.postgres import room
@@ -30,6 +31,7 @@ _QUICK_MS = 50
 """Whoever wants a lock that we want, too, waits behind us for so long."""
 _SLOWEST_MS = 400
 """And for so long at the most where somebody holds it all the time; we pause as long after it."""
+_MAKING_POLL_S = 0.01
 _BEHIND_AUTOVACUUM_MS = 500
 """How much longer than autovacuum takes to give way."""
 
@@ -128,11 +130,37 @@ class Changing:
             for one in PASSES[self._wanted]:
                 todo = {s: tables for s, tables in shards.items() if s not in left}
                 left |= self._pass(one, todo)
+            if self._wanted is Wanted.on:
+                left |= self._made({s: tables for s, tables in shards.items() if s not in left})
         except psycopg.Error as error:
             if is_lost(error):
                 raise NodeLost(self._node, reason_of(error)) from error
             raise
         return Result(left, self._changed)
+
+    def _made(self, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
+        """Wait for tables that are made and not committed; give the shards that have new ones."""
+        schemas = {tables[0].schema: shard for shard, tables in shards.items()}
+        if not schemas:
+            return {}
+        message = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))
+        while makers := self._session.execute(message).fetchall():
+            if self._stop.is_set() or time.monotonic() > self._deadline:
+                break
+            self._stop.wait(_MAKING_POLL_S)
+        # Only now all tables can be seen that were begun before.
+        found = read_only.tables(self._session, list(schemas)).items()
+        new = {
+            schemas[schema]: f"table {table.name} was made meanwhile, and takes writes"
+            for schema, tables in found
+            for table in tables
+            if not table.refuses
+        }
+        return new | {
+            schemas[schema]: f"{f'session {pid}' if pid else 'a prepared transaction'} makes "
+            "something there, and has not committed it"
+            for pid, schema in makers
+        }
 
     def _pass(self, one: Pass, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
         """Do one pass over all tables; give the shards that are left, and why."""

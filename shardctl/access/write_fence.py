@@ -129,7 +129,7 @@ def drain(session: Connection, node: str, schemas: Sequence[str], *, deadline: f
         if not makers:
             break
         if time.monotonic() > deadline:
-            named = ", ".join(str(pid or "a prepared transaction") for (pid,) in makers)
+            named = ", ".join({str(pid or "a prepared transaction"): 0 for pid, _ in makers})
             raise FenceRefused(node, f"what somebody makes there is not committed (pids {named})")
         time.sleep(_POLL)
     if unlogged:

@@ -137,6 +137,28 @@ def test_where_nothing_could_be_changed_it_is_a_refusal(tables_8: Fleet) -> None
     assert triggers(tables_8, "a") == {}
 
 
+def test_a_table_that_is_made_and_not_committed_is_waited_for(tables_8: Fleet) -> None:
+    with tables_8.connect("a", autocommit=False) as session:
+        session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
+        with pytest.raises(ShardsLeft) as left:
+            switch_on(tables_8, 1, 2)
+        assert f"shards 2: session {session.info.backend_pid} makes" in str(left.value)
+        session.commit()
+    switch_on(tables_8, 1, 2)
+    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD + 1
+
+
+def test_a_table_that_is_committed_while_it_waits_is_told(tables_8: Fleet) -> None:
+    with tables_8.connect("a", autocommit=False) as session:
+        session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
+        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
+        wait_for(lambda: triggers(tables_8, "a").get("shard2") == OF_A_SHARD)
+        assert not running.over
+        session.commit()
+    with pytest.raises(ShardsLeft, match="shards 2: table made was made meanwhile"):
+        running.end()
+
+
 def test_a_prepared_transaction_is_a_writer(tables_8: Fleet, pg_server: StartServer) -> None:
     on_server_of_its_own(tables_8, pg_server, {"max_prepared_transactions": "2"})
     with tables_8.connect("a") as session:
