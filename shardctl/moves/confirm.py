@@ -8,35 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg import sql
 
 from shardctl import fanout
 from shardctl.errors import Unfinished
-from shardctl.postgres import queries
-from shardctl.postgres.connection import connect
+from shardctl.moves.confirm_sessions import QUERIES, Sessions, SnapshotLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.moves.world import World
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
-QUERIES = queries.load("shardctl.moves", "confirm.sql")
-
 SESSIONS = 2
 """Sessions a node that sum up tables at the same time."""
-
-_GONE = (
-    psycopg.errors.InvalidParameterValue,
-    psycopg.errors.ObjectNotInPrerequisiteState,
-    psycopg.errors.UndefinedObject,
-)
-"""What a server says of a snapshot whose holder has ended, or is ending."""
+BLOCKS = 32_768
+"""Of a larger table so many blocks are summed up by one statement, 256 MB by default: DDL on the
+target, and whatever queues behind it, waits no longer than that takes."""
 
 _WHOLE = sql.SQL("t.*")  # a column that is called t would be meant by `t` alone
 
@@ -55,7 +47,13 @@ class CopiesDiffer(Unfinished):
         self.tables = tuple(tables)
 
 
-_Sum = tuple[int, str]
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Number and sum of a table's rows, and the file that it is in, which a clone has too."""
+
+    rows: int
+    sum: int
+    file: int | None = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,7 @@ class _Table:
     schema: str
     retired: str
     name: str
+    blocks: int = field(compare=False)
     columns: tuple[tuple[str, str | None], ...]
     """As the source has them, and of which type they are compared, where not of their own."""
 
@@ -86,81 +85,84 @@ class _Table:
         ]
         return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
+    def parts(self) -> Iterator[sql.Composable]:
+        """Compose the conditions for its parts, of which each is summed up by itself."""
+        if self.blocks <= BLOCKS:
+            yield sql.SQL("")
+            return
+        for first in range(0, self.blocks, BLOCKS):
+            here, there = (sql.Literal(f"({block},0)") for block in (first, first + BLOCKS))
+            # What the snapshot has lies in blocks that were there then, on both sides.
+            part = "part" if first + BLOCKS < self.blocks else "rest"
+            yield QUERIES[part].format(from_block=here, to_block=there)
+
 
 def compare(world: World) -> Compared | None:
-    """Compare all moved tables; None where nobody holds the target's snapshot any more.
+    """Compare all moved tables; None where no session holds the target's snapshot any more.
 
-    Raises CopiesDiffer, NodeLost, NodeRefused.
+    No table is locked for longer than `BLOCKS` of it take. A lock that is in the way is waited
+    for, with a notice. Raises CopiesDiffer, NodeLost, NodeRefused.
     """
     plan = world.plan
     if world.snapshot is None:
         return None
+    sessions = Sessions(world)
     with ExitStack() as stack:
         asked: dict[NodeName, list[Connection]] = {plan.target: [], plan.source: []}
+        for node, opened in asked.items():
+            for _ in range(SESSIONS):
+                opened.append(stack.enter_context(closing(sessions.open(node))))
         try:
-            for node, sessions in asked.items():
-                for _ in range(SESSIONS):
-                    sessions.append(stack.enter_context(closing(_session(world, node))))
-        except _GONE:
+            return _compare(sessions, asked)
+        except SnapshotLost:
             return None
-        tables = _tables(world, asked)
-        for node in asked:
-            world.progress.expect(node, "comparing", len(tables))
-        here, there = _both(world, asked, tables, {})
-        differing = [t for t, h, o in zip(tables, here, there, strict=True) if h != o]
-        # Names of a shard's own tables, kept in a column, and columns added since differ in the
-        # text of a row, though nothing is missing.
-        rows = {table: table.exactly() for table in differing}
-        again, other = _both(world, asked, differing, rows)
-        wrong = [
-            f"{t.schema}.{t.name}: {h[0]} rows on {plan.source}, {o[0]} on {plan.target}"
-            for t, h, o in zip(differing, again, other, strict=True)
-            if h != o
-        ]
+
+
+def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> Compared:
+    world = sessions.world
+    plan = world.plan
+    tables = _tables(sessions, asked)
+    for node in asked:
+        world.progress.expect(node, "comparing", len(tables))
+    here, there = _both(sessions, asked, tables, {})
+    differing = [t for t, h, o in zip(tables, here, there, strict=True) if h != o]
+    # Names of a shard's own tables, kept in a column, and columns added since differ in the
+    # text of a row, though nothing is missing.
+    rows = {table: table.exactly() for table in differing}
+    again, other = _both(sessions, asked, differing, rows)
+    wrong = [
+        f"{t.schema}.{t.name}: {h.rows} rows on {plan.source}, {o.rows} on {plan.target}"
+        # An old snapshot does not see the rows of a table that is rewritten by DDL.
+        + (", which has rewritten the table since the cutover" if h.file != o.file else "")
+        for t, h, o in zip(differing, again, other, strict=True)
+        if h != o
+    ]
     if wrong:
         raise CopiesDiffer(plan.id, wrong)
-    return Compared(len(tables), sum(rows for rows, _ in here))
+    return Compared(len(tables), sum(one.rows for one in here))
 
 
-def _session(world: World, node: NodeName) -> Connection:
-    """Open a session that reads; with the target, in the snapshot that is held there."""
-    session = connect(
-        world.topology.nodes[node], world.topology.database, purpose=world.purpose, autocommit=True
-    )
-    try:
-        with world.on(node):
-            session.execute(QUERIES["pin"])
-            session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        if node == world.plan.target:
-            session.execute(
-                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(world.snapshot))
-            )
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def _tables(world: World, asked: Mapping[NodeName, Sequence[Connection]]) -> list[_Table]:
+def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> list[_Table]:
     """List the moved tables, the largest first; both sides must have the same.
 
     In its snapshot the target has not claimed them yet, so they stand under the names that they
     had on the source: the retired ones, or the live ones where only writes were refused.
     """
-    plan = world.plan
+    plan = sessions.world.plan
     names = {plan.source: plan.retired, plan.target: plan.retired}
     if plan.options.read_only:
         names[plan.target] = plan.schemas
     found: dict[NodeName, list[_Table]] = {}
-    for node, sessions in asked.items():
-        with world.on(node):
-            live = dict(zip(names[node], plan.schemas, strict=True))
-            retired = dict(zip(names[node], plan.retired, strict=True))
-            rows = sessions[0].execute(QUERIES["tables"], {"schemas": list(live)})
-            found[node] = [
-                _Table(live[schema], retired[schema], name, _columns(columns, casts))
-                for schema, name, columns, casts in rows
-            ]
+    for node, (session, *_) in asked.items():
+        live = dict(zip(names[node], plan.schemas, strict=True))
+        retired = dict(zip(names[node], plan.retired, strict=True))
+        query = QUERIES["tables"].format(schemas=sql.SQL(", ").join(map(sql.Literal, live)))
+        with sessions.world.on(node):
+            rows = sessions.ask(node, session, query, about="a system catalog")
+        found[node] = [
+            _Table(live[schema], retired[schema], name, blocks, _columns(columns, casts))
+            for schema, name, blocks, columns, casts in rows
+        ]
     here, there = set(found[plan.source]), set(found[plan.target])
     absent = [
         f"{t.schema}.{t.name}: not the same table on {plan.source} and {plan.target}"
@@ -178,47 +180,71 @@ def _columns(
 
 
 def _both(
-    world: World,
+    sessions: Sessions,
     asked: Mapping[NodeName, Sequence[Connection]],
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
 ) -> tuple[list[_Sum], list[_Sum]]:
     """Sum up tables on source and target at the same time; in the order of `tables`."""
+    plan = sessions.world.plan
     outcomes = fanout.run(
-        asked, lambda node: _sums(world, node, asked[node], tables, rows), width=len(asked)
+        asked,
+        lambda node: _sums(sessions, node, asked[node], tables, rows),
+        width=len(asked),
+        stop=sessions.stop,
     )
     sums = {outcome.item: outcome.result() for outcome in outcomes}
-    return sums[world.plan.source], sums[world.plan.target]
+    return sums[plan.source], sums[plan.target]
 
 
 def _sums(
-    world: World,
+    sessions: Sessions,
     node: NodeName,
-    sessions: Sequence[Connection],
+    asked: Sequence[Connection],
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
 ) -> list[_Sum]:
     """Sum up tables on a node over its sessions; rows are whole where none are composed."""
-    free = deque(sessions)
+    free = deque(asked)
+    world = sessions.world
 
     def one(table: _Table) -> _Sum:
         session = free.popleft()
-        schema = table.schema if node == world.plan.target else table.retired
         try:
-            found = session.execute(
-                QUERIES["sums"].format(
-                    row=rows.get(table, _WHOLE),
-                    schema=sql.Identifier(schema),
-                    table=sql.Identifier(table.name),
-                )
-            ).fetchone()
-            if found is None:  # pragma: no cover  # an aggregate gives one row
-                raise AssertionError
-            return found[0], found[1]
+            return _sum(sessions, node, session, table, rows.get(table, _WHOLE))
         finally:
             free.append(session)
             world.progress.advance(node)
 
-    outcomes = fanout.run(tables, one, width=len(sessions))
+    outcomes = fanout.run(tables, one, width=len(asked), stop=sessions.stop)
     with world.on(node):
         return [outcome.result() for outcome in outcomes]
+
+
+def _sum(
+    sessions: Sessions, node: NodeName, session: Connection, table: _Table, row: sql.Composable
+) -> _Sum:
+    """Sum up one table, part by part; from the beginning where it is rewritten meanwhile."""
+    schema = table.schema if node == sessions.world.plan.target else table.retired
+    name = sql.Identifier(schema, table.name).as_string(session)
+    while True:
+        found = [
+            sessions.ask(
+                node,
+                session,
+                QUERIES["sums"].format(
+                    row=row,
+                    file=sql.Literal(name),
+                    schema=sql.Identifier(schema),
+                    table=sql.Identifier(table.name),
+                    part=part,
+                ),
+                about=f"table {table.schema}.{table.name} or a system catalog",
+            )[0]
+            for part in table.parts()
+        ]
+        files = {file for _, _, file in found}
+        if len(files) == 1:
+            return _Sum(
+                sum(count for count, _, _ in found), sum(int(s) for _, s, _ in found), *files
+            )

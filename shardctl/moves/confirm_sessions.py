@@ -1,0 +1,124 @@
+"""Sessions that compare copies: they hold no lock for longer than one statement takes.
+
+Sessions that kept locks on catalogs, each in a transaction of its own, would wait for each other
+through a maintenance command that waits between them, and PostgreSQL sees no deadlock in that.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import Interrupted
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect
+
+if TYPE_CHECKING:
+    from shardctl.moves.world import World
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
+
+QUERIES = queries.load("shardctl.moves", "confirm.sql")
+
+_LOCK_TIMEOUT_MS = 400
+"""Less than `deadlock_timeout` by default: it is never an operator's command that is cancelled."""
+_AGAIN_S = 0.2
+_LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+_GONE = (
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+    psycopg.errors.UndefinedObject,
+)
+"""What a server says of a snapshot whose holder has ended, or is ending."""
+
+
+class SnapshotLost(Exception):  # it is caught by who compares, and never told
+    """The session that held the target's snapshot has ended."""
+
+
+@dataclass
+class Sessions:
+    """How source and target of one move are asked; the target in the snapshot of its cutover."""
+
+    world: World
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when nothing more is to be begun."""
+    _told: set[NodeName] = field(default_factory=set)
+
+    def open(self, node: NodeName) -> Connection:
+        """Open one; where a lock on a catalog keeps the server from that, wait for its end.
+
+        Raises NodeUnavailable, NodeLost, NodeRefused, Interrupted.
+        """
+        world = self.world
+        while True:
+            try:
+                session = connect(
+                    world.topology.nodes[node],
+                    world.topology.database,
+                    purpose=world.purpose,
+                    autocommit=True,
+                )
+            except NodeUnavailable as error:
+                if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
+                    raise
+                with world.on(node):  # whether it answers those who are logged in
+                    world.session(node).execute("SELECT 1")
+                self._wait(node, "the server does not complete a login")
+                continue
+            try:
+                with world.on(node):
+                    timeout = {"lock_timeout": f"{_LOCK_TIMEOUT_MS}ms"}
+                    session.execute(QUERIES["pin"], timeout)
+            except BaseException:
+                session.close()
+                raise
+            return session
+
+    def ask(
+        self, node: NodeName, session: Connection, query: sql.Composed, *, about: str
+    ) -> list[Any]:
+        """Give the rows of a query; where locks keep it from that, wait for their end.
+
+        `about` names what may be locked. Raises SnapshotLost, NodeLost, NodeRefused, Interrupted.
+        """
+        statements = [query]
+        if node == self.world.plan.target:
+            snapshot = sql.Literal(self.world.snapshot)
+            begin = QUERIES["begin"].format(snapshot=snapshot)
+            statements = [begin, query, sql.SQL("COMMIT").format()]
+        message = sql.SQL(";\n").join(statements)
+        while True:
+            try:
+                found = queries.rows_of_all(session, message)
+            except _LOCKED:
+                self._wait(node, f"{about} is locked")
+            except _GONE:
+                self._require_snapshot(node, session)
+                raise
+            else:
+                return found[0] if len(statements) == 1 else found[-2]
+
+    def _require_snapshot(self, node: NodeName, session: Connection) -> None:
+        """See that a query's error was not that the snapshot is gone; raises SnapshotLost."""
+        if node != self.world.plan.target:
+            return
+        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.world.snapshot))
+        try:
+            queries.rows_of_all(session, sql.SQL(";\n").join([begin, sql.SQL("COMMIT")]))
+        except _GONE as error:
+            raise SnapshotLost from error
+
+    def _wait(self, node: NodeName, why: str) -> None:
+        if node not in self._told:
+            self._told.add(node)
+            self.world.notice(
+                f"node {node}: {why}: the comparison holds no lock meanwhile, and goes on when "
+                "that lock is released (see pg_locks there)"
+            )
+        if self.stop.wait(_AGAIN_S):
+            raise Interrupted(f"node {node}: interrupted: {why}")

@@ -1,0 +1,183 @@
+"""Confirm beside maintenance and DDL: neither waits for the comparison, and no circle closes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves import confirm, confirm_sessions
+from shardctl.moves.confirm import CopiesDiffer
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.world import World
+    from tests.fixtures.moved import MovedFleet
+
+TABLES = 2
+"""Of two moved shards, by their migration."""
+
+
+class Doing:
+    """A progress that does something once, when so many tables of a node were compared."""
+
+    def __init__(self, node: str, after: int, do: Callable[[], object]) -> None:
+        self._node = node
+        self._left = after
+        self._do = do
+        self.done = False
+
+    def expect(self, key: str, phase: str, total: int) -> None:
+        """Count what comes."""
+
+    def advance(self, key: str, done: int = 1) -> None:
+        if key == self._node:
+            self._left -= done
+            if self._left == 0:
+                self._do()
+                self.done = True
+
+
+def run(fleet: MovedFleet, node: str, statement: str) -> Callable[[], None]:
+    """Give what runs a statement that may not wait for a lock for long."""
+
+    def do() -> None:
+        with fleet.connect(node) as session:
+            session.execute("SET lock_timeout = '2s'")
+            session.execute(statement.encode())
+
+    return do
+
+
+def fill(fleet: MovedFleet, *tables: str) -> None:
+    """Give shard 2 more tables, of some blocks each."""
+    for table in tables:
+        fleet.execute(
+            "a",
+            f"CREATE TABLE shard2.{table} AS SELECT n, repeat('x', 1000) AS t "
+            "FROM generate_series(1, 100) n",
+        )
+
+
+def compared(world: World) -> tuple[int, int]:
+    found = confirm.compare(world)
+    assert found is not None
+    return found.tables, found.rows
+
+
+@pytest.mark.parametrize(
+    ("node", "after", "statement"),
+    [
+        ("a", 1, "VACUUM FULL pg_class"),
+        ("c", 1, "VACUUM FULL pg_class"),
+        ("c", TABLES, "ALTER TABLE shard2.photos ADD COLUMN later integer DEFAULT 1"),
+    ],
+)
+def test_what_wants_a_table_for_itself_does_not_wait_for_the_comparison(
+    moved: MovedFleet, node: str, after: int, statement: str
+) -> None:
+    world = moved.cut_over([2, 3], "c")
+    world.progress = doing = Doing(node, after, run(moved, node, statement))
+    assert compared(world) == (TABLES, 0)
+    assert doing.done
+    world.close()
+
+
+@pytest.mark.parametrize("node", ["a", "c"])
+def test_a_locked_catalog_is_told_and_waited_for_with_no_lock_held(
+    moved: MovedFleet, node: str
+) -> None:
+    fill(moved, *(f"more{number}" for number in range(6)))
+    world = moved.cut_over([2, 3], "c")
+    notices: list[str] = []
+    with moved.connect(node, autocommit=False) as holder:
+        world.progress = Doing(node, 1, lambda: holder.execute("LOCK TABLE pg_class"))
+        held = "SELECT count(*) FROM pg_locks WHERE relation = 'pg_class'::regclass"
+
+        def release(told: str) -> None:
+            # By who compares there is none but the one that is awaited, and that not for long.
+            notices.append(told)
+            wait_for(lambda: holder.execute(held).fetchone() == (2,))
+            holder.rollback()
+
+        world.notice = release
+        assert compared(world) == (TABLES + 6, 600)
+    (told,) = notices
+    assert told.startswith(f"node {node}: table shard")
+    assert "holds no lock meanwhile" in told
+    world.close()
+
+
+def test_a_server_that_completes_no_login_is_told_and_waited_for(moved: MovedFleet) -> None:
+    moved.options = "connect_timeout: 2"
+    world = moved.cut_over([2, 3], "c")
+    notices: list[str] = []
+    with moved.connect("c", autocommit=False) as holder:
+        holder.execute("LOCK TABLE pg_class")
+
+        def release(told: str) -> None:
+            notices.append(told)
+            holder.rollback()
+
+        world.notice = release
+        assert compared(world) == (TABLES, 0)
+    assert ["does not complete a login" in told for told in notices] == [True]
+    world.close()
+
+
+def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
+    moved: MovedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(moved, "large")
+    monkeypatch.setattr(confirm, "BLOCKS", 4)
+    world = moved.cut_over([2, 3], "c")
+    assert compared(world) == (TABLES + 1, 100)
+    ask, between = (
+        confirm_sessions.Sessions.ask,
+        [
+            "VACUUM FULL shard2.large",
+            "ALTER TABLE shard2.large ADD COLUMN later integer DEFAULT 1",
+            "UPDATE shard2.large SET t = ''; DELETE FROM shard2.large WHERE n < 50",
+        ],
+    )
+
+    def after_a_part(
+        self: confirm_sessions.Sessions, node: Any, session: Any, query: Any, **named: Any
+    ) -> Any:
+        found = ask(self, node, session, query, **named)
+        if node == "c" and between and b"(4,0)" in query.as_bytes(session):
+            run(moved, "c", between.pop(0))()
+        return found
+
+    monkeypatch.setattr(confirm_sessions.Sessions, "ask", after_a_part)
+    assert compared(world) == (TABLES + 1, 100)
+    assert between == []
+    moved.execute("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
+    with pytest.raises(CopiesDiffer, match=r"shard2\.large: 99 rows on a, 100 on c"):
+        confirm.compare(world)
+    world.close()
+
+
+def test_a_table_that_was_rewritten_for_the_snapshot_is_told(moved: MovedFleet) -> None:
+    fill(moved, "large")
+    world = moved.cut_over([2, 3], "c")
+    moved.execute("c", "TRUNCATE shard2.large")
+    with pytest.raises(CopiesDiffer, match="0 on c, which has rewritten the table since"):
+        confirm.compare(world)
+    world.close()
+
+
+def test_a_snapshot_that_is_lost_while_tables_are_compared_gives_no_proof(
+    moved: MovedFleet,
+) -> None:
+    world = moved.cut_over([2, 3], "c")
+    holder = world.sessions["c/snapshot"].info.backend_pid
+    end = f"SELECT pg_terminate_backend({holder}, 5000)"
+    world.progress = Doing("c", 1, run(moved, "c", end))
+    monkeypatch = pytest.MonkeyPatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(confirm, "SESSIONS", 1)
+        assert confirm.compare(world) is None
+    world.close()
