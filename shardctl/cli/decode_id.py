@@ -19,6 +19,10 @@ app = command_app()
 _BLOCK_BYTES = 1 << 18
 """How much of standard input is read at a time: memory stays the same for millions of ids."""
 
+_LONGEST = 8192
+"""Characters of the longest line that is looked at whole: an id has at most 20."""
+_SHOWN = 80
+
 
 class BadIds(UsageError):
     """Some lines or arguments were no ids; each was named when it was met."""
@@ -79,9 +83,13 @@ def _complain_of(what: str) -> Callable[[int, str], None]:
 
 def _blocks() -> Iterator[tuple[int, list[str]]]:
     """Read standard input in blocks of lines, each with the number of its first line."""
-    first = 1
+    first, rest = 1, ""
     # What is no UTF-8 is no number either: it is shown escaped.
     stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
-    while lines := stream.readlines(_BLOCK_BYTES):
+    while block := stream.read(_BLOCK_BYTES):
+        *lines, rest = (rest + block).split("\n")
+        if len(rest) > _LONGEST:  # memory stays the same for a line without an end, too
+            rest = f"{rest[:_SHOWN]}..."
         yield first, lines
         first += len(lines)
+    yield first, [rest]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl import inputs
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DryRunOption,
@@ -114,8 +115,11 @@ def _text(statement: str | None, file: Path | None) -> str:
         return statement
     try:
         if str(file) == "-":
-            return sys.stdin.read()
-        return Path(str(file)).read_text(encoding="utf-8-sig")
+            content = inputs.whole(sys.stdin.buffer, inputs.MOST_SQL)
+        else:
+            with Path(str(file)).open("rb") as opened:  # a pipe such as <(COMMAND), too
+                content = inputs.whole(opened, inputs.MOST_SQL)
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{file}: {reason}", hint="give a file of SQL") from error

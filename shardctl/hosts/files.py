@@ -31,6 +31,8 @@ HINT = "make room or give permission there, or correct the path"
 
 _ABSENT = 66  # EX_NOINPUT of sysexits.h
 _SECONDS = 30.0
+_MOST_BYTES = 16 << 20
+"""Bytes of the largest file that is read: ten times what the aliases of 65,536 shards need."""
 
 # What stands in a directory that may not be entered looks as if it were not there.
 _IS_THERE = """
@@ -43,6 +45,10 @@ if [ -d "$seen" ] && [ ! -x "$seen" ]; then echo "$seen: may not be entered" >&2
 _READ = f"""
 is_there() {{ {_IS_THERE} }}
 is_there "$1" || exit {_ABSENT}
+# From a FIFO nothing would come, from a device no end.
+[ -f "$1" ] || {{ echo "$1: is not a regular file" >&2; exit 1; }}
+size=$(wc -c < "$1") || exit 1
+[ "$size" -le {_MOST_BYTES} ] || {{ echo "$1: is larger than {_MOST_BYTES} bytes" >&2; exit 1; }}
 exec base64 -- "$1"
 """
 _TARGET = """

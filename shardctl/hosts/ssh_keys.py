@@ -16,12 +16,14 @@ from paramiko.auth_strategy import (  # type: ignore[import-untyped]  # same
     InMemoryPrivateKey,
 )
 
+from shardctl import inputs
 from shardctl.hosts import ssh_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEFAULTS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
+_MOST_BYTES = 1 << 20
 
 
 class KeysRefused(paramiko.SSHException):  # type: ignore[misc]  # paramiko has no types
@@ -87,6 +89,7 @@ class Keys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
         if path.suffix == ".pub" or not (missing_is_told or path.exists()):
             return
         try:
+            inputs.read(path, _MOST_BYTES)  # a FIFO in its place would hold up paramiko
             key = paramiko.PKey.from_path(path)
         except OSError as error:
             self.unusable.append(f"{path}: {error.strerror}")
@@ -105,6 +108,6 @@ def _public(path: Path) -> bytes | None:
     """Read the public half of a key file; None where it does not lie beside."""
     public = path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub")
     try:
-        return base64.b64decode(public.read_text(errors="replace").split()[1])
+        return base64.b64decode(inputs.read(public, _MOST_BYTES).split()[1])
     except (OSError, IndexError, binascii.Error):
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from shardctl import inputs
 from shardctl.errors import UsageError, together
 from shardctl.postgres import split
 
@@ -86,7 +87,7 @@ def _read_file(file: Path) -> Migration:
     if name is None:
         raise MigrationInvalid(str(file), "is not named NNNN_name.sql, such as 0001_photos.sql")
     try:
-        content = file.read_bytes()
+        content = inputs.read(file, inputs.MOST_SQL)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise MigrationInvalid(str(file), f"is not UTF-8 (byte {error.start})") from error

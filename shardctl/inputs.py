@@ -1,0 +1,45 @@
+"""Files that an operator names, read whole: never more of one than fits what it is for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_SQL = 16 << 20
+"""Bytes of the largest file of SQL that is read: a migration, or what `sql --file` names."""
+
+
+def read(path: Path, most: int) -> bytes:
+    """Give the content of a regular file of at most `most` bytes.
+
+    Raises OSError, whose `strerror` also names another kind of file, or too large a one.
+    """
+    with open(path, "rb", opener=_open) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if found.st_size > most:
+            raise _too_large(most)
+        return whole(file, most)
+
+
+def whole(file: IO[bytes], most: int) -> bytes:
+    """Give what is left in a file or pipe; raises OSError for more than `most` bytes."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise _too_large(most)
+    return content
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file without waiting: a FIFO to which no program writes would never open."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {most:,} bytes")
