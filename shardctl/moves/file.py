@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardctl import inputs
 from shardctl.errors import Unfinished
 from shardctl.hosts import files
 from shardctl.hosts.local import Local
+from shardctl.moves import plan as planning
+from shardctl.moves.preflight_refusals import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import Topology
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class FileNotEdited(Unfinished):
@@ -24,7 +34,35 @@ class FileNotEdited(Unfinished):
             f"{path} was not changed: {why}",
             hint=f"the shards have moved; write into it by hand: {told}",
         )
+        self.why = why
         self.values = values
+
+
+class FileUnfit(PreflightRefused):
+    """A topology file into which the new owners could not be written after a move."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        reason = why.removeprefix(f"{path}: ")
+        super().__init__(
+            str(path),
+            "topology_file",
+            f"the move could not write the new owners into this file: {reason}",
+            hint="make the file and its directory writable for this user, or copy the file to a "
+            "directory that is, and name the copy with --topology",
+        )
+
+
+def problems(topology: Topology, plan: MovePlan) -> list[FileUnfit]:
+    """Find what would keep `write` from changing the file; changes nothing."""
+    path = topology.path
+    try:
+        _edited(topology, _values(plan, planning.after(topology, plan)))
+        why = _unwritable(path.resolve(strict=True))
+    except FileNotEdited as error:
+        why = error.why
+    except OSError as error:
+        why = error.strerror or str(error)
+    return [FileUnfit(path, why)] if why else []
 
 
 def is_written(topology: Topology, plan: MovePlan) -> bool:
@@ -38,24 +76,68 @@ def is_written(topology: Topology, plan: MovePlan) -> bool:
 
 
 def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
-    """Change the shards of source and target in the file; raises FileNotEdited.
+    """Change the shards of source and target in the file, unless it has them; raises FileNotEdited.
 
     `topology` is what was read from the file before the move.
     """
-    path = topology.path
-    values: dict[tuple[str, ...], str] = {
-        ("nodes", name, "shards"): ranges.of(after.nodes[name].shards)
-        for name in (plan.source, plan.target)
-    }
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileNotEdited(path, str(error), values) from error
+    if is_written(topology, plan):
+        return
+    path, values = topology.path, _values(plan, after)
+    text, new = _edited(topology, values)
     try:
         if loader.parse(text.encode(), path) != topology:
             raise FileNotEdited(path, "it was changed since the move read it", values)
-        new = edit.replace_scalars(text, values)
         files.write(Local(), path, new)
         files.remove(Local(), Path(f"{path}{files.BACKUP}"))
-    except (edit.ScalarNotEditable, loader.TopologyInvalid, files.FileRefused) as error:
+    except (loader.TopologyInvalid, files.FileRefused) as error:
         raise FileNotEdited(path, error.message, values) from error
+
+
+def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
+    return {
+        ("nodes", name, "shards"): ranges.of(after.nodes[name].shards)
+        for name in (plan.source, plan.target)
+    }
+
+
+def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str, str]:
+    """Give the file's text as it is, and with the new values; raises FileNotEdited."""
+    path = topology.path
+    try:
+        text = inputs.read(path, loader.MOST_BYTES).decode("utf-8")
+        return text, edit.replace_scalars(text, values)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
+        raise FileNotEdited(path, why or str(error), values) from error
+    except edit.ScalarNotEditable as error:
+        raise FileNotEdited(path, error.message, values) from error
+
+
+def _unwritable(path: Path) -> str | None:
+    """Tell why a file without links cannot be replaced by a new one; None where it can.
+
+    Raises OSError where that cannot be seen.
+    """
+    folder = path.parent
+    if path in _mount_points():
+        return "it is a mount point, which cannot be replaced; mount its directory instead"
+    try:
+        # Of a read-only file system, and of an immutable file, root learns it only so.
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except PermissionError as error:
+        if error.errno != errno.EACCES:  # its mode does not keep it from being replaced
+            return f"{error.strerror} (it is immutable, see lsattr)"
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return f"{folder} may not be written"
+    held, me = folder.stat(), os.geteuid()
+    if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
+        return f"it is another user's, and in {folder} only its owner may replace it"
+    return None
+
+
+def _mount_points() -> set[Path]:
+    """List where this process sees file systems; empty where there is no /proc."""
+    if not _MOUNTS.exists():
+        return set()
+    lines = _MOUNTS.read_text(errors="replace").splitlines()
+    return {Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), line.split(" ")[4])) for line in lines}

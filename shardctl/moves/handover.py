@@ -390,5 +390,11 @@ def _drop_slot(world: World) -> None:
 
 
 def _write_file(world: World) -> None:
-    if not file.is_written(world.topology, world.plan):
+    """Write the topology file if that can be done now: `retire` tries again, and raises the error.
+
+    Raised here it would end this process, and with it the snapshot for the comparison.
+    """
+    try:
         file.write(world.topology, world.plan, world.after)
+    except file.FileNotEdited as error:
+        world.notice(f"{error.message}; shardctl compares the rows, then tries again")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.moves import prediction
+from shardctl.moves import file, prediction
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_fleet as fleets
 from shardctl.moves import preflight_poolers as pooling
@@ -168,6 +168,7 @@ def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
             seen.problems += outcome.error.parts()
         elif outcome.error is not None:
             raise outcome.error
+    seen.problems += file.problems(topology, plan)
     if seen.source is not None and seen.target is not None:
         targets.look_at_libraries(topology, plan, seen.target, seen.source)
     return seen

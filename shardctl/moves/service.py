@@ -121,7 +121,7 @@ def resume(
         source_destroyed=source_destroyed,
     )
     before = planning.before(topology, decided)
-    world = World(before, decided, progress, lock.purpose(COMMAND), notice)
+    world = World(before, decided, progress, lock.purpose(COMMAND), notice, file_by_hand=True)
     _tell_missing(topology, decided, notice)
     with closing(world):
         if source_destroyed:

@@ -99,6 +99,8 @@ class World:
     """How far all are who are asked in the cutover, once that was measured."""
     source_lost: bool = False
     """Whether an operator has said that the source is gone for good: it is not asked any more."""
+    file_by_hand: bool = False
+    """Whether the move ends though the topology file cannot be written: an operator does that."""
     snapshot: str | None = None
     """What the target had at the cutover, held by its session `snapshot`."""
 

@@ -372,7 +372,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
     assert done.returncode == 0, done.stderr
     assert "move: {retain: 1h}" in path.read_text()
     assert moved.owned() == {"a": "0-1", "b": "4-7", "c": "2-3", "d": "none"}
-    assert [m["state"] for m in moved.listed()] == ["unconfirmed"]
+    assert [m["state"] for m in moved.listed()] == ["done"]
 
 
 def test_a_comment_that_was_written_meanwhile_is_kept(

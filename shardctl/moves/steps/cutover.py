@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import write_fence
 from shardctl.errors import together
-from shardctl.moves import cutover, handover, preflight_source, undoing
+from shardctl.moves import cutover, file, handover, preflight_source, undoing
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 
@@ -29,8 +29,9 @@ def probe(world: World) -> bool:
 def run(world: World) -> None:
     """Do it, or what an earlier process left of it.
 
-    What the fence does not bind is looked for once more: it is long ago that the plan was made.
-    Raises SourceUnfit and others for that, or Problems of several.
+    What the fence does not bind is looked for once more, and whether the topology file can be
+    written: it is long ago that the plan was made. Raises SourceUnfit, FileUnfit and others for
+    that, or Problems of several.
     """
     if not world.past_cutover():
         # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
@@ -38,7 +39,10 @@ def run(world: World) -> None:
     if world.past_cutover():
         handover.complete(world)
         return
-    problems = preflight_source.again(world.topology, world.plan, purpose=world.purpose)
+    problems = [
+        *preflight_source.again(world.topology, world.plan, purpose=world.purpose),
+        *file.problems(world.topology, world.plan),
+    ]
     if problems:
         raise together(problems)
     cutover.run(world)

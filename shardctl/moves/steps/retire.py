@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.moves import file
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import repmgr
@@ -31,8 +32,12 @@ def probe(world: World) -> bool:
 
 
 def run(world: World) -> None:
-    """Make the clone a node like any other, and close the journal on both sides."""
+    """Make the clone a node like any other, and close the journal on both sides.
+
+    Raises FileNotEdited, where the operator has not yet been told what to write by hand.
+    """
     plan = world.plan
+    _write_file(world)
     _keep(world)
     _leave_repmgr(world)
     clones.forget(world.clone)
@@ -48,6 +53,16 @@ def run(world: World) -> None:
             journal.copy(session, newest)
             if journal.advance(session, plan.id, [MoveState.routed], state):
                 events.record(session, "move-shards", f"move {plan.id}: {told}")
+
+
+def _write_file(world: World) -> None:
+    """Write the new owners into the topology file, unless that is done."""
+    try:
+        file.write(world.topology, world.plan, world.after)
+    except file.FileNotEdited as error:
+        if not world.file_by_hand:
+            raise
+        world.notice(f"{error.message}: {error.hint}")
 
 
 def _leave_repmgr(world: World) -> None:

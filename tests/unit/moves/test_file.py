@@ -1,0 +1,146 @@
+"""Whether the outcome of a move could be written into the topology file, before it begins."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.moves import file
+from shardctl.moves import plan as planning
+from shardctl.topology import loader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEXT = """\
+cluster: photos
+shards: {count: 4}
+database: {name: app}
+nodes:
+  a: {host: h, port: 1, shards: 0-3}
+  c: {host: i, port: 1, shards: none, data_directory: /c}
+"""
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="only root mounts, marks and becomes another user")
+
+
+@pytest.fixture
+def topology(server_directory: Path) -> Path:
+    """A topology in a directory into which every user may go."""
+    path = server_directory / "its own" / "topology.yaml"
+    path.parent.mkdir()
+    path.write_text(TEXT)
+    return path
+
+
+def found(path: Path, *, before: Path | None = None) -> str:
+    """Tell what a move of shards 2 and 3 finds wrong with the file; nothing is changed."""
+    read = loader.load(before or path)
+    plan = planning.make(read, [2, 3], "c", 1, planning.Options(5.0, 0.0))
+    was = path.lstat() if path.exists() else None
+    wrong = file.problems(read, plan)
+    assert (path.lstat() if path.exists() else None) == was
+    assert all(one.code == "topology_file" for one in wrong)
+    return "".join(one.message.partition("into this file: ")[2] for one in wrong)
+
+
+@contextmanager
+def run(*commands: list[str], undo: list[str]) -> Iterator[None]:
+    """Change something about a file system; where this machine cannot do that, skip the test."""
+    try:
+        for command in commands:
+            Local().run(command)
+        yield
+    except CommandFailed as error:
+        pytest.skip(f"this machine cannot do that: {error}")
+    finally:
+        Local().run(undo)
+
+
+def test_a_file_that_can_be_replaced_is_fit_though_its_mode_forbids_writing(
+    topology: Path,
+) -> None:
+    assert found(topology) == ""
+    topology.chmod(0o444)
+    assert found(topology) == ""
+    link = topology.with_name("link.yaml")
+    link.symlink_to(topology)
+    assert found(link) == ""
+
+
+def test_a_value_that_cannot_be_changed_in_place_is_found(topology: Path) -> None:
+    topology.write_text(TEXT.replace("shards: none", "shards: &none none"))
+    assert found(topology) == (
+        "nodes.c.shards cannot be changed in place: it has an anchor or a tag"
+    )
+
+
+def test_a_file_that_was_deleted_is_found(topology: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = planning.make
+    monkeypatch.setattr(planning, "make", lambda *given: (topology.unlink(), make(*given))[1])
+    assert found(topology) == "No such file or directory"
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["bind", "tmpfs"])
+def test_a_read_only_file_system_is_found(topology: Path, kind: str) -> None:
+    place = str(topology.parent)
+    of_kind = {"bind": ["--bind", place, place], "tmpfs": ["-t", "tmpfs", "none", place]}
+    again = ["mount", "-o", "remount,ro" + (",bind" if kind == "bind" else ""), place]
+    with run(["mount", *of_kind[kind]], undo=["umount", place]):
+        topology.write_text(TEXT)
+        Local().run(again)
+        assert found(topology) == "Read-only file system"
+
+
+@needs_root
+def test_a_file_that_is_a_mount_point_is_found(topology: Path) -> None:
+    place = str(topology)
+    with run(["mount", "--bind", place, place], undo=["umount", place]):
+        assert found(topology).startswith("it is a mount point, which cannot be replaced")
+
+
+@needs_root
+@pytest.mark.parametrize("mark", ["i", "a"])
+def test_an_immutable_file_is_found(topology: Path, mark: str) -> None:
+    with run(["chattr", f"+{mark}", str(topology)], undo=["chattr", f"-{mark}", str(topology)]):
+        assert found(topology) == "Operation not permitted (it is immutable, see lsattr)"
+
+
+@needs_root
+def test_an_immutable_directory_is_found(topology: Path) -> None:
+    place = str(topology.parent)
+    with run(["chattr", "+i", place], undo=["chattr", "-i", place]):
+        assert found(topology) == f"{place} may not be written"
+
+
+@needs_root
+def test_a_directory_that_an_ordinary_user_may_not_write_is_found(topology: Path) -> None:
+    other = pwd.getpwnam("nobody")
+    os.chown(topology, other.pw_uid, other.pw_gid)
+    folder = topology.parent
+    os.seteuid(other.pw_uid)
+    try:
+        assert found(topology) == f"{folder} may not be written"
+    finally:
+        os.seteuid(0)
+    folder.chmod(0o1777)
+    os.chown(topology, 0, 0)
+    os.seteuid(other.pw_uid)
+    try:
+        assert found(topology).startswith("it is another user's, and in ")
+    finally:
+        os.seteuid(0)
+    os.chown(topology, other.pw_uid, other.pw_gid)
+    os.seteuid(other.pw_uid)
+    try:
+        assert found(topology) == ""
+    finally:
+        os.seteuid(0)
