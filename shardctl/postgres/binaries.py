@@ -34,6 +34,8 @@ _SYSTEM = (
 )
 
 _SECONDS = 30.0
+_INTERPRETED = re.compile(r'["$`\\\x00-\x1f]')
+"""What a shell interprets within double quotes."""
 # A line for each directory: its name, that without links, what it lacks, what its postgres says.
 # None for a second name of the same: it costs some milliseconds to let a postgres say anything.
 _SURVEY = """
@@ -180,9 +182,15 @@ def _survey(
 def _named(directory: Path, source: str, host: Host, account: str | None) -> Binaries:
     """Take a directory that somebody named, or say what it lacks."""
     hint = f"correct {source}: it is the directory with {', '.join(PROGRAMS)}"
+    odd = f"({source}) has a character that a shell interprets, or a control character"
+    for_shell = f"{hint}; initdb and pg_ctl hand its name to a shell, unquoted"
+    if _INTERPRETED.search(str(directory)):
+        raise BinariesRefused(directory, odd, for_shell)
     # On another machine nobody is asked who will not run them.
     user = None if isinstance(host, Local) else account
     [seen] = _survey(host, _NAMED, [str(directory)], user)
+    if _INTERPRETED.search(seen.real):
+        raise BinariesRefused(Path(seen.real), odd, for_shell)
     if "directory" in seen.lacking:
         raise BinariesRefused(directory, f"({source}) is no directory", hint)
     if seen.lacking:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.hosts import ports
+from shardctl.hosts import ports, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.postgres import configuration, directory, pidfile
@@ -170,14 +170,16 @@ class Server:
             self._run([*arguments, "--locale=C"], keep_open=(held,))
 
     def _start(self, deadline: float) -> None:
-        """Run pg_ctl; the port is tried first, for an error that names who has it."""
+        """Start the server; the port is tried first, for an error that names who has it."""
         offset = directory.size(self.log)
         seconds = max(1, int(deadline - time.monotonic()))
+        words = str(self.data_directory), str(self.log), self.binaries.program("postgres")
         try:
             ports.claim_free(self.host, self.port)
-            self._pg_ctl(
-                "start", "-w", "-t", str(seconds), "-l", str(self.log), timeout=seconds + 5
-            )
+            scripts.run(
+                Local(), "server", "start", *words, str(seconds),
+                user=self.account, timeout=seconds + 15,
+            )  # fmt: skip
         except (CommandFailed, ports.PortInUse) as error:
             # A start that was killed with an earlier shardctl may just have got there.
             found = self.running()

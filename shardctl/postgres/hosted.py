@@ -116,7 +116,7 @@ class HostedServer:
                 self._make_log()
                 self._script(
                     "start",
-                    self.binaries.program("pg_ctl"),
+                    self.binaries.program("postgres"),
                     str(max(1, int(timeout))),
                     timeout=timeout + 5,
                 )

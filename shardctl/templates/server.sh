@@ -1,15 +1,16 @@
 # shardctl's server: a PostgreSQL server on its own host, as a move runs it. It needs nothing of
-# shardctl's: a POSIX shell, coreutils, and /proc.
+# shardctl's: a POSIX shell, coreutils, setsid, and /proc.
 #
 #   look     prints pid, port and status of the server of the data directory; nothing if none runs
 #   prepare  sees that one could be started, and prints the size of its log
 #   make_log makes the log, for a user who may not
-#   start    starts it, which goes on whatever becomes of who has started it
+#   start    starts it, which goes on whatever becomes of who has started it, and waits until it
+#            takes connections or has ended, or the time is over
 #   await    waits until it takes connections, then prints what `look` does
 
 export LC_ALL=C
 
-MAJOR=71 ORPHANS=72 PLACE=74
+MAJOR=71 ORPHANS=72 ENDED=73 PLACE=74
 
 refuse() { # code, reason
     printf '%s\n' "$2" >&2
@@ -78,15 +79,23 @@ make_log() { # user, or nothing for oneself
     [ -z "$1" ] || chown -- "$1:" "$log" || exit "$PLACE"
 }
 
-start() { # pg_ctl, seconds
+# Not by pg_ctl, which has a shell read the names of the program, the directory and the log.
+start() { # postgres, seconds
     # Passwords come from a passfile: what is only in today's environment is lost tomorrow.
     unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
-    case $data in
-    *[\"\$\`\\]*) # pg_ctl has a shell read both names, in double quotes
-        cd "$data" && exec "$1" start -D . -w -t "$2" >>"$log" 2>&1
-        ;;
-    *) cd / && exec "$1" start -D "$data" -w -t "$2" -l "$log" ;;
-    esac
+    export PGDATA="$data" # as pg_ctl has it: an archive_command may use it
+    cd / || exit "$PLACE"
+    setsid "$1" -D "$data" </dev/null >>"$log" 2>&1 &
+    postgres=$! until=$(($(uptime) + $2))
+    while [ "$(uptime)" -lt "$until" ]; do
+        # shellcheck disable=SC2046 # three words, or less while it starts
+        set -- $(look)
+        case "${1-} ${3-}" in
+        "$postgres ready" | "$postgres standby") exit ;;
+        esac
+        kill -0 "$postgres" 2>/dev/null || exit "$ENDED"
+        sleep 0.02
+    done
 }
 
 await() { # seconds

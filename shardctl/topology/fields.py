@@ -22,6 +22,9 @@ EPOCH_PATTERN = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)? ?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?$"
 )
+HOST_PATTERN = r"""^[^-\s,@'"`$\\;&<>|(){}][^\s,@'"`$\\;&<>|(){}]*$"""
+LOGIN_PATTERN = r"""^[^-\s'"`$\\;&<>|(){}][^\s'"`$\\;&<>|(){}]*$"""
+"""A host's name, and a user's to log in there: ssh_config may hand both to a shell, unquoted."""
 SHARDS_PATTERN = r"^ *(none|[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)*) *$"
 
 
@@ -101,6 +104,20 @@ def host(value: object) -> str:
     found = text(value)
     if re.search(r"[\s,@]|://", found):
         raise ValueError("is not one host name or address (no URL, no list, no blanks)")
+    if not re.fullmatch(HOST_PATTERN, found):
+        raise ValueError("begins with -, or has a character that a shell interprets")
+    return found
+
+
+def login(value: object) -> str:
+    """Read the name of a user to log in as by SSH.
+
+    >>> login("ops")
+    'ops'
+    """
+    found = text(value)
+    if not re.fullmatch(LOGIN_PATTERN, found):
+        raise ValueError("begins with -, or has a blank or a character that a shell interprets")
     return found
 
 

@@ -47,7 +47,8 @@ DatabaseName = Annotated[
         {"type": "string", "minLength": 1, "maxLength": 63, "not": {"pattern": "^template[01]$"}},
     ),
 ]
-Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": r"^[^\s,@]+$"})]
+Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": fields.HOST_PATTERN})]
+Login = Annotated[str, *_plain(fields.login, {"type": "string", "pattern": fields.LOGIN_PATTERN})]
 Port = Annotated[int, *_plain(fields.port, {"type": "integer", "minimum": 1, "maximum": 65535})]
 Bits = Annotated[int, *_plain(fields.bits, {"type": "integer", "minimum": 1, "maximum": 62})]
 Count = Annotated[
@@ -164,7 +165,7 @@ class SshSection(_Section):
     """How to reach the host; what is left out is what ~/.ssh/config says."""
 
     host: Host | None = Field(default=None, description="the host or its name in ~/.ssh/config")
-    user: Text | None = Field(default=None, description="whom to log in as")
+    user: Login | None = Field(default=None, description="whom to log in as")
     port: Port | None = Field(default=None, description="the port of its SSH server")
     key_file: Text | None = Field(default=None, description="the private key; ~ is expanded")
     accept_new: bool = Field(default=False, description="accept the key of a host never seen")

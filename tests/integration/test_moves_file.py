@@ -1,4 +1,4 @@
-"""A topology file that cannot be written: before a move begins, and when it has moved the shards."""
+"""A topology file that cannot be written: before a move begins, and after its cutover."""
 
 from __future__ import annotations
 

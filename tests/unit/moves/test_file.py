@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,8 @@ from shardctl.topology import loader
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from shardctl.moves.plan import MovePlan
 
 TEXT = """\
 cluster: photos
@@ -84,7 +86,12 @@ def test_a_value_that_cannot_be_changed_in_place_is_found(topology: Path) -> Non
 
 def test_a_file_that_was_deleted_is_found(topology: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = planning.make
-    monkeypatch.setattr(planning, "make", lambda *given: (topology.unlink(), make(*given))[1])
+
+    def delete(*given: Any) -> MovePlan:
+        topology.unlink()
+        return make(*given)
+
+    monkeypatch.setattr(planning, "make", delete)
     assert found(topology) == "No such file or directory"
 
 

@@ -1,0 +1,138 @@
+"""Values of the topology that a shell could take for commands: none of them runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts
+from shardctl.hosts.host import HostUnreachable
+from shardctl.hosts.local import Local
+from shardctl.hosts.ssh import Ssh, SshSettings
+from shardctl.postgres import binaries, hosted
+from shardctl.postgres.binaries import BinariesRefused
+from shardctl.postgres.control import Server
+from shardctl.topology import loader
+from shardctl.topology.loader import TopologyInvalid
+from tests.fixtures.servers import free_ports, stop_all_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.sshd import SshHome
+
+
+@pytest.fixture
+def place(server_directory: Path) -> Iterator[Path]:
+    """A directory whose name runs commands where a shell reads it, which leave a file `ran`."""
+    account = accounts.server_account(None)
+    made = server_directory
+    for part in (f"$(touch {server_directory}/ran)", f"`touch {server_directory}/ran`", '"x\\y'):
+        made = made / part
+    made.mkdir(parents=True)
+    for one in (server_directory, *made.relative_to(server_directory).parents, made):
+        folder = server_directory / one
+        if account is not None:
+            shutil.chown(folder, account)
+    yield made
+    stop_all_below(server_directory)
+
+
+def described(place: Path) -> Server:
+    account = accounts.server_account(None)
+    return Server(
+        name="a",
+        host="127.0.0.1",
+        port=free_ports(1)[0],
+        data_directory=place / "a",
+        binaries=binaries.find(None, account=account),
+        account=account,
+        settings={"fsync": "off", "shared_buffers": "16MB"},
+    )
+
+
+def test_a_servers_directory_is_no_command(place: Path, server_directory: Path) -> None:
+    server = described(place)
+    assert server.init(superuser="postgres")
+    assert server.start() == "started"
+    assert server.start() == "up"
+    assert server.log.exists()
+    assert server.stop()
+    there = hosted.HostedServer(
+        **{f.name: getattr(server, f.name) for f in dataclasses.fields(server)}, machine=Local()
+    )
+    assert there.start() == "started"
+    there.reload()
+    assert there.stop()
+    assert not (server_directory / "ran").exists()
+
+
+def test_a_servers_environment_names_its_data(server_directory: Path) -> None:
+    server = described(server_directory)
+    server.init(superuser="postgres")
+    server.start()
+    try:
+        found = server.running()
+        assert found is not None
+        given = Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")
+        assert f"PGDATA={server.data_directory}".encode() in given
+    finally:
+        server.stop()
+
+
+def test_a_directory_of_programs_that_a_shell_would_run_is_refused(
+    place: Path, server_directory: Path
+) -> None:
+    there = binaries.find(None, account=None).directory
+    (place / "bin").symlink_to(there)
+    with pytest.raises(BinariesRefused, match="a character that a shell interprets") as refused:
+        binaries.find(place / "bin", account=None)
+    assert "correct bin_directory" in refused.value.hint
+    odd = server_directory / "odd$bin"
+    odd.mkdir()
+    (server_directory / "plain").symlink_to(odd)
+    with pytest.raises(BinariesRefused, match="a character that a shell interprets"):
+        binaries.find(server_directory / "plain", account=None)
+    assert not (server_directory / "ran").exists()
+
+
+TOPOLOGY = """\
+cluster: c
+shards: {{count: 1}}
+database: {{name: app}}
+nodes:
+  a: {{host: h, port: 1, shards: 0, ssh: {{{ssh}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "ssh",
+    [
+        "host: 'x;id>/tmp/ran'",
+        "host: x$(id)",
+        "host: '`id`'",
+        "host: '-oProxyCommand=id'",
+        "host: h, user: 'x;id'",
+        "host: h, user: '-x'",
+        "host: h, user: a b",
+    ],
+)
+def test_a_host_that_ssh_config_would_hand_to_a_shell_is_refused(ssh: str) -> None:
+    """As OpenSSH does since 9.6: `ProxyCommand nc %h %p` is a line for a shell."""
+    with pytest.raises(TopologyInvalid, match="a shell interprets"):
+        loader.parse(TOPOLOGY.format(ssh=ssh).encode(), Path("/t.yaml"))
+
+
+def test_a_plain_host_reaches_the_command_of_ssh_config(ssh_home: SshHome, tmp_path: Path) -> None:
+    ssh_home.config.write_text(f"Host *\n  ProxyCommand echo %h %r >{tmp_path}/ran\n")
+    text = TOPOLOGY.format(ssh="host: db-1.example.com, user: ops")
+    (node,) = loader.parse(text.encode(), Path("/t.yaml")).nodes.values()
+    assert node.ssh is not None
+    assert node.ssh.host is not None
+    with pytest.raises(HostUnreachable):
+        Ssh(SshSettings(node.ssh.host, node.ssh.user)).run(["true"])
+    assert (tmp_path / "ran").read_text().split() == ["db-1.example.com", "ops"]
