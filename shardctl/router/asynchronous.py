@@ -35,8 +35,9 @@ class AsyncShardedDatabase(InTasks):
         async with self._opening:
             self._closed = True
             pools, self._pools = list(self._pools.values()), {}
-        for pool in pools:
-            await pool.connections.close(timeout)
+        async with contextlib.AsyncExitStack() as stack:  # all of them, also where one fails
+            for pool in pools:
+                stack.push_async_callback(pool.close, timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()

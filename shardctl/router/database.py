@@ -45,9 +45,10 @@ class ShardedDatabase(InThreads):
         with self._opening:
             self._closed = True
             pools, self._pools = list(self._pools.values()), {}
-        for pool in pools:
-            pool.close(timeout)
-        self._threads.shutdown(wait=False)
+        with contextlib.ExitStack() as stack:  # all of them, also where one fails
+            stack.callback(self._threads.shutdown, wait=False)
+            for pool in pools:
+                stack.callback(pool.close, timeout)
 
     def __enter__(self) -> Self:
         return self.open()

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from shardctl.router import requests
 from shardctl.router.bounded import AsyncBounded, prolong
 from shardctl.router.core import Routed
-from shardctl.router.errors import Closed, NoConnection
+from shardctl.router.errors import Closed
 from shardctl.router.requests import EXPECTED, Answer
 from shardctl.router.room import Room
+from shardctl.router.task_pool import TaskPool, cancellations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
-    from shardctl.router.settings import PoolSettings
     from shardctl.topology.model import NodeName
 
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -34,7 +34,7 @@ class InTasks(Routed):
     """What carries plans out for the face for asyncio."""
 
     def _set_up(self) -> None:
-        self._pools: dict[NodeName, _Pool] = {}
+        self._pools: dict[NodeName, TaskPool] = {}
         self._opening = asyncio.Lock()
         self._alone = asyncio.Lock()
         self._room = Room(self._settings.max_size)
@@ -60,7 +60,7 @@ class InTasks(Routed):
             request = next(plan)
             while True:
                 try:
-                    answer = await self._doing[type(request)](request, holding)
+                    answer = await self._do(request, holding)
                 except Exception as error:  # noqa: BLE001  # the plan raises it, or knows better
                     request = plan.throw(error)
                 else:
@@ -81,7 +81,7 @@ class InTasks(Routed):
                     request = next(plan)
                     continue
                 try:
-                    answer = await self._doing[type(request)](request, holding)
+                    answer = await self._do(request, holding)
                 except Exception as error:  # noqa: BLE001  # same
                     request = plan.throw(error)
                 else:
@@ -90,6 +90,18 @@ class InTasks(Routed):
             return
         finally:
             await _release(holding)
+
+    async def _do(self, request: Request, holding: Holding | None) -> Any:
+        """Do what is requested; raises CancelledError, also one that was lost on the way.
+
+        `asyncio.wait_for` of Python 3.11 forgets a cancellation when what it waits for ends at
+        the same moment, and psycopg uses it.
+        """
+        before = cancellations()
+        answer = await self._doing[type(request)](request, holding)
+        if cancellations() > before:
+            raise asyncio.CancelledError
+        return answer
 
     async def _execute(self, request: requests.Execute, _: Any) -> Answer:
         if request.until is not None:
@@ -154,7 +166,7 @@ class InTasks(Routed):
         pool = await self._pool(node)
         return _Held(pool, await pool.take(seconds), until)
 
-    async def _pool(self, node: NodeName) -> _Pool:
+    async def _pool(self, node: NodeName) -> TaskPool:
         """Give a node's pool, opened when it is first used."""
         async with self._opening:
             if self._closed:
@@ -167,17 +179,21 @@ class InTasks(Routed):
                     conninfo, connection_class=AsyncBounded, name=f"shardctl-{node}", **options
                 )
                 await made.open()
-                pool = self._pools[node] = _Pool(node, made, self._settings)
+                pool = self._pools[node] = TaskPool(node, made, self._settings)
             return pool
 
     async def _together(self, request: requests.Together, holding: Holding | None) -> list[Any]:
         """Run plans in tasks, so many at once."""
         places = asyncio.Semaphore(request.width)
         lists: list[Holding] = [[] for _ in request.plans]
+        abandoned = False
 
         async def one(plan: Plan[Any], held: Holding) -> Any:
             async with places:
-                return await self._outcome(plan, held)
+                outcome = await self._outcome(plan, held)
+            if abandoned:  # it ended all the same, and what it holds is nobody else's
+                await _release(held)
+            return outcome
 
         tasks = [
             asyncio.create_task(one(plan, held))
@@ -191,6 +207,7 @@ class InTasks(Routed):
                 await asyncio.wait(tasks, timeout=left)
         finally:
             done = [task.done() for task in tasks]
+            abandoned = True
             self._abandon(task for task in tasks if not task.done())
             if holding is not None:  # first of all, whatever is raised then: it is given back
                 holding += itertools.chain.from_iterable(itertools.compress(lists, done))
@@ -237,56 +254,10 @@ class InTasks(Routed):
             task.add_done_callback(self._abandoned.discard)
 
 
-class _Pool:
-    """psycopg's pool of a node, behind a gate that lets in as many as it has connections.
-
-    Whoever has to wait does so at the gate: psycopg's pool makes a task for each that waits,
-    which costs more than a short statement.
-    """
-
-    def __init__(
-        self,
-        node: NodeName,
-        connections: AsyncConnectionPool[AsyncBounded],
-        settings: PoolSettings,
-    ) -> None:
-        self.connections = connections
-        self._node = node
-        self._timeout = settings.timeout
-        self._gate = asyncio.Semaphore(settings.max_size)
-
-    async def take(self, seconds: float | None) -> AsyncBounded:
-        """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
-        most = self._timeout if seconds is None else min(seconds, self._timeout)
-        try:
-            if self._gate.locked():
-                async with asyncio.timeout(most):
-                    await self._gate.acquire()
-            else:
-                await self._gate.acquire()
-        except TimeoutError:
-            raise NoConnection(self._node, f"none was free for {most:g} s") from None
-        try:
-            return await self.connections.getconn(most)
-        except PoolTimeout as error:
-            self._gate.release()
-            raise NoConnection(self._node, str(error)) from error
-        except BaseException:
-            self._gate.release()
-            raise
-
-    async def give_back(self, connection: AsyncBounded) -> None:
-        """Put a connection back, and let the next one in."""
-        try:
-            await self.connections.putconn(connection)
-        finally:
-            self._gate.release()
-
-
 class _Held:
     """A connection that is out of its pool."""
 
-    def __init__(self, pool: _Pool, connection: AsyncBounded, until: float | None) -> None:
+    def __init__(self, pool: TaskPool, connection: AsyncBounded, until: float | None) -> None:
         connection.until = until
         self._pool = pool
         self.connection = connection

@@ -1,0 +1,93 @@
+"""A node's connections for asyncio: taken by tasks that may be cancelled at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from psycopg_pool import PoolTimeout
+
+from shardctl.router.errors import NoConnection
+
+if TYPE_CHECKING:
+    from psycopg_pool import AsyncConnectionPool
+
+    from shardctl.router.bounded import AsyncBounded
+    from shardctl.router.settings import PoolSettings
+    from shardctl.topology.model import NodeName
+
+
+class TaskPool:
+    """psycopg's pool of a node, behind a gate for as many tasks as it has connections.
+
+    Tasks wait at the gate: psycopg's pool makes a task for each that waits, which costs more than
+    a short statement.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        connections: AsyncConnectionPool[AsyncBounded],
+        settings: PoolSettings,
+    ) -> None:
+        self.connections = connections
+        self._node = node
+        self._timeout = settings.timeout
+        self._gate = asyncio.Semaphore(settings.max_size)
+        self._returning: set[asyncio.Task[None]] = set()
+
+    async def take(self, seconds: float | None) -> AsyncBounded:
+        """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
+        most = self._timeout if seconds is None else min(seconds, self._timeout)
+        until = time.monotonic() + most
+        try:
+            if self._gate.locked():
+                async with asyncio.timeout(most):
+                    await self._gate.acquire()
+            else:
+                await self._gate.acquire()
+        except TimeoutError:
+            raise NoConnection(self._node, f"none was free for {most:g} s") from None
+        before = cancellations()
+        try:
+            connection = await self.connections.getconn(until - time.monotonic())
+        except PoolTimeout as error:
+            self._gate.release()
+            raise NoConnection(self._node, str(error)) from error
+        except BaseException:
+            self._gate.release()
+            raise
+        if cancellations() > before:  # before anything is sent
+            await self.give_back(connection)
+            raise asyncio.CancelledError
+        return connection
+
+    async def give_back(self, connection: AsyncBounded) -> None:
+        """Put a connection back, and open the gate for the next task.
+
+        This is done to its end, whatever happens to the caller: one that is cancelled while
+        psycopg's pool waits for its lock would lose the connection for ever.
+        """
+        returning = asyncio.create_task(self._put(connection))
+        self._returning.add(returning)  # the loop itself keeps no hold on it
+        returning.add_done_callback(self._returning.discard)
+        await asyncio.shield(returning)
+
+    async def close(self, timeout: float) -> None:  # noqa: ASYNC109  # the pool's own
+        """Close it, and wait for connections that are on their way back."""
+        await self.connections.close(timeout)
+        if self._returning:
+            await asyncio.wait(self._returning, timeout=timeout)
+
+    async def _put(self, connection: AsyncBounded) -> None:
+        try:
+            await self.connections.putconn(connection)
+        finally:
+            self._gate.release()
+
+
+def cancellations() -> int:
+    """Count the requests to cancel the current task that it has not dealt with."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

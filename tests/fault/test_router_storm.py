@@ -1,0 +1,72 @@
+"""Clients of the router who give up, for half a minute, and while shards move."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.router import AsyncShardedDatabase, ShardedDatabase
+from tests.fixtures import storms
+from tests.fixtures.moving import finish
+from tests.fixtures.storms import POOL, Storm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.moving import MovingFleet
+
+    Work = Callable[[Fleet, Storm], None]
+
+pytestmark = pytest.mark.fault
+
+SECONDS = 30.0
+
+
+def seed(fleet: Fleet, storm: Storm) -> None:
+    storms.seed(lambda shard, text: fleet.execute("a" if shard < 4 else "b", text), storm)
+
+
+def in_tasks(fleet: Fleet, storm: Storm) -> None:
+    async def work() -> None:
+        async with AsyncShardedDatabase(fleet.topology(), pool=POOL) as db:
+            await storms.Tasks(db, storm).run()
+            assert await storms.missing_after_tasks(db) == {}
+            await storms.take_all_in_a_task(db)
+
+    asyncio.run(work())
+
+
+def in_threads(fleet: Fleet, storm: Storm) -> None:
+    with ShardedDatabase(fleet.topology(), pool=POOL) as db:
+        storms.Threads(db, storm).run()
+        assert storms.missing_after(db) == {}
+        storms.take_all(db)
+
+
+FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", "threads"])
+
+
+@FACES
+def test_every_connection_comes_back(routed: Fleet, work: Work) -> None:
+    storm = Storm(SECONDS)
+    seed(routed, storm)
+    work(routed, storm.begin())
+    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
+
+
+@FACES
+def test_every_connection_comes_back_while_shards_move(moving: MovingFleet, work: Work) -> None:
+    storm = Storm(SECONDS, "writes", "token")
+    seed(moving, storm)
+    with ThreadPoolExecutor(1) as beside:
+        clients = beside.submit(work, moving, storm.begin())
+        mover = moving.mover("start")
+        if mover.end() != 0:
+            finish(moving, "resume")
+        clients.result()
+    assert moving.state() == "done", mover.said
+    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
