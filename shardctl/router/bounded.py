@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,13 +22,21 @@ class _TimeUpError(Exception):
 
 
 class Bounded(psycopg.Connection[Any]):
-    """A connection of psycopg's that is closed when what runs on it takes too long."""
+    """A connection of psycopg's that is closed when what runs on it takes too long.
+
+    It belongs to the process that has made it: a child can neither use nor end it.
+    """
 
     until: float | None = None
     """When to give up, on `time.monotonic`; None is never."""
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.process = os.getpid()
+        super().__init__(*given, **named)
+
     def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
         """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        _require_own(self)
         if self.until is None:
             return super().wait(gen, *given, **named)
         try:
@@ -36,14 +45,24 @@ class Bounded(psycopg.Connection[Any]):
             self.close()  # nobody knows what it would answer next
             raise TimeoutError("no answer in time") from None
 
+    def close(self) -> None:
+        """Close it; in a child, leave that to the parent."""
+        if self.process == os.getpid():
+            super().close()
+
 
 class AsyncBounded(psycopg.AsyncConnection[Any]):
     """The same for asyncio."""
 
     until: float | None = None
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.process = os.getpid()
+        super().__init__(*given, **named)
+
     async def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
         """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        _require_own(self)
         if self.until is None:
             return await super().wait(gen, *given, **named)
         try:
@@ -51,6 +70,11 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         except _TimeUpError:
             await self.close()
             raise TimeoutError("no answer in time") from None
+
+    async def close(self) -> None:
+        """Close it; in a child, leave that to the parent."""
+        if self.process == os.getpid():
+            await super().close()
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:  # noqa: ASYNC109  # psycopg's
         """Cancel what runs, as psycopg does for a task that is cancelled.
@@ -66,6 +90,12 @@ def prolong(connection: Bounded | AsyncBounded) -> None:
     """Give a connection whose time is nearly up enough of it to roll back."""
     if connection.until is not None:
         connection.until = max(connection.until, time.monotonic() + GRACE_S)
+
+
+def _require_own(connection: Bounded | AsyncBounded) -> None:
+    """Refuse a connection of another process's: nothing may be sent on it from here."""
+    if connection.process != os.getpid():
+        raise psycopg.OperationalError("the connection belongs to another process, which forked")
 
 
 def _limited(gen: PQGen[Result], until: float) -> PQGen[Result]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from shardctl.router import fence, places, plans, statements
@@ -15,13 +17,16 @@ from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     from shardctl.router.places import Through
     from shardctl.router.requests import Answer, Parameters, Plan
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
+
+
+_open: weakref.WeakSet[Routed] = weakref.WeakSet()
+"""All that there are in this process."""
 
 
 class Routed:
@@ -43,7 +48,9 @@ class Routed:
         self._settings = pool or PoolSettings()
         self._width = width
         self._source: Source | None = None
+        self._closed = False
         self._set_up()
+        _open.add(self)
         given = dict(connect or {})
         if isinstance(source, str) and ("=" in source or "://" in source):
             self._source = Source(places.first_of(source, given), dict(nodes or {}), given)
@@ -84,8 +91,13 @@ class Routed:
         return self._known.owner(self._known.require(shard))
 
     def _set_up(self) -> None:
-        """Make what the face needs of its own."""
+        """Make what the face needs of its own: locks, and no pools yet."""
         raise NotImplementedError
+
+    def _begin_in_child(self) -> None:
+        """Leave pools, locks and threads to the parent, and begin with none."""
+        self._known.renew_lock()
+        self._set_up()
 
     def _begin(self) -> Plan[None]:
         return plans.begin(self._known, self._source)
@@ -169,6 +181,15 @@ class Routed:
             },
             "open": False,
         }
+
+
+def _begin_in_child() -> None:
+    """Let the child of a fork share no connection: two on one get each other's answers."""
+    for one in list(_open):
+        one._begin_in_child()  # noqa: SLF001  # the same module
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _load(source: str | os.PathLike[str]) -> Topology:

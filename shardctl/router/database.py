@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class ShardedDatabase(InThreads):
     """A sharded database for applications with threads, which may share it.
 
-    Use it in a `with`, or call `close`; make it after a fork. `source` is a topology (or its
+    Use it in a `with`, or call `close`. A child of a process that forks has connections of its
+    own. `source` is a topology (or its
     file), or the connection string of a node or of a pooler's alias: a string with `=` or `://`
     in it. `through` chooses between a topology's poolers and its nodes. `connect` has further
     keywords of libpq, such as `user`. `nodes` has a connection string for each node, where there
@@ -48,7 +49,7 @@ class ShardedDatabase(InThreads):
         with contextlib.ExitStack() as stack:  # all of them, also where one fails
             stack.callback(self._threads.shutdown, wait=False)
             for pool in pools:
-                stack.callback(pool.close, timeout)
+                stack.callback(pool.connections.close, timeout)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -175,7 +176,7 @@ class ShardedDatabase(InThreads):
 
     def stats(self) -> Stats:
         """Count what was done, and what psycopg's pools tell of themselves."""
-        return self._stats(self._pools)
+        return self._stats({node: pool.connections for node, pool in self._pools.items()})
 
 
 class Scattered:

@@ -61,6 +61,10 @@ class Known:
                 self.found = newer, self.places
                 self.reads += 1
 
+    def renew_lock(self) -> None:
+        """Forget the lock of a process that has forked: a thread that is not here may have it."""
+        self._lock = threading.Lock()
+
     def require_same(self, told: Told) -> None:
         """Refuse what a node of another cluster told; raises AnotherCluster."""
         if not self.map.same_cluster(told.map):

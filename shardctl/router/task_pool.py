@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,11 @@ class TaskPool:
         """Put a connection back, and open the gate for the next task.
 
         This is done to its end, whatever happens to the caller: one that is cancelled while
-        psycopg's pool waits for its lock would lose the connection for ever.
+        psycopg's pool waits for its lock would lose the connection for ever. In a child of the
+        process that has the connection nothing is done.
         """
+        if connection.process != os.getpid():
+            return
         returning = asyncio.create_task(self._put(connection))
         self._returning.add(returning)  # the loop itself keeps no hold on it
         returning.add_done_callback(self._returning.discard)

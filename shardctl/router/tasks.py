@@ -39,7 +39,6 @@ class InTasks(Routed):
         self._alone = asyncio.Lock()
         self._room = Room(self._settings.max_size)
         self._room_changed = asyncio.Event()
-        self._closed = False
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._doing: dict[type[Request], Callable[[Any, Any], Awaitable[Any]]] = {
             requests.Execute: self._execute,

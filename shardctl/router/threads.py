@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from shardctl.router import requests
-from shardctl.router.bounded import Bounded, prolong
+from shardctl.router.bounded import prolong
 from shardctl.router.core import Routed
-from shardctl.router.errors import Closed, NoConnection
+from shardctl.router.errors import Closed
 from shardctl.router.requests import EXPECTED, Answer
 from shardctl.router.room import Room
+from shardctl.router.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from shardctl.router.bounded import Bounded
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
     from shardctl.topology.model import NodeName
 
 Connection = psycopg.Connection[Any]
-Pool = ConnectionPool[Bounded]
 
 _THREADS = 64
 """Calls that ask several nodes share these; each uses `width` of them at the most."""
@@ -38,12 +38,11 @@ class InThreads(Routed):
     """What carries plans out for the face for threads."""
 
     def _set_up(self) -> None:
-        self._pools: dict[NodeName, Pool] = {}
+        self._pools: dict[NodeName, ThreadPool] = {}
         self._opening = threading.Lock()
         self._alone = threading.Lock()
         self._room = Room(self._settings.max_size)
         self._room_changed = threading.Condition()
-        self._closed = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
         self._doing: dict[type[Request], Callable[[Any, Any], Any]] = {
             requests.Execute: self._execute,
@@ -96,15 +95,12 @@ class InThreads(Routed):
         if request.until is not None:
             return self._execute_until(request, request.until)
         pool = self._pools.get(request.node) or self._pool(request.node)
-        try:
-            connection = pool.getconn()
-        except PoolTimeout as error:
-            raise NoConnection(request.node, str(error)) from error
+        connection = pool.take(None)
         try:
             cursor = connection.execute(request.statement, request.parameters)
             return _answer(cursor, types=request.types)
         finally:
-            pool.putconn(connection)
+            pool.give_back(connection)
 
     def _execute_until(self, request: requests.Execute, until: float) -> Answer:
         seconds = max(0.0, until - time.monotonic())
@@ -146,14 +142,9 @@ class InThreads(Routed):
         self, node: NodeName, seconds: float | None = None, until: float | None = None
     ) -> _Held:
         pool = self._pool(node)
-        most = self._settings.timeout
-        try:
-            connection = pool.getconn(most if seconds is None else min(seconds, most))
-        except PoolTimeout as error:
-            raise NoConnection(node, str(error)) from error
-        return _Held(pool, connection, until)
+        return _Held(pool, pool.take(seconds), until)
 
-    def _pool(self, node: NodeName) -> Pool:
+    def _pool(self, node: NodeName) -> ThreadPool:
         """Give a node's pool, opened when it is first used."""
         with self._opening:
             if self._closed:
@@ -162,8 +153,7 @@ class InThreads(Routed):
             if pool is None:
                 conninfo = self._known.places.conninfo(node)
                 options = self._pool_options(node)
-                pool = Pool(conninfo, connection_class=Bounded, name=f"shardctl-{node}", **options)
-                pool.open()
+                pool = ThreadPool(node, conninfo, self._settings.timeout, options)
                 self._pools[node] = pool
             return pool
 
@@ -226,7 +216,7 @@ class InThreads(Routed):
 class _Held:
     """A connection that is out of its pool."""
 
-    def __init__(self, pool: Pool, connection: Bounded, until: float | None) -> None:
+    def __init__(self, pool: ThreadPool, connection: Bounded, until: float | None) -> None:
         connection.until = until
         self._pool = pool
         self.connection = connection
@@ -275,7 +265,7 @@ class _Held:
             self.connection.row_factory = tuple_row
             self.connection.cursor_factory = psycopg.Cursor
             self.connection.prepare_threshold = self._threshold
-            self._pool.putconn(self.connection)
+            self._pool.give_back(self.connection)
 
 
 class _Reserved:

@@ -296,7 +296,7 @@ def _fill(running: Fleet, topology: Topology, rows: int) -> None:
 def _pool(db: ShardedDatabase, key: int) -> Any:
     """Give the pool that the router has opened for a key's node."""
     db.select("id", "bench_photos", key, limit=1)
-    return db._pools[db.node_of(key)]  # the reference uses what ours uses
+    return db._pools[db.node_of(key)].connections  # the reference uses what ours uses
 
 
 def _by_hand(
