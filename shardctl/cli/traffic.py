@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,16 @@ from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import Topology
+    from collections.abc import Sequence
+
+    from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.latency import ShardLatency, Spread
     from shardctl.traffic.load import Load
     from shardctl.traffic.report import Report as Found
 
 _SLOWEST = 8
+_CLIENTS = 8
+_LOGINS = 100
 
 
 class Aliases(StrEnum):
@@ -34,8 +39,28 @@ def traffic(
     ctx: typer.Context,
     *,
     clients: Annotated[
-        int, typer.Option("--clients", min=1, max=256, metavar="N", help="How many clients.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--clients", min=1, max=256, metavar="N", help="How many clients; 8 unless --connect."
+        ),
+    ] = None,
+    connect: Annotated[
+        bool,
+        typer.Option(
+            "--connect",
+            help="A new login for each operation, at a fixed rate, however long answers take.",
+        ),
+    ] = False,
+    logins: Annotated[
+        float | None,
+        typer.Option(
+            "--logins",
+            min=0.1,
+            max=2000,
+            metavar="N",
+            help=f"Logins a second with --connect; {_LOGINS} unless given.",
+        ),
+    ] = None,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, metavar="S", help="How long; Ctrl-C ends it.")
     ] = 30,
@@ -49,6 +74,10 @@ def traffic(
         Aliases,
         typer.Option("--aliases", help="An alias a shard, a node, no pooler, or shardctl.router."),
     ] = Aliases.shard,
+    shards: Annotated[
+        str | None,
+        typer.Option("--shards", metavar="SHARDS", help="Only these, such as 0-3,17."),
+    ] = None,
     keep_table: Annotated[
         bool, typer.Option("--keep-table", help="Leave the load's table and its rows there.")
     ] = False,
@@ -62,6 +91,10 @@ def traffic(
     to shards of their own, wait for every answer, and never send a write twice. With aliases a
     node (or without poolers) they read the map, and read it again when they meet the fence.
 
+    With `--connect` there are no such clients, unless `--clients` asks for some beside it. Each
+    operation begins when its time has come and logs in anew, as users of an application do who
+    know nothing of each other. Latencies count from the instant at which it was due.
+
     Every second it tells, on standard error, the time, operations a second, how long they took,
     and errors. Exit code 1 if an operation failed, or a row is lost, there twice, or where it
     must not be.
@@ -69,10 +102,19 @@ def traffic(
     with always_json(output):
         topology = load_topology(ctx)
         require_local(topology)
+        given = _given(
+            topology,
+            aliases=aliases,
+            shards=shards,
+            clients=clients,
+            rate=rate,
+            logins=logins,
+            connect=connect,
+        )
         if dry_run:
-            _foresee(topology, aliases, output)
+            _foresee(topology, given, output)
             return
-        found = _run(topology, clients, seconds, rate, aliases, keep_table=keep_table)
+        found = _run(topology, given, seconds, keep_table=keep_table)
     if output is Report.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
@@ -96,14 +138,62 @@ def require_local(topology: Topology) -> None:
         raise Problems(errors)
 
 
-def _foresee(topology: Topology, aliases: Aliases, output: Report) -> None:
+@dataclass(frozen=True)
+class _Given:
+    """What the load is to be, checked; as `Load.start` takes it."""
+
+    aliases: Aliases
+    shards: Sequence[ShardId] | None
+    clients: int
+    rate: float | None
+    logins: float | None
+
+
+def _given(
+    topology: Topology,
+    *,
+    aliases: Aliases,
+    shards: str | None,
+    clients: int | None,
+    rate: float | None,
+    logins: float | None,
+    connect: bool,
+) -> _Given:
+    """Take the options together; raises UsageError, and what naming shards does."""
+    from shardctl.errors import UsageError
+    from shardctl.topology import routes
+
+    if logins is not None and not connect:
+        raise UsageError("--logins is of --connect alone", hint="give --connect, too")
+    if rate is not None and connect and clients is None:
+        raise UsageError(
+            "--rate is for clients, and with --connect there are none",
+            hint="--logins is the rate of --connect; --clients adds clients",
+        )
+    if connect and aliases is Aliases.router:
+        raise UsageError(
+            "--connect logs in anew, and shardctl.router keeps its connections",
+            hint="give --aliases another kind",
+        )
+    return _Given(
+        aliases,
+        None if shards is None else routes.listed(topology, shards),
+        clients if clients is not None else 0 if connect else _CLIENTS,
+        rate,
+        (logins or _LOGINS) if connect else None,
+    )
+
+
+def _foresee(topology: Topology, given: _Given, output: Report) -> None:
     """Do every check of the real run, and say what it would do."""
     from shardctl.topology import ranges
     from shardctl.traffic.plan import plan
     from shardctl.traffic.ways import TABLE
 
-    fleet, way = plan(topology, aliases.value)
-    shards, poolers = sorted(fleet.map.owners), [pooler.name for pooler in way.poolers]
+    aliases = given.aliases
+    fleet, way = plan(topology, aliases.value, given.shards)
+    shards = sorted(fleet.map.owners if given.shards is None else given.shards)
+    poolers = [pooler.name for pooler in way.poolers]
     if output is Report.json:
         found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
         print_json({"format": 1, "cluster": topology.cluster, **found})
@@ -112,24 +202,18 @@ def _foresee(topology: Topology, aliases: Aliases, output: Report) -> None:
         print(f"would make table {TABLE} in shards {ranges.of(shards)}, load it {through}, drop it")
 
 
-def _run(
-    topology: Topology,
-    clients: int,
-    seconds: float,
-    rate: float | None,
-    aliases: Aliases,
-    *,
-    keep_table: bool,
-) -> Found:
+def _run(topology: Topology, given: _Given, seconds: float, *, keep_table: bool) -> Found:
     """Run the load until its time is over or Ctrl-C comes, and check its rows."""
     from shardctl.traffic.load import Load
 
     with Load.start(
         topology,
-        clients=clients,
-        aliases=aliases.value,
+        clients=given.clients,
+        aliases=given.aliases.value,
         seconds=seconds,
-        rate=rate,
+        rate=given.rate,
+        logins=given.logins,
+        shards=given.shards,
         keep_table=keep_table,
     ) as load:
         try:
@@ -190,12 +274,16 @@ def _summary(found: Found) -> list[tuple[str, str]]:
     per_second = overall.operations / found.elapsed_s if found.elapsed_s else 0
     updates = f"{found.acknowledged_updates:,} updates"
     rows = [
-        ("clients", f"{found.clients}, {_THROUGH[found.aliases]}"),
+        ("clients", f"{found.clients or 'none'}, {_THROUGH[found.aliases]}"),
         ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
         ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
         ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
         ("longest", f"{_ms(found.longest_ms)} (this process held up: {_ms(found.held_up_ms)})"),
     ]
+    if found.logins is not None:
+        longest = found.logins.latencies.overall.longest_ms
+        late = f"begun late by up to {_ms(found.logins.late_ms)}"
+        rows.append(("logins", f"{found.logins.per_s:g}/s, longest {_ms(longest)} ({late})"))
     if found.moved:
         rows += [
             ("moved shards", ranges.of(found.moved)),

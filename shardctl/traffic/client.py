@@ -32,7 +32,7 @@ FENCE = frozenset({"42P01", "3F000"})
 """SQLSTATEs of the fence: a table, or a schema, that is not there under its name."""
 
 _AFTER_ERROR_S = 0.02
-_MAP_S = 0.025
+MAP_S = 0.025
 """How long an operation that met the fence waits for a newer map before it is tried again."""
 _STAY = 8
 """Operations before the shards that a client has connections for move on by one."""
@@ -158,7 +158,7 @@ class Client:
         shard = self._next_shard()
         kinds = self._pace.kinds
         drawn = kinds[int(self._random.random() * len(kinds))]
-        kind, operation = operations.draw(drawn, self.record, shard)
+        kind, operation, _ = operations.draw(drawn, self.record, shard)
         began = time.perf_counter()
         try:
             self._attempt(shard, operation, deadline=began + self._pace.patience)
@@ -199,7 +199,7 @@ class Client:
             known = self._owners.newest
             to = known.owners[shard] if self._way.by_map else shard
             try:
-                operation.run(self._session(to), self._statements_of(shard))
+                operations.run(operation, self._session(to), self._statements_of(shard))
             except Lost:
                 self._forget(to)
                 raise
@@ -211,7 +211,7 @@ class Client:
                 if not self._way.by_map or error.code not in FENCE or late:
                     raise
                 fenced = 1
-                self._owners.newer(known.version, seconds=_MAP_S)
+                self._owners.newer(known.version, seconds=MAP_S)
             else:
                 self.record.fenced += fenced
                 return

@@ -13,6 +13,7 @@ from shardctl.errors import ShardctlError
 from shardctl.traffic import fleet, latency, proof, report, table
 from shardctl.traffic.client import Client, Pace
 from shardctl.traffic.heartbeat import Heartbeat
+from shardctl.traffic.logins import Logins
 from shardctl.traffic.operations import Mix
 from shardctl.traffic.owners import Owners
 from shardctl.traffic.plan import plan, shares
@@ -20,9 +21,9 @@ from shardctl.traffic.proof import FleetUnsettled
 from shardctl.traffic.routed import open_router
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.topology.model import NodeName, ShardId, Topology
     from shardctl.traffic.compare import Verdict
     from shardctl.traffic.fleet import Fleet
     from shardctl.traffic.latency import Spread
@@ -62,7 +63,15 @@ class Load:
     """
 
     def __init__(
-        self, topology: Topology, found: Fleet, way: Way, pace: Pace, *, clients: int
+        self,
+        topology: Topology,
+        found: Fleet,
+        way: Way,
+        pace: Pace,
+        *,
+        shards: Collection[ShardId],
+        clients: int,
+        logins: float | None,
     ) -> None:
         """Put the clients together; `start` is the way to a load that runs."""
         self._topology = topology
@@ -72,6 +81,7 @@ class Load:
         self._heartbeat = Heartbeat()
         self._stop = threading.Event()
         self._router = open_router(topology, clients) if way.kind == "router" else None
+        self._shards = sorted(shards)
         self._clients = [
             Client(
                 number,
@@ -82,8 +92,22 @@ class Load:
                 pace=pace,
                 stop=self._stop,
             )
-            for number, part in enumerate(shares(sorted(found.map.owners), clients))
+            for number, part in enumerate(shares(self._shards, clients) if clients else [])
         ]
+        self._logins: Logins | None = None
+        self._all: list[Client | Logins] = [*self._clients]
+        if logins is not None:
+            self._logins = Logins(
+                clients,
+                self._shards,
+                way=way,
+                owners=self._owners,
+                rate=logins,
+                kinds=pace.kinds,
+                patience_s=pace.patience,
+                stop=self._stop,
+            )
+            self._all.append(self._logins)
         self._cleaning = ExitStack()
         self._began = time.perf_counter()
         self._ends = math.inf
@@ -99,22 +123,26 @@ class Load:
         aliases: Aliases = "shard",
         seconds: float | None = None,
         rate: float | None = None,
+        logins: float | None = None,
+        shards: Collection[ShardId] | None = None,
         mix: Mix | None = None,
         connections: int = CONNECTIONS,
         patience_s: float = 10.0,
         keep_table: bool = False,
     ) -> Load:
-        """Make the table in every shard, and let the clients begin.
+        """Make the table in every shard, or in these, and let the clients begin.
 
         `seconds` None goes on until `stop`. `rate` is each client's, in operations a second;
-        None is as quick as answers come. `connections` bounds what a client has open.
+        None is as quick as answers come. `logins` a second, for an operation each, come beside
+        the clients, of which there may then be none. `connections` bounds what a client has open.
         `patience_s` is how long an operation that met the fence is tried again (where clients
         know the map). Memory grows with the load: see Record. Raises what `plan` raises,
         LoadRunning, TableFailed and LoadStuck.
         """
-        found, way = plan(topology, aliases)
+        found, way = plan(topology, aliases, shards)
         pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
-        load = cls(topology, found, way, pace, clients=clients)
+        chosen = found.map.owners.keys() if shards is None else shards
+        load = cls(topology, found, way, pace, shards=chosen, clients=clients, logins=logins)
         load._prepare(found, keep_table=keep_table)
         try:
             load._begin(seconds)
@@ -139,7 +167,7 @@ class Load:
 
         That is given PATIENCE_S after the load's own end; `stop` then breaks it off.
         """
-        firsts = [0] * len(self._clients)
+        firsts = [0] * len(self._all)
         due = self._began + 1
         while True:
             # The last operations belong to the last second, though they end a little later.
@@ -168,19 +196,19 @@ class Load:
         counted as a lost connection.
         """
         self._stop.set()
-        for client in self._clients:
+        for client in self._all:
             client.begin(self._began, self._ends)  # it may still wait for that
         now = time.perf_counter()
         over = self._join(min(now, self._ends) + patience_s - now)
         while not over:
-            for client in self._clients:
+            for client in self._all:
                 client.cut()
             over = self._join(1.0)
         self._owners.stop()
         self._heartbeat.stop()
         if self._router is not None:
             self._router.close()
-        for client in self._clients:
+        for client in self._all:
             if client.failure is not None:
                 raise client.failure
 
@@ -211,7 +239,7 @@ class Load:
 
     @property
     def _records(self) -> list[Record]:
-        return [client.record for client in self._clients]
+        return [client.record for client in self._all]
 
     def _prepare(self, found: Fleet, *, keep_table: bool) -> None:
         """Make the table, and see to it that `close` drops it."""
@@ -220,22 +248,22 @@ class Load:
             cleaning.enter_context(table.alone(self._topology, owning))
             if not keep_table:
                 cleaning.callback(self._drop)
-            table.make(self._topology, found)
+            table.make(self._topology, found, self._shards)
             self._cleaning = cleaning.pop_all()
 
     def _begin(self, seconds: float | None) -> None:
         """Let the clients begin together, when all have their connections; raises LoadStuck."""
         if self._way.by_map:
             self._owners.start()
-        for client in self._clients:
+        for client in self._all:
             client.warm_up()
         deadline = time.monotonic() + _WARM_UP_S
-        late = [c for c in self._clients if not c.is_warm(max(0.0, deadline - time.monotonic()))]
+        late = [c for c in self._all if not c.is_warm(max(0.0, deadline - time.monotonic()))]
         self._heartbeat.start()
         self._began = time.perf_counter()
         self._ends = math.inf if seconds is None else self._began + seconds
-        logger.info("%d clients begin, aliases: %s", len(self._clients), self._way.kind)
-        for client in self._clients:
+        logger.info("%d clients begin, aliases: %s", len(self._all), self._way.kind)
+        for client in self._all:
             client.begin(self._began, self._ends)
         if late:
             self.stop(patience_s=0)
@@ -244,7 +272,7 @@ class Load:
     def _join(self, seconds: float) -> bool:
         """Wait for all clients to end; tell whether they have."""
         deadline = time.monotonic() + seconds
-        return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._clients)
+        return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._all)
 
     @property
     def _repeated(self) -> int:
@@ -267,9 +295,17 @@ class Load:
             failures=report.failures(records),
             fenced=sum(r.fenced for r in records) + self._repeated,
             latencies=latency.measure(records, frozenset(moved)),
+            logins=self._found_by_logins(frozenset(moved)),
             held_up_ms=self._heartbeat.latest_ms,
             moved=moved,
             unserved=tuple(sorted(found.unserved())),
             unseen={n: seen.refusal for n, seen in found.nodes.items() if seen.refusal},
             verdict=verdict,
         )
+
+    def _found_by_logins(self, moved: frozenset[ShardId]) -> report.Logins | None:
+        """Sum up the open loop by itself, if there was one."""
+        if self._logins is None:
+            return None
+        latencies = latency.measure([self._logins.record], moved)
+        return report.Logins(self._logins.rate, latencies, round(self._logins.late_s * 1000, 3))

@@ -9,10 +9,15 @@ from shardctl.traffic.record import Kind
 from shardctl.traffic.session import Lost, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Sequence
+
     from shardctl.topology.model import ShardId
     from shardctl.traffic.record import Record
-    from shardctl.traffic.session import Talk
+    from shardctl.traffic.session import Result, Talk
     from shardctl.traffic.ways import Statements
+
+    Steps = Generator[tuple[bytes, Sequence[bytes]], Result, None]
+    """Statements with their parameters; each gets its result, or Refused or Lost, in return."""
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
 
@@ -40,13 +45,13 @@ class Mix:
 
 
 class Operation(Protocol):
-    """One operation; `run` may be called again after Refused, with the same identity."""
+    """One operation; `steps` may be called again after Refused, with the same identity."""
 
-    def run(self, session: Talk, statements: Statements) -> None:
-        """Do it and wait for the answer; raises Refused and Lost."""
+    def steps(self, statements: Statements) -> Steps:
+        """Say what to send, one statement after the other; raises what it is given."""
 
     def acknowledge(self) -> None:
-        """Note that it was done, after `run` returned."""
+        """Note that it was done, after the last step."""
 
 
 class Insert:
@@ -57,9 +62,9 @@ class Insert:
         self._number = record.attempt_insert(shard)
         self._parameters = (b"%d" % record.client, b"%d" % self._number, _PAYLOAD)
 
-    def run(self, session: Talk, statements: Statements) -> None:
+    def steps(self, statements: Statements) -> Steps:
         """Insert it; the database makes its id."""
-        result = session.run(statements.insert, self._parameters)
+        result = yield statements.insert, self._parameters
         self._id = int(result.get_value(0, 0) or b"")
 
     def acknowledge(self) -> None:
@@ -77,9 +82,9 @@ class Update:
         self._version = record.attempt_update(number)
         self._parameters = (b"%d" % record.ids[number], b"%d" % self._version, _PAYLOAD)
 
-    def run(self, session: Talk, statements: Statements) -> None:
+    def steps(self, statements: Statements) -> Steps:
         """Update it."""
-        self._rows = session.run(statements.update, self._parameters).command_tuples
+        self._rows = (yield statements.update, self._parameters).command_tuples
 
     def acknowledge(self) -> None:
         """Note the version, or that there was no row to update."""
@@ -98,9 +103,9 @@ class Select:
         self._expected = record.acknowledged[number]
         self._parameters = (b"%d" % record.ids[number],)
 
-    def run(self, session: Talk, statements: Statements) -> None:
+    def steps(self, statements: Statements) -> Steps:
         """Read it."""
-        self._result = session.run(statements.select, self._parameters)
+        self._result = yield statements.select, self._parameters
 
     def acknowledge(self) -> None:
         """Compare the version with those that it can have."""
@@ -116,18 +121,18 @@ class Both:
         self._insert = insert
         self._update = update
 
-    def run(self, session: Talk, statements: Statements) -> None:
+    def steps(self, statements: Statements) -> Steps:
         """Do both and commit."""
-        session.run(b"BEGIN")
+        yield b"BEGIN", ()
         try:
-            self._insert.run(session, statements)
-            self._update.run(session, statements)
+            yield from self._insert.steps(statements)
+            yield from self._update.steps(statements)
         except Lost:
             raise
         except Refused:
-            session.run(b"ROLLBACK")
+            yield b"ROLLBACK", ()
             raise
-        session.run(b"COMMIT")
+        yield b"COMMIT", ()
 
     def acknowledge(self) -> None:
         """Note both."""
@@ -135,13 +140,35 @@ class Both:
         self._update.acknowledge()
 
 
-def draw(kind: Kind, record: Record, shard: ShardId) -> tuple[Kind, Operation]:
-    """Make an operation of this kind; an insert where there is no row yet to update or read."""
+def run(operation: Operation, session: Talk, statements: Statements) -> None:
+    """Do an operation over a session, waiting for every answer; raises Refused and Lost."""
+    steps = operation.steps(statements)
+    try:
+        request = next(steps)
+        while True:
+            try:
+                result = session.run(*request)
+            except Refused as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(result)
+    except StopIteration:
+        return
+
+
+def draw(
+    kind: Kind, record: Record, shard: ShardId, *, busy: Collection[int] = ()
+) -> tuple[Kind, Operation, int | None]:
+    """Make an operation of this kind, and give the number of the row that it updates or reads.
+
+    It is an insert where there is no row yet, or the one that was picked is `busy`: what another
+    operation does to it meanwhile would look like a row that is stale.
+    """
     number = None if kind is Kind.insert else record.pick(shard)
-    if number is None:
-        return Kind.insert, Insert(record, shard)
+    if number is None or number in busy:
+        return Kind.insert, Insert(record, shard), None
     if kind is Kind.update:
-        return kind, Update(record, number)
+        return kind, Update(record, number), number
     if kind is Kind.select:
-        return kind, Select(record, number)
-    return kind, Both(Insert(record, shard), Update(record, number))
+        return kind, Select(record, number), number
+    return kind, Both(Insert(record, shard), Update(record, number)), number

@@ -41,18 +41,21 @@ class ShardsUnserved(ShardctlError):
         self.shards = frozenset(shards)
 
 
-def plan(topology: Topology, aliases: Aliases) -> tuple[Fleet, Way]:
-    """See whether a load could run, and change nothing.
+def plan(
+    topology: Topology, aliases: Aliases, shards: Collection[ShardId] | None = None
+) -> tuple[Fleet, Way]:
+    """See whether a load on all or these shards could run, and change nothing.
 
     Raises NoSuchAliases, MapUnwritten, OwnerUnknown, NodeUnavailable, ShardsUnserved,
     TooManyAliases and TableTaken.
     """
     way = Way.of(topology, aliases)
     found = fleet.look(topology)
-    if unserved := found.unserved():
+    chosen = frozenset(found.map.owners if shards is None else shards)
+    if unserved := found.unserved() & chosen:
         raise ShardsUnserved(unserved)
     for name, seen in found.nodes.items():
-        owned = len(found.holding(name))
+        owned = len(found.holding(name) & chosen)
         if aliases == "shard" and owned > seen.admits:
             raise TooManyAliases(name, owned, seen.admits)
     table.require_free(topology, found)

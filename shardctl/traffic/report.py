@@ -32,6 +32,31 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Logins:
+    """What operations with a login each have seen, counted from the instant each was due."""
+
+    per_s: float
+    latencies: Latencies
+    late_ms: float
+    """How late an operation began at the worst; so much of any of these may be the load's own."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as values of JSON."""
+        overall = self.latencies.overall
+        return {
+            "per_s": self.per_s,
+            "operations": overall.operations,
+            "errors": overall.errors,
+            "p50_ms": overall.p50_ms,
+            "p99_ms": overall.p99_ms,
+            "longest_ms": overall.longest_ms,
+            "longest_moved_ms": self.latencies.longest_ms(moved=True),
+            "longest_stayed_ms": self.latencies.longest_ms(moved=False),
+            "late_ms": self.late_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A load from its begin to its end, compared with the fleet."""
 
@@ -56,6 +81,8 @@ class Report:
     unseen: Mapping[NodeName, str]
     """Nodes that do not count, with the reason: a second copy of a row there is not found."""
     verdict: Verdict
+    logins: Logins | None = None
+    """The open loop by itself; it is also in all other numbers. None without one."""
 
     @property
     def errors(self) -> int:
@@ -148,6 +175,7 @@ class Report:
             "longest_ms": self.longest_ms,
             "longest_moved_ms": self.longest_moved_ms,
             "longest_stayed_ms": self.longest_stayed_ms,
+            "logins": self.logins.as_json() if self.logins else None,
             "seconds": [asdict(second) for second in latencies.seconds],
             "shards": [asdict(shard) for shard in latencies.shards],
         }

@@ -15,7 +15,7 @@ from shardctl.libpq import reason_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
 CANNOT_CONNECT = "08001"
 """SQLSTATE for a login that failed: libpq does not tell which it was."""
@@ -82,16 +82,7 @@ class Session:
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Execute a statement and wait for its answer; raises Refused and Lost."""
-        result = self._pq.exec_params(statement, parameters)
-        if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            return result
-        message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-        state = result.error_field(DiagnosticField.SQLSTATE)
-        # After FATAL the server hangs up, though libpq may not have noticed yet.
-        fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
-        kind = Lost if fatal or self._pq.status != ConnStatus.OK else Refused
-        text = " ".join(message.decode(errors="replace").split())
-        raise kind(state.decode() if state else LOST, text)
+        return judged(self._pq.exec_params(statement, parameters), self._pq)
 
     def cut(self) -> None:
         """Break the connection off; unlike `close`, another thread may do so during `run`."""
@@ -104,3 +95,16 @@ class Session:
     def close(self) -> None:
         """End the session."""
         self._connection.close()
+
+
+def judged(result: PGresult, connection: PGconn) -> PGresult:
+    """Give a result that is none of an error; raises Refused and Lost."""
+    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        return result
+    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    state = result.error_field(DiagnosticField.SQLSTATE)
+    # After FATAL the server hangs up, though libpq may not have noticed yet.
+    fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+    kind = Lost if fatal or connection.status != ConnStatus.OK else Refused
+    text = " ".join(message.decode(errors="replace").split())
+    raise kind(state.decode() if state else LOST, text)

@@ -19,7 +19,7 @@ from shardctl.traffic import fleet, ways
 from shardctl.traffic.ways import QUERIES, TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
@@ -88,17 +88,17 @@ def require_free(topology: Topology, found: Fleet) -> None:
                 raise TableTaken(name, topology.schema(shard))
 
 
-def make(topology: Topology, found: Fleet) -> None:
-    """Make the table in every shard, on its owner; raises TableTaken and TableFailed.
+def make(topology: Topology, found: Fleet, shards: Collection[ShardId]) -> None:
+    """Make the table in these shards, on their owners; raises TableTaken and TableFailed.
 
     What an earlier load left is dropped, wherever it is live.
     """
     require_free(topology, found)
 
     def work(node: Node) -> None:
-        seen, owned = found.nodes[node.name], found.holding(node.name)
-        _run(topology, node, seen, "make", sorted(owned))
-        _run(topology, node, seen, "drop", sorted(set(seen.tables) - owned))
+        seen, ours = found.nodes[node.name], found.holding(node.name).intersection(shards)
+        _run(topology, node, seen, "make", sorted(ours))
+        _run(topology, node, seen, "drop", sorted(set(seen.tables) - ours))
 
     _everywhere(topology, found.nodes, work)
 

@@ -1,0 +1,258 @@
+"""The open loop: a new login for every operation, at a fixed rate, however long answers take."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+from shardctl.traffic import operations
+from shardctl.traffic.client import FENCE, MAP_S
+from shardctl.traffic.record import OK, Kind, Record
+from shardctl.traffic.session import LOST, Lost, Refused
+from shardctl.traffic.visit import Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.traffic.operations import Operation
+    from shardctl.traffic.owners import Owners
+    from shardctl.traffic.ways import Statements, Way
+
+MOST = 400
+"""Connections at once; below the sandbox's max_client_conn, and what a process may have open.
+
+An operation beyond these waits for one of them to end, and its latency counts that.
+"""
+
+_WAITING = 10_000
+"""Operations that may be due and not done; then none becomes due until one of them is done."""
+_WARMING = 16
+_LOOK_S = 0.05
+"""How often it is looked whether the load is to end: another thread says so."""
+
+
+class Logins:
+    """Operations that begin when their time has come, each over a connection of its own.
+
+    A client of the closed loop waits for its answer before it asks again, so that of a stall it
+    meets one operation. Here as many meet it as become due meanwhile, as with an application
+    whose users know nothing of each other. Latencies count from the instant at which an operation
+    was due, so that nothing which holds up this process makes them look shorter.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        shards: Sequence[ShardId],
+        *,
+        way: Way,
+        owners: Owners,
+        rate: float,
+        kinds: Sequence[Kind],
+        patience_s: float,
+        stop: threading.Event,
+    ) -> None:
+        self.record = Record(number)
+        self.failure: BaseException | None = None
+        """A bug that ended the thread."""
+        self.rate = rate
+        """Logins a second."""
+        self.late_s = 0.0
+        """How much later than it was due an operation began, at the worst; all latencies have it.
+
+        It is the rate that was not kept, for want of a processor or of connections.
+        """
+        self._shards = list(shards)
+        self._way = way
+        self._owners = owners
+        self._kinds = kinds
+        self._patience_s = patience_s
+        self._stop = stop
+        self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
+        self._known: dict[ShardId, Statements] = {}
+        self._conninfos: dict[tuple[int, ShardId | NodeName], tuple[str, float]] = {}
+        self._busy: set[int] = set()
+        """Rows that an operation under way updates or reads."""
+        self._turn = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._warm = threading.Event()
+        self._go = threading.Event()
+        self._began = 0.0
+        self._ends = math.inf
+        self._thread = threading.Thread(target=self._run, daemon=True, name="logins")
+
+    def warm_up(self) -> None:
+        """Log in to each shard once, so that what is slow only then is in no latency."""
+        self._thread.start()
+
+    def is_warm(self, seconds: float) -> bool:
+        """Wait until it is ready to begin; tell whether it is."""
+        return self._warm.wait(seconds)
+
+    def begin(self, began: float, ends: float) -> None:
+        """Let it begin at `began`, a time of `perf_counter`, and end after `ends` or when told."""
+        self._began = began
+        self._ends = ends
+        self._go.set()
+
+    def join(self, seconds: float | None) -> bool:
+        """Wait for the end; tell whether it has come."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cut(self) -> None:
+        """Break off all that is under way."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended by now
+                loop.call_soon_threadsafe(self._cancel)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001  # whoever waits for the thread raises it
+            self.failure = error
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._warm_all()
+        self._warm.set()
+        await asyncio.to_thread(self._go.wait)
+        room = asyncio.Semaphore(MOST)
+        number = 0
+        while not self._stop.is_set():
+            due = self._began + number / self.rate
+            if due >= self._ends:
+                break
+            if len(self._tasks) >= _WAITING:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            early = due - time.perf_counter()
+            if early > 0:
+                await asyncio.sleep(min(early, _LOOK_S))
+                continue
+            self._start(self._operate(number, due, room))
+            number += 1
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = self.failure or error
+            self._stop.set()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _warm_all(self) -> None:
+        """Do what is slow only the first time; an error comes again when it counts."""
+        room = asyncio.Semaphore(_WARMING)
+
+        async def one(number: int, shard: ShardId) -> None:
+            async with room:
+                if self._stop.is_set():
+                    return
+                to = self._owners.newest.owners[shard] if self._way.by_map else shard
+                with suppress(Refused):
+                    visit = await self._visit(number, to)
+                    try:
+                        await visit.run(self._statements(shard).select, (b"0",))
+                    finally:
+                        visit.end()
+
+        poolers = range(max(1, len(self._way.poolers)))
+        for shard in self._shards:
+            for number in poolers:
+                self._start(one(number, shard))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _operate(self, number: int, due: float, room: asyncio.Semaphore) -> None:
+        """Do one operation to its end, and note it."""
+        shard = self._next_shard()
+        kind, row, outcome = Kind.insert, None, OK
+        try:
+            async with room:
+                self.late_s = max(self.late_s, time.perf_counter() - due)
+                drawn = self._kinds[int(self._random.random() * len(self._kinds))]
+                kind, operation, row = operations.draw(drawn, self.record, shard, busy=self._busy)
+                if row is not None:
+                    self._busy.add(row)
+                await self._attempt(number, shard, operation)
+        except Refused as error:
+            outcome = self._failed(error.code, error.message)
+            self._owners.look()
+        except asyncio.CancelledError:  # that is what `cut` is for
+            outcome = self._failed(LOST, "no answer when the load ended")
+        else:
+            operation.acknowledge()
+        if row is not None:
+            self._busy.discard(row)
+        ended = time.perf_counter()
+        self.record.done(shard, kind, outcome, ended - due, ended - self._began)
+
+    def _failed(self, code: str, message: str) -> int:
+        return self.record.failed(code, message, time.perf_counter() - self._began)
+
+    def _next_shard(self) -> ShardId:
+        """Choose a shard: all in turn at first, then at random."""
+        turn, count = self._turn, len(self._shards)
+        self._turn += 1
+        return self._shards[turn if turn < count else int(self._random.random() * count)]
+
+    async def _attempt(self, number: int, shard: ShardId, operation: Operation) -> None:
+        """Do an operation where the shard is; see `Client._attempt`. Raises Refused and Lost."""
+        deadline = time.perf_counter() + self._patience_s
+        fenced = 0
+        while True:
+            known = self._owners.newest
+            to = known.owners[shard] if self._way.by_map else shard
+            visit = await self._visit(number, to)
+            try:
+                await visit.carry_out(operation, self._statements(shard))
+            except Lost:
+                raise
+            except Refused as error:
+                late = time.perf_counter() > deadline
+                if not self._way.by_map or error.code not in FENCE or late:
+                    raise
+                fenced = 1
+                await asyncio.to_thread(self._owners.newer, known.version, seconds=MAP_S)
+            else:
+                self.record.fenced += fenced
+                return
+            finally:
+                visit.end()
+
+    async def _visit(self, number: int, to: ShardId | NodeName) -> Visit:
+        """Log in; the poolers take turns. Raises Lost."""
+        pooler = number % max(1, len(self._way.poolers))
+        found = self._conninfos.get((pooler, to))
+        if found is None:
+            text = self._way.conninfo(pooler, to)
+            found = text, float(conninfo_to_dict(text)["connect_timeout"] or 0) or math.inf
+            self._conninfos[pooler, to] = found
+        conninfo, seconds = found
+        return await Visit.begin(conninfo, seconds=seconds)
+
+    def _statements(self, shard: ShardId) -> Statements:
+        found = self._known.get(shard)
+        if found is None:
+            found = self._known[shard] = self._way.statements(shard)
+        return found
