@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from shardctl.checks import leftovers_moves, leftovers_read_only, leftovers_repa
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries, repack_left
+from shardctl.state import leash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 NAME = "leftovers"
 QUERIES = queries.load("shardctl.checks", "leftovers.sql")
 
+_OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
+
 IDLE_S = 300
 """How long a session may be idle in a transaction."""
 
@@ -38,6 +42,8 @@ class Slot:
     kind: str
     active: bool
     held_bytes: int | None
+    watched: bool = True
+    """Whether the server bounds what it holds back; only those of moves are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,10 @@ def look(place: Place) -> Seen:
     """Ask for slots, prepared transactions, idle sessions, retired schemas, read-only shards."""
     ask = place.connection.execute
     marks = read_only.marks(place.connection, list(place.shards))
+    found = [Slot(*row) for row in ask(QUERIES["slots"])]
+    watched = leash.watched(place.connection, [slot.name for slot in found])
     return Seen(
-        slots=tuple(Slot(*row) for row in ask(QUERIES["slots"])),
+        slots=tuple(replace(slot, watched=slot.name in watched) for slot in found),
         prepared=dict(ask(QUERIES["prepared"]).fetchall()),
         sessions=tuple(Session(*row) for row in ask(QUERIES["idle"], {"seconds": IDLE_S})),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
@@ -86,6 +94,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     kept = {node: seen.retired for node, seen in view.seen.items()}
     slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
+    yield from _unwatched(view)
     marks = {node: seen.read_only for node, seen in view.seen.items()}
     yield from leftovers_read_only.judge(NAME, marks)
     moves = {entry.slot: entry for entry in view.moves}
@@ -107,23 +116,54 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         yield from leftovers_repack.judge(NAME, node, seen.repacked, seen.shards)
 
 
+def _unwatched(view: View[Seen]) -> Iterator[Finding]:
+    """Find slots of open moves whose guard is missing: a restart of the server ends it."""
+    moves = {entry.slot: entry for entry in view.moves if entry.open}
+    for node, seen in view.seen.items():
+        for slot in seen.slots:
+            entry = moves.get(slot.name)
+            if entry is None or slot.watched:
+                continue
+            yield Finding(
+                NAME,
+                "slot_unwatched",
+                Severity.warning,
+                actual=f"slot of move {entry.move.id}, holds back {slot.held_bytes or 0} bytes of "
+                "WAL, and its guard is missing (a restart of the server ends it)",
+                expected="a guard in the server that drops the slot before it fills the disk",
+                hint="`shardctl moves resume` arms it and goes on with the move"
+                + (", `shardctl moves abort` drops the slot" if "abort" in entry.can() else ""),
+                node=node,
+                object=slot.name,
+            )
+
+
 def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
     """Find a slot that nobody uses, or whose move is over; an open one's is told with it."""
-    if move.open if move else slot.active:
+    if move.open if move else slot.active and not _OF_MOVE.fullmatch(slot.name):
         return
     held = "no WAL" if slot.held_bytes is None else f"{slot.held_bytes} bytes of WAL"
     used = "active" if slot.active else "inactive"
+    whose, expected = "", "a replica that uses it, or no slot"
+    hint = "where nobody will: `SELECT pg_drop_replication_slot('NAME')` on that node"
+    if move:
+        whose = f" of a move that is {move.state}"
+        expected = "no slot: its move is over"
+        hint = f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
+    elif _OF_MOVE.fullmatch(slot.name):
+        whose = " of a move that no journal knows"
+        expected = "a journal that has the move, or no slot"
+        hint = (
+            "stop the clone that streams from it, then "
+            f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
+        )
     yield Finding(
         NAME,
-        "slot_of_move" if move else "slot_inactive",
+        "slot_of_move" if move else "slot_unknown" if slot.active else "slot_inactive",
         Severity.warning,
-        actual=f"{slot.kind} slot"
-        + (f" of a move that is {move.state}" if move else "")
-        + f", {used}, holds back {held}",
-        expected="no slot: its move is over" if move else "a replica that uses it, or no slot",
-        hint=f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
-        if move
-        else "where nobody will: `SELECT pg_drop_replication_slot('NAME')` on that node",
+        actual=f"{slot.kind} slot{whose}, {used}, holds back {held}",
+        expected=expected,
+        hint=hint,
         node=node,
         object=slot.name,
     )

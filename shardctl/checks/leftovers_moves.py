@@ -68,6 +68,11 @@ def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
     """Tell of a move that somebody has left half-way."""
     move = entry.move
     held = f"; its slot holds back {held_bytes} bytes of WAL" if held_bytes else ""
+    if limit := entry.wal_limit:
+        held = (
+            f"; its slot was dropped at its limit: it held back {limit['held_bytes']} bytes of "
+            f"WAL, and the limit is {limit['limit_bytes']}"
+        )
     abort = ", `shardctl moves abort` calls it off" if "abort" in entry.can() else ""
     return Finding(
         NAME,

@@ -8,7 +8,14 @@ import typer
 
 from shardctl.cli import picture
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.options import (
+    DryRunOption,
+    MaxWalOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -57,6 +64,7 @@ def move_shards(
     max_rate: Annotated[
         str | None, typer.Option("--max-rate", metavar="RATE", help="As pg_basebackup takes it.")
     ] = None,
+    max_wal: MaxWalOption = None,
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
     ] = False,
@@ -91,6 +99,7 @@ def move_shards(
             topology,
             max_pause,
             retain,
+            max_wal,
             max_rate=max_rate,
             terminate=terminate,
             read_only=read_only,
@@ -112,7 +121,11 @@ def move_shards(
 
 
 def _options(
-    topology: Topology, max_pause: str | None, retain: str | None, **given: bool | str | None
+    topology: Topology,
+    max_pause: str | None,
+    retain: str | None,
+    max_wal: str | None,
+    **given: bool | str | None,
 ) -> Options:
     from shardctl.errors import UsageError
     from shardctl.moves.plan import Options
@@ -121,12 +134,14 @@ def _options(
     try:
         pause = fields.positive_duration(max_pause) if max_pause else topology.move.max_pause
         keep = fields.duration(retain) if retain else topology.move.retain
+        wal = fields.size(max_wal) if max_wal else topology.move.max_wal
     except ValueError as error:
         raise UsageError(str(error)) from error
     return Options(
         pause.total_seconds(),
         keep.total_seconds(),
         clone_with=topology.move.clone_with,
+        max_wal_bytes=wal,
         **given,  # type: ignore[arg-type]
     )
 
@@ -178,6 +193,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
                 "size_bytes": sum(facts.sizes.values()),
                 "copy_bytes": facts.source_bytes,
                 "disk_free_bytes": facts.disk_free_bytes,
+                "max_wal_bytes": facts.max_wal_bytes,
                 "predicted_copy_s": facts.predicted_copy_s,
                 "predicted_pause_ms": facts.predicted_pause_ms,
                 "predicted_refused_ms": facts.predicted_refused_ms,
@@ -204,6 +220,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
             ("size of these shards", picture.size(sum(facts.sizes.values()))),
             ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
             ("free on the target", picture.size(facts.disk_free_bytes)),
+            ("WAL kept at most", picture.size(facts.max_wal_bytes)),
             *_for_clients(facts),
             ("prune gives back", picture.size(facts.reclaimed_bytes)),
             *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),

@@ -9,7 +9,14 @@ import typer
 
 from shardctl.cli import picture
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.options import (
+    DryRunOption,
+    MaxWalOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -85,6 +92,7 @@ def resume(
         str | None,
         typer.Option("--max-pause", metavar="TIME", help="Another one than was planned."),
     ] = None,
+    max_wal: MaxWalOption = None,
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
     ] = False,
@@ -108,6 +116,7 @@ def resume(
 
     try:
         pause = fields.positive_duration(max_pause).total_seconds() if max_pause else None
+        wal = fields.size(max_wal) if max_wal else None
     except ValueError as error:
         raise UsageError(str(error)) from error
     topology = load_topology(ctx)
@@ -130,6 +139,7 @@ def resume(
             tell(entry.move.id),
             notice=say,
             max_pause_s=pause,
+            max_wal_bytes=wal,
             terminate=terminate,
             source_destroyed=source_destroyed,
         )
@@ -253,6 +263,9 @@ def _show_report(report: dict[str, Any]) -> None:
         print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     if report.get("proof") == "compared":
         print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
+    if limit := report.get("wal_limit"):
+        held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
+        print(f"its slot was dropped: it held back {held} of WAL, and the limit is {most}")
     for table in report.get("differing", ()):
         print(f"differs: {table}")
 

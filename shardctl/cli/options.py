@@ -35,6 +35,10 @@ DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Read and check everything, show the plan, change nothing."),
 ]
+MaxWalOption = Annotated[
+    str | None,
+    typer.Option("--max-wal", metavar="SIZE", help="The most WAL that the source keeps for it."),
+]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions a node.")
 ]

@@ -64,6 +64,8 @@ class Options:
     duplicate_shared: bool = False
     ignore_standby: bool = False
     clone_with: CloneWith = "basebackup"
+    max_wal_bytes: int | None = None
+    """WAL that the source keeps for the move at most; None until that is decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.moves import file, prediction
+from shardctl.moves import file, prediction, wal
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_fleet as fleets
 from shardctl.moves import preflight_poolers as pooling
@@ -53,6 +53,8 @@ class Facts:
     """Bytes of the source's databases, all of which the clone copies."""
     disk_free_bytes: int | None
     """On the disk of the target's data directory; None where its host did not tell."""
+    max_wal_bytes: int | None
+    """WAL that the source keeps for the move at most."""
     predicted_copy_s: float
     predicted_pause_ms: float
     predicted_refused_ms: float | None
@@ -79,6 +81,7 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
         sizes={s: source.sizes.get(topology.schema(s)) or 0 for s in plan.shards},
         source_bytes=source.bytes,
         disk_free_bytes=target.directory.free_bytes if target.directory else None,
+        max_wal_bytes=source.wal.limit(plan) if source.wal else None,
         predicted_copy_s=source.bytes / rate(plan.options.max_rate),
         predicted_pause_ms=prediction.pause_ms(topology, plan, seen.distance),
         predicted_refused_ms=prediction.refused_ms(topology, plan, seen.distance, source.tables),
@@ -181,6 +184,7 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
         yield from fleets.judge(topology, plan, seen.fleet)
     if source is not None:
         yield from sources.judge(topology, plan, source)
+        yield from _wal(plan, source)
     if target is not None:
         systems = {peer.system for peer in seen.fleet.peers.values()} if seen.fleet else set()
         unproven = fleets.unproven(plan.target, seen.fleet) if seen.fleet else []
@@ -192,6 +196,15 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
     yield from clocks.judge(_offsets(plan, source, target))
     tables = source.tables if source is not None else 0
     yield from _budget(topology, plan, seen.distance, tables)
+
+
+def _wal(plan: MovePlan, source: Source) -> Iterator[ShardctlError]:
+    """Find a source without room for the WAL of the copy; a rate that is none is told elsewhere."""
+    problems: list[ShardctlError] = []
+    with collected(problems):
+        copy_s = (source.bytes or 0) / rate(plan.options.max_rate)
+    if source.wal is not None and not problems:
+        yield from wal.judge(plan, source.wal, copy_s)
 
 
 def _stragglers(

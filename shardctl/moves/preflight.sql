@@ -65,6 +65,10 @@ WITH own AS (
               FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
               WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(refusing)s::name[])
                 AND NOT pg_has_role(c.relowner, 'USAGE')
+    -- The loop that bounds the WAL ends the walsender before it drops the slot.
+    UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
+                     AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))
+              FROM pg_roles AS r, own WHERE r.rolname = %(replication_user)s
 )
 SELECT what FROM needed WHERE NOT there
 

@@ -14,6 +14,7 @@ from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_managers as managers
 from shardctl.moves import preflight_replication as replication
 from shardctl.moves import preflight_schemas as schemas
+from shardctl.moves import wal
 from shardctl.moves.preflight_fleet import QUERIES, refused
 from shardctl.moves.preflight_refusals import SourceUnfit, listed
 from shardctl.postgres import OLDEST_MAJOR
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight_managers import Managed
+    from shardctl.moves.wal import Wal
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -35,7 +37,6 @@ _SETTINGS = (
     "data_directory",
     "dynamic_library_path",
     "max_replication_slots",
-    "max_slot_wal_keep_size",
     "max_wal_size",
     "shared_preload_libraries",
     "synchronous_standby_names",
@@ -54,6 +55,7 @@ _FUNCTIONS = (
     "pg_stat_file(text,boolean)",
 )
 _VIEWS = ("pg_file_settings", "pg_hba_file_rules")
+_MONITOR = "pg_monitor"
 _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
 
 
@@ -101,6 +103,8 @@ class Source:
     managed: Managed
     tables: int
     """How many have to refuse writes during the cutover; 0 where writes wait."""
+    wal: Wal | None
+    """None where that cannot be asked: of a standby, or by those who may not."""
 
     @property
     def major(self) -> int:
@@ -125,6 +129,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
             if row is None or used is None:  # pragma: no cover  # one row each, always
                 raise AssertionError
             ours = {"slot": plan.slot, "purpose": purpose}
+            lacking = _lacking(session, plan, owned, topology.database.replication_user)
             older = moved | {"seconds": plan.options.max_pause_s}
             return Source(
                 version_number=row[0],
@@ -138,7 +143,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 ),
                 senders=used[0],
                 slots=used[1],
-                lacking=_lacking(session, plan, owned),
+                lacking=lacking,
                 standbys=tuple(session.execute(QUERIES["standbys"], ours).fetchall()),
                 other_slots=tuple(session.execute(QUERIES["slots"], ours).fetchall()),
                 transactions=tuple(
@@ -149,6 +154,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 contents=schemas.look(topology, plan, session, purpose=purpose),
                 managed=managers.look(node, topology.database, session, purpose=purpose),
                 tables=_tables(session, plan),
+                wal=None if row[2] or _MONITOR in lacking else wal.look(node, session),
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
@@ -233,12 +239,8 @@ def notes(topology: Topology, plan: MovePlan, source: Source) -> Iterator[str]:
             f"archiving has to be set up on node {plan.target}: it does not write into the "
             f"archive of node {plan.source}"
         )
-    if source.settings.get("max_slot_wal_keep_size", "-1") != "-1":
-        yield (
-            f"node {plan.source} keeps no more than max_slot_wal_keep_size = "
-            f"{source.settings['max_slot_wal_keep_size']} MB of WAL for the clone: if more is "
-            "written while it is copied, the clone has to be made again"
-        )
+    if source.wal is not None:
+        yield from wal.notes(plan, source.wal)
     yield from managers.notes(plan, source.managed)
     if plan.options.ignore_standby:
         for name, address in source.standbys:
@@ -282,7 +284,9 @@ def _server(node: Node, source: Source) -> Iterator[SourceUnfit]:
         )
 
 
-def _lacking(session: Connection, plan: MovePlan, owned: Sequence[str]) -> tuple[str, ...]:
+def _lacking(
+    session: Connection, plan: MovePlan, owned: Sequence[str], replication_user: str
+) -> tuple[str, ...]:
     found = session.execute(
         QUERIES["rights"],
         {
@@ -292,6 +296,7 @@ def _lacking(session: Connection, plan: MovePlan, owned: Sequence[str]) -> tuple
             "views": list(_VIEWS),
             "tables": list(_TABLES),
             "refusing": list(plan.schemas) if plan.options.read_only else [],
+            "replication_user": replication_user,
         },
     )
     return tuple(what for (what,) in found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, prediction, preflight_poolers
+from shardctl.moves import destroyed, prediction, preflight_poolers, wal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.admission import admit
@@ -23,7 +23,7 @@ from shardctl.moves.stopped import stopped
 from shardctl.moves.world import World
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
-from shardctl.state import lock
+from shardctl.state import leash, lock
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -104,12 +104,14 @@ def resume(
     *,
     notice: Notice = logger.warning,
     max_pause_s: float | None = None,
+    max_wal_bytes: int | None = None,
     terminate: bool = False,
     source_destroyed: bool = False,
 ) -> World:
     """Go on with a move wherever it stopped.
 
-    A cutover that is yet to come may be given more time than was planned, or `terminate`. With
+    A cutover that is yet to come may be given more time than was planned, or `terminate`, and the
+    source may keep more or less WAL than was planned. With
     `source_destroyed` a move that the target has claimed is ended by what that has of it.
     Raises what `require_resumable` raises, and MoveStopped with what a step raises.
     """
@@ -120,6 +122,8 @@ def resume(
         terminate=terminate,
         source_destroyed=source_destroyed,
     )
+    if max_wal_bytes is not None:
+        decided = replace(decided, options=replace(decided.options, max_wal_bytes=max_wal_bytes))
     before = planning.before(topology, decided)
     world = World(before, decided, progress, lock.purpose(COMMAND), notice, file_by_hand=True)
     _tell_missing(topology, decided, notice)
@@ -138,6 +142,9 @@ def resume(
                 raise
             notice(f"going on without node {decided.source}: {error.reason}")
         else:
+            if max_wal_bytes is not None:
+                with world.on(decided.source):  # the step that arms it finds none, and arms another
+                    leash.end(world.session(decided.source), decided.slot)
             admit(world)
         _drive(world, told)
     return world
@@ -258,6 +265,8 @@ def read(topology: Topology) -> Ledger:
 
 
 def _drive(world: World, told: Callable[[Step], None]) -> None:
+    """Do what is left of the move; one whose slot reached its limit of WAL is aborted."""
+    steps = METHODS[world.plan.method]
     world.look_for_target()
-    with stopped(world):
-        drive(world, METHODS[world.plan.method], told)
+    with stopped(world), wal.aborting(world, lambda: undo(world, steps, told)):
+        drive(world, steps, told)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.moves import wal
 from shardctl.moves.world import NodeRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state.journal import MoveState
@@ -25,7 +26,13 @@ class MoveStopped(Unfinished):
     """What is left of a move, told behind the error that stopped it; `state` None is unknown."""
 
     def __init__(
-        self, move: str, state: MoveState | None, error: ShardctlError, *, aborting: bool = False
+        self,
+        move: str,
+        state: MoveState | None,
+        error: ShardctlError,
+        *,
+        kept: str = "",
+        aborting: bool = False,
     ) -> None:
         if state is None:
             hint = _UNKNOWN
@@ -34,6 +41,8 @@ class MoveStopped(Unfinished):
         else:
             hint = _DECIDED
         how_far = "its state cannot be read now" if state is None else f"its state is {state.value}"
+        if state is None or state.undoable:
+            how_far += kept
         super().__init__(f"move {move} is not finished: {how_far}", hint=hint)
         self.state = state
         self.error = error
@@ -61,7 +70,20 @@ def stopped(world: World, *, aborting: bool = False) -> Iterator[None]:
             world.look_for_target()
             found = world.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
-            raise MoveStopped(move, None, error, aborting=aborting) from caught
+            raise MoveStopped(move, None, error, kept=_kept(world), aborting=aborting) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        raise MoveStopped(move, found.state, error, aborting=aborting) from caught
+        raise MoveStopped(
+            move, found.state, error, kept=_kept(world), aborting=aborting
+        ) from caught
+
+
+def _kept(world: World) -> str:
+    """Say what the source keeps for the move until that goes on or is aborted."""
+    limit = world.plan.options.max_wal_bytes
+    if limit is None:
+        return ""
+    return (
+        f"; node {world.plan.source} keeps WAL for it, {wal.megabytes(limit)} at most: "
+        "then it drops the slot, and the copy has to be made again"
+    )

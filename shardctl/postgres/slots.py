@@ -32,6 +32,19 @@ class SlotTaken(ShardctlError):
         self.reason = reason
 
 
+class SlotGone(ShardctlError):
+    """A slot that keeps no WAL any more for the clone that needs it."""
+
+    def __init__(self, node: str, name: str) -> None:
+        super().__init__(
+            f"node {node}: its source keeps no WAL for it any more: slot {name} was dropped or has "
+            "lost its WAL",
+            hint="`shardctl moves resume` makes the copy again, `shardctl moves abort` ends the "
+            "move",
+        )
+        self.name = name
+
+
 def make(session: Connection, name: str) -> bool:
     """Make the slot, which keeps WAL from now on; tell whether that was to do.
 
@@ -50,6 +63,18 @@ def make(session: Connection, name: str) -> bool:
     except psycopg.errors.DuplicateObject:  # another shardctl was quicker; theirs is as good
         return False
     return True
+
+
+def keeps(session: Connection, name: str) -> bool:
+    """Tell whether the slot is there and has not lost its WAL."""
+    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    return found is not None and found[1] != "lost"
+
+
+def require(session: Connection, node: str, name: str) -> None:
+    """See that the source of a clone on `node` keeps WAL for it; raises SlotGone."""
+    if not keeps(session, name):
+        raise SlotGone(node, name)
 
 
 def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> bool:

@@ -13,7 +13,7 @@ from psycopg import sql
 from shardctl.errors import Interrupted, ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.postgres import clone as clones
-from shardctl.postgres import queries
+from shardctl.postgres import queries, slots
 from shardctl.postgres.connection import is_lost
 from shardctl.postgres.timeline import position
 
@@ -146,7 +146,7 @@ def follow(
     """Wait until the clone streams and is at most `lag` bytes of WAL behind its source.
 
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
-    further for `stalled` seconds. Raises NotFollowing, Interrupted.
+    further for `stalled` seconds. Raises NotFollowing, Interrupted, SlotGone.
     """
     stop = stop or threading.Event()
     watch = _Watch(clone, timeout, stalled, progress)
@@ -154,6 +154,7 @@ def follow(
         recovering, replayed, status = _following(clone, target)
         if not recovering:
             raise NotFollowing(clone.server.name, "it is no standby", [])
+        slots.require(source, clone.server.name, clone.slot)
         row = source.execute("SELECT pg_current_wal_lsn()").fetchone()
         behind = position(row[0] if row else replayed) - position(replayed)
         if status == _STREAMING and behind <= lag:

@@ -3,8 +3,9 @@
 SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
 
 -- name: make_slot
--- Make it, and keep WAL from now on
-SELECT pg_create_physical_replication_slot(%(name)s, immediately_reserve => true)
+-- Make it, and keep WAL from now on: not from the last checkpoint, for a copy makes its own
+SELECT pg_replication_slot_advance(slot_name, pg_current_wal_flush_lsn())
+FROM pg_create_physical_replication_slot(%(name)s, immediately_reserve => true)
 
 -- name: drop_slot
 -- Drop it; a row when it was there

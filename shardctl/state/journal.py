@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.state", "journal.sql")
 
 
+WAL_LIMIT = "wal_limit"
+"""The key of a move's report under which the leash of its slot writes that it has dropped it."""
+
+
 class MoveState(StrEnum):
     """How far a move is; the order is that of a move that meets no trouble.
 
@@ -118,6 +122,15 @@ class StepRecord:
     started: datetime
     took_ms: float | None
     error: str | None
+
+
+def wal_limit(move: Move) -> dict[str, int] | None:
+    """Give what the leash of a move has found, in bytes, if it has dropped the move's slot.
+
+    None also past the point of no return, where the slot was of no use any more.
+    """
+    found: dict[str, int] | None = (move.report or {}).get(WAL_LIMIT)
+    return found if move.state.undoable else None
 
 
 def slot(move: str) -> str:

@@ -112,6 +112,11 @@ class Entry:
         return bool(self.move.plan.get("options", {}).get("read_only"))
 
     @property
+    def wal_limit(self) -> dict[str, int] | None:
+        """What the leash has written of the limit that it found exceeded, while it matters."""
+        return journal.wal_limit(self.move)
+
+    @property
     def slot(self) -> str:
         """The name of its replication slot."""
         return journal.slot(self.move.id)

@@ -65,6 +65,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             max_pause=file.move.max_pause,
             retain=file.move.retain,
             clone_with=file.move.clone_with,
+            max_wal=file.move.max_wal,
         ),
     )
 

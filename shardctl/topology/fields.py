@@ -14,10 +14,12 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONGEST_DAYS = 36_500
+_SIZES = {"kB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 
 HANDLE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$"
 """The name of a node or a pooler."""
 DURATION_PATTERN = r"^[0-9]{1,13}(ms|s|m|h|d)$"
+SIZE_PATTERN = r"^[0-9]{1,9}(kB|MB|GB|TB)$"
 EPOCH_PATTERN = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)? ?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -151,6 +153,21 @@ def positive_duration(value: object) -> timedelta:
     if not found:
         raise ValueError(f"{shown(value)} is no time at all; write 1ms or more")
     return found
+
+
+def size(value: object) -> int:
+    """Read a size in bytes above zero, in the units of PostgreSQL's parameters.
+
+    >>> size("64MB"), size("2GB")
+    (67108864, 2147483648)
+    """
+    found = text(value)
+    match = re.fullmatch("([0-9]{1,9})(kB|MB|GB|TB)", found)
+    if match is None:
+        raise ValueError(f"{shown(found)} is not a size such as 512MB, 20GB or 1TB")
+    if not int(match[1]):
+        raise ValueError(f"{shown(found)} leaves no room; write 1MB or more")
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def epoch(value: object) -> datetime:

@@ -114,6 +114,8 @@ class MoveSettings:
     max_pause: timedelta
     retain: timedelta
     clone_with: CloneWith = "basebackup"
+    max_wal: int | None = None
+    """Bytes of WAL that a source keeps for a move at most; None is a share of its free disk."""
 
 
 @dataclass(frozen=True, slots=True)

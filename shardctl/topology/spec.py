@@ -59,6 +59,7 @@ LocalPath = Annotated[str, *_plain(fields.path, {"type": "string", "pattern": "^
 _DURATION = {"type": "string", "pattern": fields.DURATION_PATTERN}
 Duration = Annotated[timedelta, *_plain(fields.duration, _DURATION)]
 PositiveDuration = Annotated[timedelta, *_plain(fields.positive_duration, _DURATION)]
+Size = Annotated[int, *_plain(fields.size, {"type": "string", "pattern": fields.SIZE_PATTERN})]
 Epoch = Annotated[
     datetime, *_plain(fields.epoch, {"type": "string", "pattern": fields.EPOCH_PATTERN})
 ]
@@ -231,6 +232,11 @@ class MoveSection(_Section):
     )
     clone_with: Literal["basebackup", "repmgr"] = Field(
         default="basebackup", description="what copies the source: pg_basebackup or repmgr"
+    )
+    max_wal: Size | None = Field(
+        default=None,
+        description="the most WAL that the source keeps for a move, such as 20GB;"
+        " a tenth of what is free there when left out",
     )
 
 

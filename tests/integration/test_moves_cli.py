@@ -27,8 +27,8 @@ LISTED = {
 }  # fmt: skip
 PLANNED = {
     "format", "move", "source", "target", "shards", "size_bytes", "copy_bytes", "disk_free_bytes",
-    "predicted_copy_s", "predicted_pause_ms", "predicted_refused_ms", "reclaimed_bytes",
-    "poolers", "notes",
+    "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms", "predicted_refused_ms",
+    "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",

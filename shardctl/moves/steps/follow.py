@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.moves.step import Step
 from shardctl.moves.world import NodeRefused
-from shardctl.postgres import opening, standby
+from shardctl.postgres import opening, slots, standby
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _wait_for_feedback(world: World) -> None:
             row = session.execute(_FEEDBACK, [world.plan.slot]).fetchone()
             if row is not None and row[0]:
                 return
+            slots.require(session, world.plan.target, world.plan.slot)
             if time.monotonic() > deadline:
                 raise NoFeedback(world.plan.target)
             time.sleep(_POLL)

@@ -1,26 +1,25 @@
-"""Reserve: the journal's row, the source's lock, the replication slot."""
+"""Reserve: the journal's row, the source's lock, the replication slot and its leash."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import ledger
+from shardctl.moves import ledger, wal
 from shardctl.moves.step import Step
+from shardctl.postgres import clone as clones
 from shardctl.postgres import slots
-from shardctl.state import events, journal
+from shardctl.state import events, journal, leash
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.world import World
-
-
-_SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+    from shardctl.state.journal import Move
 
 
 def probe(world: World) -> bool:
-    """Look for the journal's row, and for the slot as long as the clone needs it."""
+    """Look for the journal's row, and for slot and leash as long as the clone needs them."""
     move = world.journal()
     if move is not None and not move.state.undoable:
         return True  # and its source may not be there any more
@@ -28,20 +27,22 @@ def probe(world: World) -> bool:
         return False
     with world.on(world.plan.source):
         session = world.session(world.plan.source)
-        return session.execute(_SLOT, [world.plan.slot]).fetchone() is not None
+        return slots.keeps(session, world.plan.slot) and leash.is_armed(session, world.plan.slot)
 
 
 def run(world: World) -> None:
-    """Take the source's lock, write the journal, make the slot.
+    """Take the source's lock, write the journal, make the slot and bound what it holds back.
 
-    Raises MoveUnderWay where somebody has begun another move at the same moment.
+    A slot that is gone since an earlier attempt has taken the use of its copy with it. Raises
+    MoveUnderWay where somebody has begun another move at the same moment, and LeashNotArmed.
     """
     plan = world.plan
     world.lock(plan.source)
     with world.on(plan.source):
         session = world.session(plan.source)
-        new = journal.find(session, plan.id) is None
-        if new:
+        plan = world.plan = wal.settled(plan, world.source, session)
+        known = journal.find(session, plan.id)
+        if known is None:
             journal.open_move(
                 session,
                 move=plan.id,
@@ -53,14 +54,39 @@ def run(world: World) -> None:
                 retired=plan.retired,
                 plan=plan.as_json(),
             )
-        if new:
             # Each of two sees the other's row, or one does: both cannot miss it.
             try:
                 require_alone(world)
             except ShardctlError:
                 journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
                 raise
+        elif not slots.keeps(session, plan.slot):
+            _begin_again(world, known)
         slots.make(session, plan.slot)
+        leash.arm(
+            world.session(plan.source, "leash"),
+            session,
+            plan.source,
+            move=plan.id,
+            slot=plan.slot,
+            limit_bytes=plan.options.max_wal_bytes or 0,
+        )
+
+
+def _begin_again(world: World, move: Move) -> None:
+    """Delete a copy that cannot follow any more: nothing has kept the WAL that it lacks."""
+    plan, told = world.plan, journal.wal_limit(move)
+    if clones.remove(world.clone):
+        why = "is gone"
+        if told is not None:
+            held, limit = wal.megabytes(told["held_bytes"]), wal.megabytes(told["limit_bytes"])
+            why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
+        world.notice(
+            f"node {plan.source}: slot {plan.slot} {why}; so the copy on node {plan.target} "
+            "was deleted, and is made again"
+        )
+    if told is not None:
+        wal.forget(world.session(plan.source), move)
 
 
 def require_alone(world: World) -> None:

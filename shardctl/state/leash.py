@@ -1,0 +1,107 @@
+"""The leash of a replication slot: a loop in its own server that bounds the WAL it holds back.
+
+It runs in one session, outlives its client, and holds no snapshot for longer than one sleep.
+The slot, physical or logical, its move and the limit are parameters.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+from shardctl.state.lock import who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.state", "leash.sql")
+
+_CLASS = 0x5AADC72
+_POLL_S = 0.5
+_LOCK_TIMEOUT = "1s"
+_ARMED_S = 10.0
+_ARMED_POLL_S = 0.005
+_PATIENCE_MS = 5000
+
+
+class LeashNotArmed(ShardctlError):
+    """A server that did not begin to watch a slot in time."""
+
+    def __init__(self, node: str, slot: str) -> None:
+        super().__init__(
+            f"node {node}: the guard of slot {slot} did not begin within {_ARMED_S:g} s",
+            hint="see the server's log and what it is busy with, then `shardctl moves resume`",
+        )
+        self.slot = slot
+
+
+def arm(
+    session: Connection, beside: Connection, node: str, *, move: str, slot: str, limit_bytes: int
+) -> None:
+    """Let a server drop `slot` as soon as it holds back more WAL than `limit_bytes`.
+
+    `session` is the leash's own from now on, in autocommit; it may be closed at any time.
+    `beside` is another session with the same database, in autocommit. A leash that was there
+    before is replaced. Raises LeashNotArmed and psycopg.Error.
+    """
+    end(beside, slot)
+    # To a client that is gone nothing may be sent: the second message would end the session.
+    session.execute("SET client_min_messages TO error")
+    session.execute("SET client_connection_check_interval TO 0")
+    session.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(_LOCK_TIMEOUT)))
+    if session.info.server_version >= 170_000:
+        session.execute("SET transaction_timeout TO 0")
+    statement = QUERIES["watch"].format(
+        **_keys(slot),
+        move=sql.Literal(move),
+        limit=sql.Literal(limit_bytes),
+        who=sql.Literal(who()),
+        poll=sql.Literal(_POLL_S),
+    )
+    session.pgconn.send_query(statement.as_string(session).encode())
+    deadline = time.monotonic() + _ARMED_S
+    while not is_armed(beside, slot):
+        session.pgconn.consume_input()
+        if not session.pgconn.is_busy():  # it has found the limit exceeded, and ended
+            return
+        if time.monotonic() > deadline:
+            raise LeashNotArmed(node, slot)
+        time.sleep(_ARMED_POLL_S)
+
+
+def is_armed(session: Connection, slot: str) -> bool:
+    """Tell whether the server watches the slot at this moment."""
+    return slot in watched(session, [slot])
+
+
+def watched(session: Connection, slots: Iterable[str]) -> frozenset[str]:
+    """Give those of some slots that the session's server watches at this moment."""
+    statement = QUERIES["watched"].format(**{"class": sql.Literal(_CLASS)})
+    found = {one for (one,) in session.execute(statement)}
+    return frozenset(slot for slot in slots if key(slot) in found)
+
+
+def end(session: Connection, slot: str) -> None:
+    """End what watches the slot, if anything does."""
+    patience = sql.Literal(_PATIENCE_MS)
+    session.execute(QUERIES["end"].format(**_keys(slot), patience_ms=patience))
+
+
+def key(slot: str) -> int:
+    """Give the key of the advisory lock by which the leash of a slot is found.
+
+    >>> hex(key("shardctl_5f3a9c1e"))
+    '0x5aadc72c2da8576'
+    """
+    return (_CLASS << 32) + zlib.crc32(slot.encode())
+
+
+def _keys(slot: str) -> dict[str, sql.Literal]:
+    return {"key": sql.Literal(key(slot)), "slot": sql.Literal(slot)}

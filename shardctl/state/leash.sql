@@ -1,0 +1,73 @@
+-- name: watch
+-- Watch one slot until it is gone: at its limit end its walsenders, drop it, and say so
+DO $leash$
+DECLARE
+    held     bigint;
+    sender   integer;
+    changing boolean;
+    dropped  boolean;
+BEGIN
+    IF NOT pg_catalog.pg_try_advisory_lock({key}) THEN
+        RETURN;  -- another session watches this slot already
+    END IF;
+    LOOP
+        SELECT s.active_pid, pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn)
+        INTO sender, held FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = {slot};
+        EXIT WHEN NOT FOUND;
+        IF held > {limit} THEN
+            changing := false;
+            BEGIN
+                -- A fence lasts no longer than its guard allows; without the slot it would be undone.
+                changing := EXISTS (SELECT FROM shardctl.move
+                                    WHERE id = {move} AND state IN ('fenced', 'drained'));
+            EXCEPTION WHEN undefined_table OR lock_not_available THEN
+                NULL;  -- the disk matters more than a journal that cannot be read
+            END;
+            dropped := false;
+            IF NOT changing THEN
+                BEGIN
+                    PERFORM pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity AS a
+                    WHERE a.pid = sender
+                       OR (a.backend_type = 'walsender' AND a.application_name = {slot});
+                    PERFORM pg_catalog.pg_drop_replication_slot({slot});
+                    dropped := true;
+                EXCEPTION WHEN object_in_use THEN
+                    NULL;  -- the walsender has not ended yet: try again
+                END;
+            END IF;
+            EXIT WHEN dropped;
+        END IF;
+        COMMIT;  -- so that no snapshot is older than one sleep
+        PERFORM pg_catalog.pg_sleep({poll});
+    END LOOP;
+    COMMIT;
+    IF dropped THEN
+        -- The raised revision keeps a cutover from beginning without the slot.
+        UPDATE shardctl.move
+        SET revision = revision + 1, changed = pg_catalog.clock_timestamp(),
+            report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object(
+                'wal_limit', pg_catalog.jsonb_build_object('held_bytes', held, 'limit_bytes', {limit}))
+        WHERE id = {move} AND state IN ('reserved', 'undone');
+        INSERT INTO shardctl.event (who, command, result)
+        VALUES ({who}, 'move-shards', pg_catalog.format(
+            'move %s: dropped slot %s, which held back %s bytes of WAL: the limit is %s',
+            {move}, {slot}, held, {limit}));
+    END IF;
+    PERFORM pg_catalog.pg_advisory_unlock({key});
+END
+$leash$
+
+-- name: watched
+-- The keys of all slots that are watched at this moment, and not by a session that has ended that
+SELECT (l.classid::bigint << 32) + l.objid::bigint
+FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.state = 'active'
+  AND l.classid = {class}
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+
+-- name: end
+-- End what watches a slot, running or not
+SELECT pg_catalog.pg_terminate_backend(l.pid, {patience_ms}) FROM pg_catalog.pg_locks AS l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+  AND (l.classid::bigint << 32) + l.objid::bigint = {key}
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())

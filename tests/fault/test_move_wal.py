@@ -1,0 +1,89 @@
+"""A move that nobody goes on with, and the disk of its source: the slot holds back what is written.
+
+The source's WAL is on a small disk. Clients write more than it has room for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts
+from shardctl.moves.plan import Options
+from shardctl.state.journal import MoveState
+from tests.fixtures.harming import small_disk
+from tests.fixtures.moving import Mover
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.lab import Lab
+
+pytestmark = pytest.mark.fault
+
+DISK_MB = 64
+WRITTEN_MB = 2 * DISK_MB
+SLOTS = "SELECT slot_name::text FROM pg_replication_slots"
+
+
+@pytest.fixture
+def tight(bare_lab: Lab, made_lab: Path) -> Iterator[Lab]:
+    """Give a fleet whose node a has its WAL on a disk of its own, with little room."""
+    lab = bare_lab
+    lab.write()
+    lab.copy_nodes(made_lab)
+    wal = lab.directory / "nodes" / "a" / "pg_wal"
+    disk = lab.directory / "wal of a"
+    disk.mkdir()
+    with ExitStack() as stack:
+        stack.enter_context(small_disk(disk, f"{DISK_MB}m"))
+        shutil.copytree(wal, disk / "wal")
+        shutil.rmtree(wal)
+        wal.symlink_to(disk / "wal")
+        if (account := accounts.server_account(None)) is not None:
+            for path in (disk / "wal", *(disk / "wal").rglob("*")):
+                shutil.chown(path, account, account)
+        lab.init()
+        with lab.connect("a") as session:
+            session.execute("ALTER SYSTEM SET max_wal_size = '16MB'")
+            session.execute("ALTER SYSTEM SET min_wal_size = '4MB'")
+            session.execute("SELECT pg_reload_conf()")
+            session.execute("CREATE TABLE shard0.filled (text text)")
+        yield lab
+        lab.end()
+
+
+def killed(lab: Lab, point: str) -> None:
+    """Begin a move in a process that is killed at a point."""
+    options = Options(max_pause_s=5.0, retain_s=0.0)
+    mover = Mover([str(lab.file), "start", json.dumps(dataclasses.asdict(options)), point])
+    mover.at(point)
+    mover.kill()
+
+
+def write(lab: Lab) -> None:
+    """Write more than the disk has room for, as clients who go on."""
+    for _ in range(WRITTEN_MB // 8):
+        with lab.connect("a") as session:
+            session.execute(
+                "INSERT INTO shard0.filled SELECT repeat('x', 1000) FROM generate_series(1, 8000)"
+            )
+            session.execute("TRUNCATE shard0.filled")
+            session.execute("CHECKPOINT")
+
+
+def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(tight: Lab) -> None:
+    killed(tight, "step follow run")
+    assert tight.ask("a", SLOTS)
+    write(tight)
+    wait_for(lambda: not tight.ask("a", SLOTS))
+    tight.abort()
+    assert tight.copy("a").state is MoveState.aborted
+    assert tight.problems() == []

@@ -1,0 +1,179 @@
+"""The leash of a replication slot: a server ends what holds back too much WAL, whoever is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.postgres import slots
+from shardctl.state import leash
+from shardctl.state.format import scripts
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from tests.fixtures.servers import PgServer, StartServer
+
+MOVE, SLOT = "5f3a9c1e", "shardctl_5f3a9c1e"
+LIMIT = 4 << 20
+DATABASE = "leashed"
+SETTINGS = {"wal_level": "logical", "max_wal_size": "32MB", "min_wal_size": "32MB"}
+PROGRAM = """
+import os, signal, sys, psycopg
+from shardctl.state import leash
+opened = [psycopg.connect(sys.argv[1], autocommit=True) for _ in range(2)]
+leash.arm(*opened, "a", move=sys.argv[2], slot=sys.argv[3], limit_bytes=int(sys.argv[4]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module", params=[15, 16, 18])
+def server(pg_server: StartServer, request: pytest.FixtureRequest) -> PgServer:
+    started = pg_server(SETTINGS, major=request.param)
+    with started.connect() as session:
+        session.execute(f"CREATE DATABASE {DATABASE}".encode())
+    with started.connect(DATABASE) as session:
+        for script in scripts(0)[:2]:
+            session.execute(script.replace("UPDATE shardctl.cluster", "-- ").encode())
+        session.execute("CREATE TABLE filled (text text)")
+    return started
+
+
+@pytest.fixture
+def session(server: PgServer) -> Iterator[psycopg.Connection[Any]]:
+    with server.connect(DATABASE) as opened:
+        opened.execute(
+            "INSERT INTO shardctl.move (id, state, method, source, target, shards, schemas,"
+            " retired, plan, who) VALUES (%s, 'reserved', 'clone', 'a', 'c', '{}', '{}', '{}',"
+            " '{}', 'a test')",
+            [MOVE],
+        )
+        yield opened
+        leash.end(opened, SLOT)
+        opened.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        opened.execute("TRUNCATE shardctl.move, shardctl.move_step, shardctl.event, filled")
+
+
+def physical(session: psycopg.Connection[Any]) -> None:
+    assert slots.make(session, SLOT)
+
+
+def logical(session: psycopg.Connection[Any]) -> None:
+    session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
+
+
+def arm_and_die(server: PgServer) -> None:
+    """Arm the leash in a process that is killed as soon as it is done."""
+    where = f"host=127.0.0.1 port={server.port} user=postgres dbname={DATABASE}"
+    argv = [sys.executable, "-c", PROGRAM, where, MOVE, SLOT, str(LIMIT)]
+    done = subprocess.run(argv, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})  # noqa: PTH109
+    assert done.returncode == -signal.SIGKILL
+
+
+def left(session: psycopg.Connection[Any]) -> list[str]:
+    return [name for (name,) in session.execute("SELECT slot_name FROM pg_replication_slots")]
+
+
+def write(session: psycopg.Connection[Any], megabytes: int) -> None:
+    session.execute(
+        "INSERT INTO filled SELECT repeat('x', 1000) FROM generate_series(1, %s)",
+        [megabytes * 1000],
+    )
+
+
+@pytest.mark.parametrize("make", [physical, logical])
+def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
+    server: PgServer, session: psycopg.Connection[Any], make: Any
+) -> None:
+    make(session)
+    arm_and_die(server)
+    write(session, 2)
+    assert leash.is_armed(session, SLOT)
+    assert left(session) == [SLOT]
+    write(session, 6)
+    wait_for(lambda: not left(session))
+    wait_for(lambda: not leash.is_armed(session, SLOT))
+    [(report, revision)] = session.execute("SELECT report, revision FROM shardctl.move").fetchall()
+    assert report["wal_limit"]["limit_bytes"] == LIMIT
+    assert LIMIT < report["wal_limit"]["held_bytes"] < 16 << 20
+    assert revision == 2
+    [(result,)] = session.execute("SELECT result FROM shardctl.event").fetchall()
+    assert SLOT in result
+
+
+def test_what_streams_from_the_slot_is_ended_first(
+    server: PgServer, session: psycopg.Connection[Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    physical(session)
+    place = tmp_path_factory.mktemp("received")
+    argv = [server.server.binaries.program("pg_receivewal"), "-D", str(place), "-S", SLOT, "-n"]
+    argv += ["-d", f"host=127.0.0.1 port={server.port} user=postgres", "-s", "3600"]
+    with subprocess.Popen(argv) as receiver:
+        try:
+            wait_for(lambda: used(session))
+            receiver.send_signal(signal.SIGSTOP)  # it acknowledges nothing any more
+            arm_and_die(server)
+            write(session, 8)
+            wait_for(lambda: not left(session))
+        finally:
+            receiver.kill()
+
+
+def used(session: psycopg.Connection[Any]) -> list[Any]:
+    return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
+
+
+def test_it_holds_no_snapshot_and_ends_when_the_slot_is_gone(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    physical(session)
+    arm_and_die(server)
+    [(number,)] = session.execute("SELECT txid_current()").fetchall()
+    wait_for(
+        lambda: session.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%$leash$%%'"
+            " AND pid <> pg_backend_pid()"
+            " AND (backend_xmin IS NULL OR age(backend_xmin) < age(%s::text::xid))",
+            [str(number)],
+        ).fetchone()
+    )
+    session.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    wait_for(lambda: not leash.is_armed(session, SLOT))
+    assert session.execute("SELECT report FROM shardctl.move").fetchall() == [(None,)]
+
+
+def test_it_waits_for_a_cutover_and_works_without_a_journal(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    physical(session)
+    session.execute("UPDATE shardctl.move SET state = 'fenced'")
+    arm_and_die(server)
+    write(session, 8)
+    with server.connect(DATABASE) as other, pytest.raises(AssertionError):
+        wait_for(lambda: not left(other), seconds=1.5)
+    session.execute("ALTER TABLE shardctl.move RENAME TO moved")
+    try:
+        wait_for(lambda: not left(session))
+        wait_for(lambda: not leash.is_armed(session, SLOT))
+    finally:
+        session.execute("ALTER TABLE shardctl.moved RENAME TO move")
+
+
+def test_a_second_one_takes_the_place_of_the_first(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    physical(session)
+    arm_and_die(server)
+    write(session, 2)
+    with closing(server.connect(DATABASE)) as own:
+        leash.arm(own, session, "a", move=MOVE, slot=SLOT, limit_bytes=1 << 20)
+        wait_for(lambda: not left(session))

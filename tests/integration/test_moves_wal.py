@@ -1,0 +1,104 @@
+"""The limit of WAL that a source keeps for a move: reached, with shardctl and without."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.state import journal, leash
+from tests.fixtures.harming import kill
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from shardctl.checks.findings import Finding
+    from tests.fixtures.moving import MovingFleet
+
+LIMIT = 8 << 20
+
+
+@pytest.fixture
+def limited(moving: MovingFleet) -> MovingFleet:
+    """Give a fleet of whose moves little WAL is kept."""
+    moving.choice = dataclasses.replace(moving.choice, max_wal_bytes=LIMIT)
+    return moving
+
+
+def slots(fleet: MovingFleet) -> list[str]:
+    return [name for (name,) in fleet.ask("a", "SELECT slot_name::text FROM pg_replication_slots")]
+
+
+def exceed(fleet: MovingFleet) -> None:
+    """Write more than the limit on node a, until it has dropped the slot."""
+    fleet.ask("a", "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, 16000)")
+    fleet.ask("a", "DROP TABLE filled")
+    wait_for(lambda: not slots(fleet))
+    wait_for(lambda: (move := fleet.journal()) and journal.wal_limit(move))
+
+
+def unfinished(fleet: MovingFleet) -> list[Finding]:
+    return [f for f in fleet.verify() if f.code in {"move_unfinished", "slot_unwatched"}]
+
+
+@pytest.mark.parametrize("point", ["step clone run", "step follow run", "step cutover run"])
+def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point: str) -> None:
+    mover = limited.mover("start", point)
+    mover.at(point)
+    if point == "step cutover run":
+        kill(limited.place)
+    exceed(limited)
+    mover.go()
+    assert mover.end() == 1
+    assert any("WalLimitReached" in line and "limit is 8 MB" in line for line in mover.said)
+    assert limited.state() == "aborted"
+    assert not limited.place.exists()
+    assert not unfinished(limited)
+
+
+def test_one_that_was_killed_and_reached_it_says_so_and_copies_again(limited: MovingFleet) -> None:
+    mover = limited.mover("start", "step cutover run")
+    mover.at("step cutover run")
+    mover.kill()
+    kill(limited.place)
+    exceed(limited)
+    [finding] = unfinished(limited)
+    assert "its slot was dropped at its limit" in finding.actual
+    going = limited.mover("resume")
+    assert going.end() == 0
+    assert any("was dropped at its limit" in line for line in going.said)
+    assert limited.state() == "done"
+    assert limited.owner == "c"
+
+
+def test_one_that_was_killed_and_reached_it_is_aborted(limited: MovingFleet) -> None:
+    mover = limited.mover("start", "step follow run")
+    mover.at("step follow run")
+    mover.kill()
+    exceed(limited)
+    assert limited.mover("abort").end() == 0
+    assert limited.state() == "aborted"
+    assert not limited.place.exists()
+
+
+def test_a_restart_of_the_source_ends_the_guard_and_verify_misses_it(limited: MovingFleet) -> None:
+    mover = limited.mover("start", "step follow run")
+    mover.at("step follow run")
+    [slot] = slots(limited)
+    with limited.log_in("a", user="postgres") as session:
+        assert leash.is_armed(session, slot)
+    mover.kill()
+    assert [f.code for f in unfinished(limited)] == ["move_unfinished"]
+    limited.servers["a"].stop()
+    limited.servers["a"].start()
+    found = {f.code: f for f in unfinished(limited)}
+    assert found["slot_unwatched"].object == slot
+    assert "its guard is missing" in found["slot_unwatched"].actual
+    going = limited.mover("resume", "step follow run")
+    going.at("step follow run")
+    with limited.log_in("a", user="postgres") as session:
+        assert leash.is_armed(session, slot)
+    going.go()
+    assert going.end() == 0
+    with limited.log_in("a", user="postgres") as session:
+        wait_for(lambda: not leash.is_armed(session, slot))
