@@ -1,4 +1,4 @@
-# shardctl: `make demo` shows it, `make test` proves it, `make bench` measures it.
+# shardctl: `make demo` shows it, `make test` and `make slow` prove it, `make bench` measures it.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
