@@ -39,6 +39,8 @@ class Basics:
     schemas: Mapping[str, Schema]
     shadows: tuple[tuple[str, str], ...]
     journal: tuple[Copy, ...]
+    missing: tuple[str, ...] = ()
+    """Tables of schema shardctl that somebody has dropped; without its journal none is read."""
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""
@@ -57,7 +59,8 @@ def read(connection: Connection, topology: Topology, node: Node) -> Basics:
     number, version, in_recovery, started = row
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
-    known = state if state is not None and state.format <= FORMAT else None
+    missing = cluster.missing(connection, state)
+    known = state if state is not None and state.format <= FORMAT and not missing else None
     return Basics(
         version_number=number,
         version=version,
@@ -68,4 +71,5 @@ def read(connection: Connection, topology: Topology, node: Node) -> Basics:
         schemas=catalog.read_schemas(connection, topology.database.app_roles),
         shadows=catalog.read_shadows(connection, topology),
         journal=ledger.copies(connection, topology, node.name, known),
+        missing=missing,
     )

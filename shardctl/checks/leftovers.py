@@ -95,6 +95,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
     yield from _unwatched(view)
+    yield from _missing(view)
     marks = {node: seen.read_only for node, seen in view.seen.items()}
     yield from leftovers_read_only.judge(NAME, marks)
     moves = {entry.slot: entry for entry in view.moves}
@@ -114,6 +115,23 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             )
         yield from _idle(node, seen.sessions)
         yield from leftovers_repack.judge(NAME, node, seen.repacked, seen.shards)
+
+
+def _missing(view: View[Seen]) -> Iterator[Finding]:
+    """Find tables that somebody has dropped; a slot of a move that only they knew is told, too."""
+    for node, basics in view.basics.items():
+        for table in basics.missing:
+            yield Finding(
+                NAME,
+                "table_missing",
+                Severity.error,
+                actual="no such table",
+                expected="the table: without it moves are not known, and none can begin",
+                hint="`shardctl init` makes it again, empty; restore its rows from a backup if a "
+                "move had not ended",
+                node=node,
+                object=table,
+            )
 
 
 def _unwatched(view: View[Seen]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from shardctl.moves import preflight_target as targets
 from shardctl.moves.distance import Distance
 from shardctl.moves.preflight_refusals import PreflightRefused, collected
 from shardctl.provision import maps
+from shardctl.state import journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,12 +181,16 @@ def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
 def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[ShardctlError]:
     """Judge all that was seen; pure but for the search for installed servers."""
     source, target = seen.source, seen.target
+    others = fleets.unfinished(plan, seen.fleet) if seen.fleet is not None else []
     if seen.fleet is not None:
         yield from fleets.judge(topology, plan, seen.fleet)
     if source is not None:
-        yield from sources.judge(topology, plan, source)
+        # The clone of another move follows the source, and is no standby that could be promoted.
+        clones = [journal.slot(move.id) for move, _ in others]
+        yield from sources.judge(topology, plan, source, clones=clones)
         yield from _wal(plan, source)
-    if target is not None:
+    # What another move has in the target's place is not to be cleared away.
+    if target is not None and plan.target not in {move.target for move, _ in others}:
         systems = {peer.system for peer in seen.fleet.peers.values()} if seen.fleet else set()
         unproven = fleets.unproven(plan.target, seen.fleet) if seen.fleet else []
         yield from targets.judge(topology, plan, target, source, systems=systems, unproven=unproven)

@@ -50,6 +50,8 @@ class Peer:
     live: tuple[str, ...]
     system: str
     """The server's system identifier, which clones share with their sources."""
+    missing: tuple[str, ...] = ()
+    """Tables of schema shardctl that somebody has dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Fleet:
 def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[ShardctlError]:
     """Find unfinished moves, and shards that are not on the source or not there alone."""
     yield from fleet.problems
+    others = unfinished(plan, fleet)
+    clones = {move.target for move, _ in others}  # what is there is a copy, and not to be dropped
     for name, peer in fleet.peers.items():
         if topology.nodes[name].shards and (peer.format or 0) < WITH_MOVES:
             said = "is not there" if peer.format is None else f"has format {peer.format}"
@@ -88,6 +92,13 @@ def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[Shardctl
                 "no_journal",
                 f"schema shardctl {said}, so there is no journal of moves",
                 hint="run `shardctl init`, which brings it up to date",
+            )
+        elif peer.missing:
+            yield PreflightRefused(
+                f"node {name}",
+                "no_journal",
+                f"tables of schema shardctl are missing: {listed(peer.missing)}",
+                hint="run `shardctl init`, which makes them again",
             )
         if name == plan.source:
             missing = sorted(set(plan.schemas) - set(peer.live))
@@ -98,14 +109,17 @@ def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[Shardctl
                     f"schemas of shards that are to be moved are not there: {listed(missing)}",
                     hint="`shardctl verify` tells more; take the newest topology file",
                 )
-        elif name != plan.target and peer.live:  # what the target has is told with it
+        elif (
+            name != plan.target and name not in clones and peer.live
+        ):  # what the target has is told with it
             yield SchemaInTheWay(
                 name,
                 f"shards that node {plan.source} owns live here too",
                 sorted(peer.live),
                 hint="prove that the copy holds nothing which its owner lacks, then drop it",
             )
-    yield from _unfinished(plan, fleet)
+    for move, known in others:
+        yield MoveUnfinished(move.id, move.state.value, known)
 
 
 def unproven(node: NodeName, fleet: Fleet) -> list[str]:
@@ -129,11 +143,14 @@ def _copies(fleet: Fleet) -> dict[str, dict[NodeName, Move]]:
     return copies
 
 
-def _unfinished(plan: MovePlan, fleet: Fleet) -> Iterator[MoveUnfinished]:
+def unfinished(plan: MovePlan, fleet: Fleet) -> list[tuple[Move, list[NodeName]]]:
+    """Give the other moves that have not ended, by their newest record, and who knows them."""
+    found = []
     for known in _copies(fleet).values():
         newest = journal.newest(known.values())
         if newest is not None and not newest.state.closed and newest.id != plan.id:
-            yield MoveUnfinished(newest.id, newest.state.value, list(known))
+            found.append((newest, list(known)))
+    return found
 
 
 def _ask(topology: Topology, plan: MovePlan, node: Node, purpose: str) -> Peer:
@@ -144,14 +161,19 @@ def _ask(topology: Topology, plan: MovePlan, node: Node, purpose: str) -> Peer:
             (system,) = session.execute(
                 "SELECT system_identifier::text FROM pg_control_system()"
             ).fetchone() or ("",)
+            missing = cluster.missing(session, row)
             has_moves = (
-                row is not None and row.format >= WITH_MOVES and row.cluster == topology.cluster
+                row is not None
+                and row.format >= WITH_MOVES
+                and row.cluster == topology.cluster
+                and not missing
             )
             return Peer(
                 format=row.format if row else None,
                 live=tuple(name for (name,) in live),
                 system=system,
                 moves=tuple(journal.read(session)) if has_moves else (),
+                missing=missing,
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error

@@ -9,7 +9,7 @@ from shardctl.checks import settings as checked
 from shardctl.moves.preflight_refusals import PreflightRefused, SourceUnfit, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight_source import Source
@@ -30,10 +30,10 @@ _WORD = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 _LIST = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 
 
-def judge(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
+def judge(plan: MovePlan, source: Source, clones: Collection[str]) -> Iterator[SourceUnfit]:
     """Find what keeps the source from being cloned, and standbys that know no fence."""
     yield from _room(plan.source, source)
-    yield from standbys(plan, source)
+    yield from standbys(plan, source, clones)
 
 
 def lock_table(
@@ -92,10 +92,11 @@ def _room(node: NodeName, source: Source) -> Iterator[SourceUnfit]:
             )
 
 
-def standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
+def standbys(plan: MovePlan, source: Source, clones: Collection[str] = ()) -> Iterator[SourceUnfit]:
     """Find standbys that know no fence, and a setting that would make the clone one of them.
 
-    Those of which repmgr tells whether it may promote them are its matter.
+    Those of which repmgr tells whether it may promote them are its matter, and `clones` are
+    those of other moves.
     """
     names = synchronous(source.settings.get("synchronous_standby_names", ""))
     ours = {"*", plan.slot, plan.target.lower(), "walreceiver", "pg_basebackup"}
@@ -107,7 +108,7 @@ def standbys(plan: MovePlan, source: Source) -> Iterator[SourceUnfit]:
             "clone, which is to be promoted",
             hint="name there only standbys that stay, by their application_name or cluster_name",
         )
-    told = {*source.managed.paused, *source.managed.unpaused}
+    told = {*source.managed.paused, *source.managed.unpaused, *clones}
     shown = [f"{name} ({address})" for name, address in source.standbys if name not in told]
     if shown and not plan.options.ignore_standby:
         yield SourceUnfit(

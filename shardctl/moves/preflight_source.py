@@ -21,7 +21,7 @@ from shardctl.postgres import OLDEST_MAJOR
 from shardctl.postgres.connection import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from shardctl.checks.clock import Offset
     from shardctl.errors import ShardctlError
@@ -184,11 +184,16 @@ def keep_out(session: Connection, *, seconds: float) -> None:
     session.execute(QUERIES["read_only"], {"lock_timeout": f"{max(1, int(seconds * 1000))}ms"})
 
 
-def judge(topology: Topology, plan: MovePlan, source: Source) -> Iterator[ShardctlError]:
-    """Find what keeps the source's server from being cloned, fenced or left."""
+def judge(
+    topology: Topology, plan: MovePlan, source: Source, *, clones: Collection[str] = ()
+) -> Iterator[ShardctlError]:
+    """Find what keeps the source's server from being cloned, fenced or left.
+
+    `clones` are the names by which the clones of other moves follow it.
+    """
     node = topology.nodes[plan.source]
     yield from _server(node, source)
-    yield from replication.judge(plan, source)
+    yield from replication.judge(plan, source, clones)
     yield from managers.judge(plan, source.managed, topology.database.user)
     user = topology.database.user
     if source.lacking:

@@ -77,8 +77,8 @@ def plan(
     """Look at every retired schema and say whether it may be dropped; changes nothing.
 
     `now` does not wait for `retain`. Every node that owns shards has to be there: a shard is
-    proved to be elsewhere by its own node only. Raises NodeUnavailable and what
-    `identity.check` raises, or Problems of several.
+    proved to be elsewhere by its own node only. Raises NodeUnavailable, NodeLocked of a node
+    where something may be dropped, and what `identity.check` raises, or Problems of several.
     """
     fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -93,6 +93,9 @@ def plan(
             objects, _ = view.contents.get(schema, (1, None))
             size = view.sizes.get(schema, 0)
             found.append(Retired(node, schema, shard, _move(schema), objects, size, why))
+    concerned = dict.fromkeys(one.node for one in found if one.why_not is None)
+    if locked := [error for node in concerned if (error := fleet.views[node].locked)]:
+        raise together(locked)
     return found
 
 

@@ -13,11 +13,13 @@ from shardctl.errors import ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity
+from shardctl.state import cluster, identity, lock
+from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.moves", "prune.sql")
@@ -41,6 +43,8 @@ class View:
     users: Mapping[str, str]
     sizes: Mapping[str, int]
     clock: datetime
+    locked: NodeLocked | None = None
+    """Why the node cannot be changed at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +109,13 @@ def _view(topology: Topology, node: Node, purpose: str) -> View:
             users=dict(session.execute(QUERIES["users"], named).fetchall()),
             sizes=dict(session.execute(QUERIES["sizes"], named).fetchall()),
             clock=clock or datetime.now(UTC),
+            locked=_locked(session, node.name),
         )
+
+
+def _locked(session: Connection, node: NodeName) -> NodeLocked | None:
+    try:
+        lock.require_free(session, node)
+    except NodeLocked as error:
+        return error
+    return None

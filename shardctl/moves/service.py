@@ -85,7 +85,7 @@ def start(
     `notice` tells the operator something while a step is at work. Raises MapChanged,
     MoveUnderWay, and MoveStopped with what a step raises once something was begun.
     """
-    world = World(topology, decided, progress, lock.purpose(COMMAND), notice)
+    world = World(topology, decided, progress, _purpose(COMMAND, decided), notice)
     with closing(world):
         world.lock(decided.source)
         world.session(decided.source)
@@ -125,7 +125,8 @@ def resume(
     if max_wal_bytes is not None:
         decided = replace(decided, options=replace(decided.options, max_wal_bytes=max_wal_bytes))
     before = planning.before(topology, decided)
-    world = World(before, decided, progress, lock.purpose(COMMAND), notice, file_by_hand=True)
+    purpose = _purpose(COMMAND, decided)
+    world = World(before, decided, progress, purpose, notice, file_by_hand=True)
     _tell_missing(topology, decided, notice)
     with closing(world):
         if source_destroyed:
@@ -165,7 +166,7 @@ def abort(
     """
     decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
-    world = World(before, decided, progress, lock.purpose("moves abort"), notice)
+    world = World(before, decided, progress, _purpose("moves abort", decided), notice)
     _tell_missing(topology, decided, notice)
     with closing(world):
         world.lock(decided.source)
@@ -225,6 +226,11 @@ def require_abortable(
         with closing(World(before, decided, Silent(), lock.purpose("moves abort"))) as world:
             destroyed.require_gone(world)
     return decided
+
+
+def _purpose(command: str, decided: MovePlan) -> str:
+    """Say who is at which move: that is what others read of its locks."""
+    return lock.purpose(f"{command} {decided.id}")
 
 
 def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:

@@ -186,6 +186,8 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
             connection.execute(script.encode())
         if plan.from_format == 0:
             cluster.make(connection, topology, plan.node)
+    for statement in format.restoring([name.removeprefix("shardctl.") for name in plan.tables]):
+        connection.execute(statement.encode())
     events.record(connection, command, "begun")
     if plan.functions:
         connection.execute(generator.render(topology.id, topology.id.generator).encode())

@@ -11,7 +11,7 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, lock
+from shardctl.state import cluster, identity, journal, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Observed:
     """(schema, table) that would catch what is meant for a shard's table of that name."""
     read_only: frozenset[str] = frozenset()
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
+    missing: tuple[str, ...] = ()
+    """Tables of schema shardctl that somebody has dropped."""
 
 
 def observe(topology: Topology, node: Node, *, command: str) -> Observed:
@@ -140,8 +142,18 @@ def _observe_server(
     number, version, in_recovery, slots, roles, lacking = row
     check_version(node.name, number, version)
     if in_recovery:
-        raise identity.standby(node)
+        raise _standby(connection, node)
     return slots, frozenset(roles or ()), frozenset(lacking)
+
+
+def _standby(connection: Connection, node: Node) -> identity.NodeUnfit:
+    """Tell the clone of a move from another standby."""
+    state = cluster.read(connection) if cluster.is_present(connection) else None
+    if not node.shards and state is not None and not cluster.missing(connection, state):
+        move = journal.cloning(connection, node.name)
+        if move is not None:
+            return identity.clone(node, move)
+    return identity.standby(node)
 
 
 def check_version(node: str, number: int, version: str) -> None:
@@ -181,4 +193,5 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         read_only=frozenset(
             {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
         ),
+        missing=cluster.missing(connection, state),
     )

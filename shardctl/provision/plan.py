@@ -82,6 +82,8 @@ class NodePlan:
     database: bool = False
     from_format: int | None = None
     """The format to upgrade from, 0 where schema shardctl is not there; None: it is right."""
+    tables: tuple[str, ...] = ()
+    """Tables of schema shardctl that were dropped, to be made again."""
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
     new_functions: bool = False
@@ -101,6 +103,7 @@ class NodePlan:
         if self.from_format is not None:
             action: Action = "upgrade" if self.from_format else "create"
             lines.append(Change(action, "state", self.node, name="shardctl"))
+        lines += [Change("create", "state", self.node, name=table) for table in self.tables]
         verb: Action = "create" if self.new_functions else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
         lines += [Change("grant", "state", self.node, name=role) for role in self.grant_to]
@@ -215,6 +218,7 @@ def _node(
         roles=tuple(role for role in roles if role not in one.roles),
         database=not one.database,
         from_format=_from_format(one),
+        tables=one.missing,
         functions=functions,
         new_functions=not one.functions,
         from_classic=topology.id.generator == "strict"

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from shardctl.errors import ShardctlError
 from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
-from shardctl.state.format import FORMAT
+from shardctl.state.format import FORMAT, RESTORABLE
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ def is_present(connection: Connection) -> bool:
     if taken and not ours:
         raise SchemaTaken(connection.info.dbname)
     return bool(ours)
+
+
+def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]:
+    """Name tables of schema shardctl that somebody has dropped, and that `init` makes again."""
+    if state is None or state.format != FORMAT:
+        return ()
+    found = connection.execute(QUERIES["missing"], {"names": list(RESTORABLE)})
+    return tuple(f"shardctl.{name}" for (name,) in found)
 
 
 def is_clone_of_a_move(connection: Connection, node: Node) -> bool:

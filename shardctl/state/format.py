@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_TABLE = re.compile(r"\bshardctl\.(\w+)")
 FORMAT = 2
 """What this shardctl reads and writes."""
+
+
+RESTORABLE = ("event", "move", "move_step")
+"""Tables that may be made again, empty, where somebody has dropped them: they tell what was."""
 
 
 class FormatTooNew(ShardctlError):
@@ -28,3 +38,10 @@ def scripts(present: int) -> list[str]:
         folder.joinpath(f"format_{number}.sql").read_text(encoding="utf-8")
         for number in range(present + 1, FORMAT + 1)
     ]
+
+
+def restoring(missing: Collection[str]) -> list[str]:
+    """Give the statements that make some of the RESTORABLE tables again."""
+    statements = "\n".join(scripts(0)).split(";\n")
+    found = ((_TABLE.search(statement), statement) for statement in statements)
+    return [statement for table, statement in found if table and table[1] in missing]

@@ -9,6 +9,7 @@ from shardctl.state.format import FORMAT, FormatTooNew
 
 if TYPE_CHECKING:
     from shardctl.state.cluster import ClusterRow
+    from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
 
 
@@ -26,6 +27,17 @@ def standby(node: Node) -> NodeUnfit:
         node.name,
         f"{node.host}:{node.port} is a standby",
         hint="the topology names primaries: give the primary's host and port",
+    )
+
+
+def clone(node: Node, move: Move) -> NodeUnfit:
+    """Give the error for a node whose server is the clone of a move that has not ended."""
+    return NodeUnfit(
+        node.name,
+        f"{node.host}:{node.port} is the clone of move {move.id} (from {move.source} to "
+        f"{move.target}), which has not ended",
+        hint=f"`shardctl moves show {move.id}` tells how far it is; when it has ended, run the "
+        "command again",
     )
 
 

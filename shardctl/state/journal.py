@@ -180,6 +180,14 @@ def read(session: Connection) -> list[Move]:
         return cursor.execute(QUERIES["moves"]).fetchall()
 
 
+def cloning(session: Connection, node: str) -> Move | None:
+    """Give the move that has not ended and whose target a node is, as the session's server knows.
+
+    A clone has its source's journal.
+    """
+    return next((m for m in read(session) if m.target == node and not m.state.closed), None)
+
+
 def find(session: Connection, move: str) -> Move | None:
     """Read one move; None where the node does not know it."""
     return next((one for one in read(session) if one.id == move), None)

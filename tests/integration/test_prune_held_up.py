@@ -16,7 +16,7 @@ from shardctl.moves import prune, prune_drop
 from shardctl.state import lock
 from shardctl.state.lock import NodeLocked
 from tests.fixtures.fleets import command_line
-from tests.fixtures.pruning import RETIRED, Pruned
+from tests.fixtures.pruning import OTHER, RETIRED, Pruned
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -185,6 +185,22 @@ def test_the_second_of_two_is_told_who_is_at_it(pruned: Pruned) -> None:
             pruned.carry_out()
         done = pruned.prune("--yes")
     assert done.returncode == 1
+    assert pruned.left() == [RETIRED]
+
+
+def test_who_is_refused_by_a_move_is_told_which_and_not_that_schemas_may_be_dropped(
+    pruned: Pruned,
+) -> None:
+    pruned.retire(2)
+    pruned.record()
+    topology = pruned.fleet.topology()
+    with lock.hold(topology, topology.owning()[0], command=f"move-shards {OTHER}"):
+        done = pruned.prune("--yes")
+        shown = pruned.prune("--dry-run")
+    for one in (done, shown):
+        assert one.returncode == 1
+        assert "may be dropped" not in one.stdout
+        assert f"node a is being changed by shardctl move-shards {OTHER} by " in one.stderr
     assert pruned.left() == [RETIRED]
 
 

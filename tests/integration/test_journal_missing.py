@@ -1,0 +1,50 @@
+"""A journal that somebody has dropped by hand, and the slot of a move that only it knew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.verifying import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.moved import MovedFleet
+
+SLOT = "shardctl_5f3a9c1e"
+TABLES = ["shardctl.event", "shardctl.move", "shardctl.move_step"]
+
+
+@pytest.fixture
+def orphaned(moved: MovedFleet) -> Iterator[MovedFleet]:
+    """Give a fleet whose node a has a move's slot and no journal."""
+    moved.execute("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
+    moved.execute("a", "DROP TABLE shardctl.move_step, shardctl.move, shardctl.event")
+    yield moved
+    moved.execute("a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedFleet) -> None:
+    found = {(f.code, f.object): f for f in verify(orphaned) if f.check == "leftovers"}
+    assert set(found) == {("slot_inactive", SLOT), *(("table_missing", table) for table in TABLES)}
+    assert "of a move that no journal knows" in found["slot_inactive", SLOT].actual
+    assert f"pg_drop_replication_slot('{SLOT}')" in found["slot_inactive", SLOT].hint
+    assert "shardctl init" in found["table_missing", "shardctl.move"].hint
+
+    refused = orphaned.here("move-shards", "2-3", "--to", "c", "--dry-run")
+    assert refused.returncode == 1
+    assert "node a: tables of schema shardctl are missing: shardctl.event" in refused.stderr
+    assert "run `shardctl init`" in refused.stderr
+
+    shown = orphaned.here("init", "--dry-run", "--without-poolers")
+    assert all(table in shown.stdout for table in TABLES), shown.stderr
+    done = orphaned.here("init", "--yes", "--without-poolers")
+    assert done.returncode == 0, done.stderr
+    left = {f.code for f in verify(orphaned) if f.check == "leftovers"}
+    assert left == {"slot_inactive"}
+    assert orphaned.here("init", "--dry-run", "--without-poolers").returncode == 0
+    assert not any(t in orphaned.here("init", "--dry-run").stdout for t in TABLES)
+    indexes = "SELECT indexname FROM pg_indexes WHERE tablename = 'move' ORDER BY 1"
+    assert orphaned.query("a", indexes) == orphaned.query("b", indexes)

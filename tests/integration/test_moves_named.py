@@ -1,0 +1,35 @@
+"""What other commands say while a move is at work: they name it, and know its clone for one."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.step import drive
+
+if TYPE_CHECKING:
+    from tests.fixtures.moved import MovedFleet
+
+
+def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
+    moved: MovedFleet,
+) -> None:
+    world = moved.world([2, 3], "c")
+    move = world.plan.id
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    drive(world, list(steps), lambda _: None)
+
+    for target in "cd":
+        second = moved.here("move-shards", "1", "--to", target, "--dry-run")
+        assert second.returncode == 1
+        problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
+        assert problems == [f"shardctl: node a, c: move {move} has not ended (it is reserved)"]
+
+    for command in ("init", "migrate"):
+        refused = moved.here(command, "--dry-run")
+        assert refused.returncode == 1
+        assert f"is the clone of move {move} (from a to c), which has not ended" in refused.stderr
+        assert f"`shardctl moves show {move}`" in refused.stderr
+        assert "primary" not in refused.stderr
