@@ -107,6 +107,27 @@ def way_out(blocked: Path, account: str) -> str:
     return f"let the user {account} pass: chmod o+x {blocked}"
 
 
+def make_way(path: Path, account: str | None) -> bool:
+    """Make a directory and those above it, such that `account` may pass; tell if it is new."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        if account is not None:
+            held = os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fchmod(held, 0o755)
+            finally:
+                os.close(held)
+    return path in missing
+
+
+def give(what: Path | int, account: str | None) -> None:
+    """Let `account` own a file, or an open one, and never what a link leads to; None: as it is."""
+    if account is not None:
+        owner = pwd.getpwnam(account)
+        os.chown(what, owner.pw_uid, owner.pw_gid, follow_symlinks=isinstance(what, int))
+
+
 def _exists(name: str) -> bool:
     try:
         pwd.getpwnam(name)

@@ -26,6 +26,8 @@ _CHECKSUM = re.compile(r"^; checksum: ([0-9a-f]*)$", re.MULTILINE)
 _CLUSTER = re.compile(r"^; cluster: (.+)$", re.MULTILINE)
 _VERSION = re.compile(r"^; map version: ([0-9]+)$", re.MULTILINE)
 _HEADER_LINES = 8
+_USERS_HEAD = "; `shardctl sandbox up` wrote this file, and leaves it alone once it was changed.\n"
+_USERS_UNSEALED = re.compile(r'(?:"[^\n]*" ""\n)+')
 
 
 class ValueRefused(ShardctlError):
@@ -122,13 +124,15 @@ def configuration(
 
 
 def users(names: Sequence[str]) -> str:
-    """Write the file of users who log in without a password.
+    """Write the file of users who log in without a password, with its checksum."""
+    lines = "".join(f'{quote_identifier(_one_line(name))} ""\n' for name in names)
+    text = f"{_USERS_HEAD}; checksum: \n\n{lines}"
+    return _seal(text, _digest(text))
 
-    >>> print(users(["app", "postgres"]), end="")
-    "app" ""
-    "postgres" ""
-    """
-    return "".join(f'{quote_identifier(_one_line(name))} ""\n' for name in names)
+
+def is_unsealed_users(text: str) -> bool:
+    """Tell whether a file of users may be of an earlier shardctl, which wrote no checksum."""
+    return _USERS_UNSEALED.fullmatch(text) is not None
 
 
 def header(text: str) -> Header | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pwd
 import shutil
 import signal
 import time
@@ -55,6 +54,17 @@ class ConfigNotOurs(ShardctlError):
             hint="start this pooler yourself, or name another config in the topology",
         )
         self.config = config
+
+
+class UsersNotOurs(ShardctlError):
+    """A file in the place of the pooler's users that the sandbox did not write."""
+
+    def __init__(self, name: str, users: Path) -> None:
+        super().__init__(
+            f"pooler {name}: {users} was not written by `shardctl sandbox up`",
+            hint="move that file away, or name a config in another directory in the topology",
+        )
+        self.users = users
 
 
 class OtherPort(ShardctlError):
@@ -183,9 +193,9 @@ class Server:
     def start(self) -> Started:
         """Write the files that are missing or older, start it, and wait until it answers.
 
-        What was changed by hand stays as it is. Raises ConfigNotOurs, PlaceUnreachable,
-        OtherPort, PortInUse, FileRefused, PoolerDidNotStart, and PoolerUnavailable when it
-        runs and does not let us in.
+        A configuration that was changed by hand stays as it is. Raises ConfigNotOurs,
+        UsersNotOurs, PlaceUnreachable, OtherPort, PortInUse, FileRefused, PoolerDidNotStart, and
+        PoolerUnavailable when it runs and does not let us in.
         """
         self._made()
         self._require_way()
@@ -202,7 +212,7 @@ class Server:
         pid = self.running()
         if pid is not None:
             self._require_port(runs=True)
-            reload = made == "ours" and self._stale()
+            reload = made == "ours" and bool(self._stale())
             if reload:
                 self._write()
                 with contextlib.suppress(ProcessLookupError):
@@ -250,13 +260,15 @@ class Server:
         """Remove the files of a stopped pooler that the sandbox wrote, and give them."""
         if self.made() != "ours":
             return ()
-        names = [self.log, self.pid_file, self.users, self.pooler.config]
+        names = [self.log, self.pid_file, self.pooler.config]
+        if self._users_made("ours") == "ours":
+            names.append(self.users)
         aliases = files.read(Local(), self.pooler.databases_file) or ""
         if not aliases.strip() or not render.is_edited(aliases):
             names.append(self.pooler.databases_file)
         ends = (files.BACKUP, files.UNFINISHED)
         names += [path.with_name(path.name + end) for path in names for end in ends]
-        removed = tuple(path for path in names if path.exists())
+        removed = tuple(path for path in names if path.exists() or path.is_symlink())
         with _translated(self.pooler.config.parent):
             for path in removed:
                 path.unlink()
@@ -284,7 +296,21 @@ class Server:
         made = self.made()
         if made == "foreign":
             raise ConfigNotOurs(self.pooler.name, self.pooler.config)
+        for path in (*self._files(), self.pooler.databases_file):
+            if path.is_symlink():
+                raise files.FileRefused(path, "is a symbolic link, and the sandbox follows none")
+        if made != "edited" and self._users_made(made) == "foreign":
+            raise UsersNotOurs(self.pooler.name, self.users)
         return made
+
+    def _users_made(self, made: str) -> Literal["absent", "ours", "edited", "foreign"]:
+        """Tell what is in the place of the file of users; `made` says it of the configuration."""
+        text = files.read(Local(), self.users)
+        if text is None:
+            return "absent"
+        if not render.is_edited(text) or (made == "ours" and render.is_unsealed_users(text)):
+            return "ours"
+        return "edited" if "`shardctl sandbox up`" in text else "foreign"
 
     def _require_way(self) -> None:
         """Refuse a place into which the pooler's user may not go."""
@@ -307,14 +333,8 @@ class Server:
     def _make_folder(self) -> None:
         """Make the directory, in which the pooler's user writes its log and its pid."""
         folder = self.pooler.config.parent
-        missing = [one for one in (folder, *folder.parents) if not one.exists()]
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True)
-            if self.account is not None:
-                one.chmod(0o755)
-        if folder in missing and self.account is not None:
-            owner = pwd.getpwnam(self.account)
-            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        if accounts.make_way(folder, self.account):
+            accounts.give(folder, self.account)
 
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should say."""
@@ -322,21 +342,20 @@ class Server:
         users = render.users(list(dict.fromkeys(names)))
         return {self.pooler.config: self.configuration, self.users: users}
 
-    def _stale(self) -> bool:
-        return any(files.read(Local(), path) != text for path, text in self._files().items())
+    def _stale(self) -> dict[Path, str]:
+        """Give the files that say something else than they should, changed ones left out."""
+        wanted = self._files()
+        if self._users_made("ours") == "edited":
+            del wanted[self.users]
+        return {p: text for p, text in wanted.items() if files.read(Local(), p) != text}
 
     def _write(self) -> None:
-        for path, text in self._files().items():
-            if files.read(Local(), path) != text:
-                self._put(path, text)
+        for path, text in self._stale().items():
+            self._put(path, text)
 
     def _put(self, path: Path, text: str) -> None:
-        """Write a file that the pooler's user can read, whatever our umask."""
-        new = not path.exists()
-        files.write(Local(), path, text)
-        if new and self.account is not None:
-            with _translated(path):
-                shutil.chown(path, self.account)
+        """Write a file as the pooler's user: it follows no link where only root may write."""
+        files.write(Local(), path, text, user=self.account)
 
     def _console(self) -> Console:
         return Console(self.pooler, self.database, purpose=_PURPOSE)

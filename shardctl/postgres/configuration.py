@@ -89,11 +89,13 @@ def differs(data_directory: Path, new: str) -> bool:
 def write(data_directory: Path, new: str) -> bool:
     """Bring the block in postgresql.conf to `new`; tell whether that changed the file."""
     path = data_directory / NAME
-    old = _read(data_directory)
+    with path.open(encoding="utf-8", errors="surrogateescape") as before:
+        # Of the very file that is read: its directory is another user's, who may swap it.
+        state = os.fstat(before.fileno())
+        old = before.read()
     text = replace(old, new)
     if text == old:
         return False
-    state = path.stat()
     unfinished = path.with_name(f"{NAME}.new")
     unfinished.unlink(missing_ok=True)
     with unfinished.open("x", encoding="utf-8", errors="surrogateescape") as file:

@@ -131,11 +131,7 @@ def check_way(data_directory: Path, account: str | None) -> None:
 def make_way(data_directory: Path, account: str | None) -> None:
     """Make the parent directories, such that `account` may pass; raises as `check_way`."""
     check_way(data_directory, account)
-    parent = data_directory.parent
-    for one in reversed([one for one in (parent, *parent.parents) if not one.exists()]):
-        one.mkdir(exist_ok=True)
-        if account is not None:
-            one.chmod(0o755)
+    accounts.make_way(data_directory.parent, account)
 
 
 @contextlib.contextmanager
@@ -152,7 +148,7 @@ def alone(data_directory: Path, account: str | None) -> Iterator[int]:
             if time.monotonic() > deadline:
                 raise DirectoryBusy(data_directory)
             time.sleep(_POLL)
-        _give(held, account)
+        accounts.give(held, account)
         yield held
     finally:
         os.close(held)
@@ -164,7 +160,7 @@ def unfinished(data_directory: Path, account: str | None) -> Iterator[Path]:
     new = being_made(data_directory)
     remove_unfinished(data_directory)
     new.mkdir(mode=0o700)
-    _give(new, account)
+    accounts.give(new, account)
     try:
         yield new
     except BaseException:
@@ -193,8 +189,10 @@ def require_empty(data_directory: Path) -> None:
 
 def leave(path: Path, text: str, account: str | None) -> None:
     """Write a small file that belongs to `account`."""
-    path.write_text(text, encoding="utf-8")
-    _give(path, account)
+    # The directory is that user's already, who may have put a link there for root to follow.
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        accounts.give(file.fileno(), account)
 
 
 def size(path: Path) -> int:
@@ -217,12 +215,6 @@ def _locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _give(what: Path | int, account: str | None) -> None:
-    if account is not None:
-        owner = pwd.getpwnam(account)
-        os.chown(what, owner.pw_uid, owner.pw_gid)
 
 
 def _user(uid: int) -> str:

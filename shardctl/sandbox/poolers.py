@@ -105,11 +105,10 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Pooler
         progress.expect(one.pooler.name, "stopping", 1)
         was_up = one.stop()
         deleted = one.remove() if delete else ()
-        edited = (one.pooler.config, "it was changed by hand")
+        kept = one.pooler.config if made == "edited" else one.users
+        left = (kept, "it was changed by hand") if delete and kept.exists() else None
         progress.advance(one.pooler.name)
-        return PoolerDown(
-            one.pooler, was_up, deleted, edited if delete and made == "edited" else None
-        )
+        return PoolerDown(one.pooler, was_up, deleted, left)
 
     return [one for one in _each(topology, stop, begun="went down") if one is not None]
 

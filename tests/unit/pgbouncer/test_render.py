@@ -250,6 +250,14 @@ def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
 
 
 def test_users_are_quoted_and_not_spread_over_lines() -> None:
-    assert render.users(['o"brien', "a;b", "ü"]) == '"o""brien" ""\n"a;b" ""\n"ü" ""\n'
+    text = render.users(['o"brien', "a;b", "ü"])
+    head, _, lines = text.partition("\n\n")
+    assert lines == '"o""brien" ""\n"a;b" ""\n"ü" ""\n'
+    assert all(line.startswith("; ") for line in head.splitlines())
+    assert not render.is_edited(text)
+    assert render.is_edited(text + '"more" ""\n')
+    assert not render.is_unsealed_users(text)
+    assert render.is_unsealed_users(lines)
+    assert not render.is_unsealed_users(lines + '"app" "secret"\n')
     with pytest.raises(ValueRefused):
         render.users(["a\nb"])

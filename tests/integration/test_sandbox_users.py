@@ -1,0 +1,141 @@
+"""What lies where `sandbox up` would put a pooler's files, and is not the sandbox's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.fanout import Silent
+from shardctl.hosts import accounts
+from shardctl.hosts.files import FileRefused
+from shardctl.pgbouncer import render
+from shardctl.pgbouncer.server import Server, UsersNotOurs
+from shardctl.sandbox import poolers
+from shardctl.topology import loader
+from tests.fixtures.servers import free_ports, stop_all_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardctl.topology.model import Topology
+
+FOREIGN = '"app" "secret"\n'
+
+
+@pytest.fixture
+def topology(server_directory: Path) -> Iterator[Topology]:
+    """A pooler whose directory is there and belongs to the user who runs poolers."""
+    (port,) = free_ports(1)
+    path = server_directory / "topology.yaml"
+    path.write_text(
+        "cluster: c\nshards: {count: 1}\ndatabase: {name: app, app_roles: [app]}\n"
+        "nodes:\n  a: {host: 127.0.0.1, port: 1, shards: 0}\n"
+        f"poolers:\n  p1: {{host: 127.0.0.1, port: {port}, config: p1/pgbouncer.ini}}\n"
+    )
+    folder = server_directory / "p1"
+    folder.mkdir()
+    account = accounts.server_account(None)
+    if account is not None:
+        shutil.chown(folder, account)
+    made = loader.load(path)
+    yield made
+    poolers.down(made, Silent(), delete=False)
+    stop_all_below(server_directory)
+
+
+@pytest.fixture
+def server(topology: Topology) -> Server:
+    (pooler,) = topology.poolers.values()
+    return Server.of(topology, pooler, "pgbouncer")
+
+
+def delete(topology: Topology) -> poolers.PoolerDown:
+    (one,) = poolers.down(topology, Silent(), delete=True)
+    return one
+
+
+def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
+    topology: Topology, server: Server
+) -> None:
+    server.users.write_text(FOREIGN)
+    for action in (server.foresee, server.start):
+        with pytest.raises(UsersNotOurs, match=r"users\.txt was not written by") as refused:
+            action()
+        assert "move that file away" in refused.value.hint
+    assert {path.name for path in server.users.parent.iterdir()} == {"users.txt"}
+    assert poolers.down(topology, Silent(), delete=True) == []
+    assert server.users.read_text() == FOREIGN
+
+
+def test_a_foreign_file_that_came_later_stays(topology: Topology, server: Server) -> None:
+    server.start()
+    server.users.write_text(FOREIGN)
+    one = delete(topology)
+    assert one.left == (server.users, "it was changed by hand")
+    assert server.users not in one.deleted
+    assert not server.pooler.config.exists()
+    assert server.users.read_text() == FOREIGN
+
+
+def test_a_file_of_users_that_was_changed_by_hand_stays_as_it_is(
+    topology: Topology, server: Server
+) -> None:
+    server.start()
+    text = server.users.read_text()
+    assert not render.is_edited(text)
+    server.users.write_text(f'{text}"more" ""\n')
+    assert server.foresee() == "up"
+    assert server.start() == "up"
+    server.stop()
+    assert server.start() == "started"
+    with server._console() as console:
+        assert {"app", "more"} <= {row["name"] for row in console.execute("SHOW USERS")}
+    assert delete(topology).left == (server.users, "it was changed by hand")
+    assert server.users.read_text() == f'{text}"more" ""\n'
+
+
+def test_a_file_of_users_of_an_earlier_version_gets_its_mark(
+    topology: Topology, server: Server
+) -> None:
+    server.start()
+    text = server.users.read_text()
+    server.users.write_text(text.partition("\n\n")[2])
+    assert server.start() == "reloaded"
+    assert server.users.read_text() == text
+    one = delete(topology)
+    assert one.left is None
+    assert server.users in one.deleted
+    assert not server.users.parent.exists()
+
+
+@pytest.mark.parametrize("name", ["users.txt", "pgbouncer.ini", "pgbouncer.databases.ini"])
+def test_no_link_is_followed_where_another_user_may_put_one(
+    server: Server, server_directory: Path, name: str
+) -> None:
+    victim = server_directory / "victim"
+    (server.users.parent / name).symlink_to(victim)
+    for action in (server.foresee, server.start):
+        with pytest.raises(FileRefused, match="is a symbolic link, and the sandbox follows none"):
+            action()
+    assert not victim.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
+def test_files_are_written_as_the_user_who_runs_the_pooler(server: Server) -> None:
+    """A link that is put there between the look and the writing gives that user nothing."""
+    server.start()
+    account = accounts.server_account(None)
+    written = (server.users, server.pooler.config, server.pooler.databases_file)
+    assert {path.owner() for path in written} == {account}
+    victim = server.users.parent.parent / "roots"
+    victim.write_text("root's")
+    victim.parent.chmod(0o755)
+    server.users.unlink()
+    server.users.symlink_to(victim)
+    with pytest.raises(FileRefused, match="denied"):
+        server._put(server.users, "x")
+    assert victim.read_text() == "root's"
