@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.fixtures.commands import command_line, here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,20 +44,9 @@ def there(empty: Path) -> Path:
     return empty
 
 
-def shardctl(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardctl", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        input=stdin,
-        errors="surrogateescape",
-    )
-
-
 @pytest.mark.usefixtures("empty")
 def test_the_known_id_is_decoded_without_a_topology() -> None:
-    done = shardctl("decode-id", KNOWN, "-o", "json")
+    done = here("decode-id", KNOWN, "-o", "json")
     assert json.loads(done.stdout) == {
         "id": KNOWN,
         "time": "2011-09-09T22:28:04.721Z",
@@ -67,7 +58,7 @@ def test_the_known_id_is_decoded_without_a_topology() -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_ids_come_from_standard_input_in_decimal_and_hex() -> None:
-    done = shardctl("decode-id", "-o", "tsv", stdin=f"{KNOWN}\n{int(KNOWN):#x}\r\n\n  {KNOWN}  ")
+    done = here("decode-id", "-o", "tsv", stdin=f"{KNOWN}\n{int(KNOWN):#x}\r\n\n  {KNOWN}  ")
     assert done.stdout.splitlines() == [f"{KNOWN}\t2011-09-09T22:28:04.721Z\t1341\t905"] * 3
     assert done.returncode == 0
 
@@ -75,7 +66,7 @@ def test_ids_come_from_standard_input_in_decimal_and_hex() -> None:
 @pytest.mark.usefixtures("empty")
 def test_bad_lines_are_named_and_the_others_decoded() -> None:
     lines = [KNOWN, "abc", "9" * 30, "9" * 5000, "1_0", "1.5", "\udcff", KNOWN]
-    done = shardctl("decode-id", "-o", "tsv", stdin="\n".join(lines))
+    done = here("decode-id", "-o", "tsv", stdin="\n".join(lines))
     assert len(done.stdout.splitlines()) == 2
     told = done.stderr.splitlines()
     assert told[0] == "shardctl: line 2: 'abc' is not a number"
@@ -88,20 +79,20 @@ def test_bad_lines_are_named_and_the_others_decoded() -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_a_negative_id_is_no_option() -> None:
-    done = shardctl("decode-id", "-5", "-o", "tsv")
+    done = here("decode-id", "-5", "-o", "tsv")
     assert done.stdout.startswith("-5\t2081-04-30T")
 
 
 @pytest.mark.usefixtures("there")
 def test_with_a_topology_schema_and_node_are_told() -> None:
-    done = shardctl("decode-id", IN_SHARD_5, "-o", "json")
+    done = here("decode-id", IN_SHARD_5, "-o", "json")
     assert json.loads(done.stdout)["schema"] == "sh-ard.5"
     assert json.loads(done.stdout)["node"] == "b"
 
 
 @pytest.mark.usefixtures("there")
 def test_a_shard_that_the_topology_lacks_is_named() -> None:
-    done = shardctl("decode-id", KNOWN, IN_SHARD_5, "-o", "tsv")
+    done = here("decode-id", KNOWN, IN_SHARD_5, "-o", "tsv")
     assert "argument 1: 11637205501278089 is of shard 1341, which is not in" in done.stderr
     assert done.stdout.startswith(IN_SHARD_5)
     assert done.returncode == 2
@@ -109,7 +100,7 @@ def test_a_shard_that_the_topology_lacks_is_named() -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_a_topology_that_is_named_and_missing_is_an_error() -> None:
-    done = shardctl("--topology", "elsewhere.yaml", "decode-id", KNOWN)
+    done = here("--topology", "elsewhere.yaml", "decode-id", KNOWN)
     assert done.returncode == 2
     assert "elsewhere.yaml" in done.stderr
 
@@ -119,9 +110,9 @@ def test_a_topology_that_is_named_and_missing_is_an_error() -> None:
     "time", ["2011-09-09T22:28:04.721Z", "2011-09-09 22:28:04.721", "2011-09-10T00:28:04.721+02:00"]
 )
 def test_encode_id_gives_the_smallest_id_of_a_time_and_shard(time: str) -> None:
-    done = shardctl("encode-id", "--time", time, "--shard", "1341")
+    done = here("encode-id", "--time", time, "--shard", "1341")
     assert done.stdout == f"{int(KNOWN) - 905}\n"
-    assert shardctl("encode-id", "--time", time).stdout == f"{int(KNOWN) >> 23 << 23}\n"
+    assert here("encode-id", "--time", time).stdout == f"{int(KNOWN) >> 23 << 23}\n"
 
 
 @pytest.mark.usefixtures("there")
@@ -136,14 +127,14 @@ def test_encode_id_gives_the_smallest_id_of_a_time_and_shard(time: str) -> None:
     ],
 )
 def test_encode_id_refuses_what_no_id_can_hold(arguments: list[str], told: str) -> None:
-    done = shardctl("encode-id", *arguments)
+    done = here("encode-id", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
 
 
 @pytest.mark.usefixtures("there")
 def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
-    done = shardctl("route", "31341", "-o", "json")
+    done = here("route", "31341", "-o", "json")
     assert json.loads(done.stdout) == {
         "key": "31341",
         "shard": 5,
@@ -160,7 +151,7 @@ def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
 @pytest.mark.usefixtures("there")
 def test_integers_text_and_uuids_are_routed_each_by_its_rule() -> None:
     uuid = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
-    done = shardctl("route", "-1", "ann", "Zoë", uuid, uuid.upper(), "-8", "-o", "tsv")
+    done = here("route", "-1", "ann", "Zoë", uuid, uuid.upper(), "-8", "-o", "tsv")
     assert done.returncode == 0, done.stderr
     found = [line.split("\t")[:2] for line in done.stdout.splitlines()]
     assert found == [
@@ -175,17 +166,19 @@ def test_integers_text_and_uuids_are_routed_each_by_its_rule() -> None:
 
 @pytest.mark.usefixtures("there")
 def test_keys_are_text_where_the_command_is_told_so() -> None:
-    done = shardctl("route", "--text", "31342", "-o", "tsv")
+    done = here("route", "--text", "31342", "-o", "tsv")
     assert done.stdout.split("\t")[:2] == ["31342", "5"]
-    assert shardctl("route", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
-    done = shardctl("route", "--text", "--id", "31342")
+    assert here("route", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
+    done = here("route", "--text", "--id", "31342")
     assert (done.returncode, done.stdout) == (2, "")
     assert "give --id or --text" in done.stderr
 
 
 @pytest.mark.usefixtures("there")
 def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
-    done = shardctl("route", "\udcff", "-8", "-o", "tsv")
+    # How bytes that are no UTF-8 become arguments is the interpreter's business.
+    argv = command_line("route", "\udcff", "-8", "-o", "tsv")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.split("\t")[:2] == ["-8", "0"]
     assert "is no Unicode text, is no shard key" in done.stderr
     assert done.returncode == 2
@@ -193,7 +186,7 @@ def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
 
 @pytest.mark.usefixtures("there")
 def test_an_id_is_routed_by_its_shard_not_as_a_key() -> None:
-    done = shardctl("route", "--id", IN_SHARD_5, KNOWN, "-o", "tsv")
+    done = here("route", "--id", IN_SHARD_5, KNOWN, "-o", "tsv")
     assert done.stdout.split("\t")[:2] == [IN_SHARD_5, "5"]
     assert "shard 1341 is not in the topology" in done.stderr
     assert done.returncode == 2
@@ -201,7 +194,7 @@ def test_an_id_is_routed_by_its_shard_not_as_a_key() -> None:
 
 @pytest.mark.usefixtures("there")
 def test_a_reader_that_goes_away_is_no_bug() -> None:
-    program = f"{sys.executable} -m shardctl decode-id -o tsv | head -n 1"
+    program = f"{shlex.join(command_line('decode-id', '-o', 'tsv'))} | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", program],  # noqa: S607
         input=f"{IN_SHARD_5}\n" * 200_000,
