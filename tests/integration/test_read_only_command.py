@@ -36,15 +36,15 @@ def two_servers(safe_servers: dict[str, PgServer]) -> dict[str, PgServer]:
 
 
 def test_on_and_off_tell_the_plan_and_what_was_done(tables_8: Fleet) -> None:
-    done = tables_8.shardctl("read-only", "on", "2-5", "--yes")
+    done = tables_8.here("read-only", "on", "2-5", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "done: 4 shards on 2 nodes refuse writes\n"
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["a", "on", "2-3", "8", "none"] in rows
     assert ["b", "on", "4-5", "8", "none"] in rows
-    again = tables_8.shardctl("read-only", "on", "2-5", "--yes")
+    again = tables_8.here("read-only", "on", "2-5", "--yes")
     assert again.stdout == "nothing to do: 4 shards are read-only already\n"
-    done = tables_8.shardctl("read-only", "off", "--node", "a", "--yes")
+    done = tables_8.here("read-only", "off", "--node", "a", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "done: 2 shards on 1 node take writes\n"
     assert ["a", "off", "2-3", "8", "0-1"] in [line.split() for line in done.stdout.splitlines()]
@@ -54,7 +54,7 @@ def test_on_and_off_tell_the_plan_and_what_was_done(tables_8: Fleet) -> None:
 
 def test_json_gives_the_plan(tables_8: Fleet) -> None:
     switch_on(tables_8, 3)
-    done = tables_8.shardctl("read-only", "on", "2-4", "--dry-run", "-o", "json")
+    done = tables_8.here("read-only", "on", "2-4", "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "format": 1,
@@ -86,15 +86,15 @@ def test_without_a_terminal_yes_is_required(tables_8: Fleet) -> None:
     ],
 )
 def test_bad_usage_contacts_nobody(tables_8: Fleet, arguments: tuple[str, ...], said: str) -> None:
-    done = tables_8.shardctl("read-only", *arguments, "--yes")
+    done = tables_8.here("read-only", *arguments, "--yes")
     assert done.returncode == 2
     assert said in done.stderr
 
 
 def test_half_done_is_exit_code_3_and_nothing_done_1(tables_8: Fleet) -> None:
     with writing(tables_8, "a", "shard2", application_name="import"):
-        half = tables_8.shardctl("read-only", "on", "2-3", "--wait", "100ms", "--yes")
-        none = tables_8.shardctl("read-only", "on", "2", "--wait", "0s", "--yes")
+        half = tables_8.here("read-only", "on", "2-3", "--wait", "100ms", "--yes")
+        none = tables_8.here("read-only", "on", "2", "--wait", "0s", "--yes")
     assert half.returncode == 3
     assert "node a: left are shards 2: session" in half.stderr
     assert "`shardctl read-only on` again" in half.stderr
@@ -109,7 +109,7 @@ def test_a_node_that_is_away_keeps_all_from_being_changed(tables_8: Fleet) -> No
     server = tables_8.servers["b"]
     server.stop()
     try:
-        done = tables_8.shardctl("read-only", "on", "2-5", "--yes")
+        done = tables_8.here("read-only", "on", "2-5", "--yes")
     finally:
         server.start()
     assert done.returncode == 1
@@ -119,7 +119,7 @@ def test_a_node_that_is_away_keeps_all_from_being_changed(tables_8: Fleet) -> No
 
 def test_a_shard_that_is_not_there_is_refused(tables_8: Fleet) -> None:
     tables_8.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
-    done = tables_8.shardctl("read-only", "on", "1-2", "--yes")
+    done = tables_8.here("read-only", "on", "1-2", "--yes")
     assert done.returncode == 1
     assert "node a: shards 2 are not live there" in done.stderr
     assert triggers(tables_8, "a") == {}
@@ -127,14 +127,14 @@ def test_a_shard_that_is_not_there_is_refused(tables_8: Fleet) -> None:
 
 def test_a_stale_topology_is_refused(tables_8: Fleet) -> None:
     tables_8.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
-    done = tables_8.shardctl("read-only", "on", "2", "--yes")
+    done = tables_8.here("read-only", "on", "2", "--yes")
     assert done.returncode == 1
     assert "node a: shards 2 are not live there" in done.stderr
 
 
 def test_a_server_that_is_another_node_is_refused(tables_8: Fleet) -> None:
     tables_8.servers = {"a": tables_8.servers["b"], "b": tables_8.servers["a"]}
-    done = tables_8.shardctl("read-only", "on", "2", "--yes")
+    done = tables_8.here("read-only", "on", "2", "--yes")
     assert done.returncode == 1
     assert "the server there is node b of cluster test" in done.stderr
 
@@ -142,10 +142,10 @@ def test_a_server_that_is_another_node_is_refused(tables_8: Fleet) -> None:
 def test_a_shard_without_tables_cannot_be_marked(fresh_fleet: Fleet) -> None:
     (fresh_fleet.directory / "migrations" / "0001_photos.sql").unlink()
     fresh_fleet.init()
-    done = fresh_fleet.shardctl("read-only", "on", "2", "--yes")
+    done = fresh_fleet.here("read-only", "on", "2", "--yes")
     assert done.returncode == 1
     assert "node a: shards 2 have no tables" in done.stderr
-    assert fresh_fleet.shardctl("read-only", "off", "2", "--yes").returncode == 0
+    assert fresh_fleet.here("read-only", "off", "2", "--yes").returncode == 0
 
 
 def test_a_login_that_does_not_own_the_tables_is_refused(tables_8: Fleet) -> None:
@@ -154,11 +154,11 @@ def test_a_login_that_does_not_own_the_tables_is_refused(tables_8: Fleet) -> Non
         f"ALTER ROLE {tables_8.role} CREATEDB; GRANT ALL ON ALL TABLES IN SCHEMA shardctl"
         f" TO {tables_8.role}",
     )
-    done = tables_8.shardctl("read-only", "on", "2", "--yes")
+    done = tables_8.here("read-only", "on", "2", "--yes")
     assert done.returncode == 0, done.stderr
     text = tables_8.write().read_text()
     tables_8.file.write_text(text.replace("database:\n", f"database:\n  user: {tables_8.role}\n"))
-    done = tables_8.shardctl_as_written("read-only", "off", "2", "--yes")
+    done = tables_8.here_as_written("read-only", "off", "2", "--yes")
     assert done.returncode == 1
     assert f"{tables_8.role} does not own shard2.days, shard2.days_1" in done.stderr
 
@@ -168,19 +168,19 @@ def test_a_login_that_does_not_own_the_tables_is_refused(tables_8: Fleet) -> Non
 
 def test_status_tells_which_since_when_and_by_whom(tables_8: Fleet) -> None:
     switch_on(tables_8, 1, 2, 5)
-    done = tables_8.shardctl("status", "--sample", "0")
+    done = tables_8.here("status", "--sample", "0")
     who = tables_8.query("a", "SELECT DISTINCT who FROM shardctl.event")[0][0]
     assert "read-only shards: 3\n" in done.stdout
     [line] = [one for one in done.stdout.splitlines() if one.startswith("  a: 1-2 since 20")]
     assert line.endswith(f" UTC, by {who}")
-    done = tables_8.shardctl("status", "--sample", "0", "-o", "json")
+    done = tables_8.here("status", "--sample", "0", "-o", "json")
     a, b = json.loads(done.stdout)["nodes"]
     assert [(g["shards"], g["complete"], g["by"]) for g in a["read_only"]] == [([1, 2], True, who)]
     assert [g["shards"] for g in b["read_only"]] == [[5]]
 
 
 def test_status_tells_nothing_where_no_shard_is_read_only(tables_8: Fleet) -> None:
-    assert "read-only" not in tables_8.shardctl("status", "--sample", "0").stdout
+    assert "read-only" not in tables_8.here("status", "--sample", "0").stdout
     nodes = observe(tables_8.topology(), sample_s=0, progress=Silent()).nodes
     assert [node.as_json()["read_only"] for node in nodes] == [[], []]
 
@@ -222,7 +222,7 @@ def test_verify_finds_a_shard_of_which_not_all_refuses(tables_8: Fleet, kind: st
     assert finding.shards == (2,)
     assert " tables refuse writes" in finding.actual
     assert "`shardctl read-only on 2` finishes it" in finding.hint
-    assert "only " in tables_8.shardctl("status", "--sample", "0").stdout
+    assert "only " in tables_8.here("status", "--sample", "0").stdout
     switch_on(tables_8, 2)
     assert [one.code for one in verify(tables_8, "leftovers")] == ["read_only"]
     assert triggers(tables_8, "a")["shard2"] >= before["shard2"]
@@ -252,14 +252,14 @@ def test_a_migration_is_refused_while_a_shard_is_read_only(tables_8: Fleet) -> N
     assert tables_8.plan().changes() == []
     tables_8.migration("0002_more.sql", "CREATE TABLE more (n integer)")
     for command in ("migrate", "init"):
-        done = tables_8.shardctl(command)
+        done = tables_8.here(command)
         assert done.returncode == 1
         assert "0002_more.sql is pending in shards 2, which are read-only" in done.stderr
         assert "`shardctl read-only off 2`" in done.stderr
     with pytest.raises(ShardsReadOnly):
         tables_8.plan()
     switch_off(tables_8, 2)
-    assert tables_8.shardctl("migrate").returncode == 0
+    assert tables_8.here("migrate").returncode == 0
 
 
 def test_init_mends_the_rest_of_a_read_only_shard(tables_8: Fleet) -> None:

@@ -124,9 +124,9 @@ def test_a_shards_size_is_that_of_all_its_relations_toast_and_indexes_too(fleet_
 
 
 def test_the_strip_shows_where_rows_were_written(fleet_8: Fleet) -> None:
-    assert "│████│" in fleet_8.shardctl("status", "--sample", "0").stdout
+    assert "│████│" in fleet_8.here("status", "--sample", "0").stdout
     fleet_8.execute("b", PHOTOS_OF.format(5, 20_000))
-    shown = fleet_8.shardctl("status", "--sample", "0", COLUMNS="80").stdout
+    shown = fleet_8.here_as_written("status", "--sample", "0", COLUMNS="80").stdout
     assert "│▁▁▁▁│" in shown
     assert "│▁█▁▁│" in shown
     assert "each character is a shard" in shown
@@ -187,14 +187,14 @@ def test_a_locked_table_is_not_waited_for_and_the_other_shards_are_measured(
         node = look(fleet_8)["a"]
         assert node.state is State.up
         assert [shard for shard, size in node.sizes.items() if size is None] == [2]
-        assert "│██?█│" in fleet_8.shardctl("status", "--sample", "0").stdout
+        assert "│██?█│" in fleet_8.here("status", "--sample", "0").stdout
     assert None not in look(fleet_8)["a"].sizes.values()
 
 
 def test_a_shard_that_is_missing_is_counted_and_not_drawn(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
     assert list(look(fleet_8)["a"].sizes) == [0, 2, 3]
-    shown = fleet_8.shardctl("status", "--sample", "0").stdout
+    shown = fleet_8.here("status", "--sample", "0").stdout
     assert "3 of 4: 0-3" in shown
     assert "│█?██│" in shown
 
@@ -205,7 +205,7 @@ def test_retired_schemas_are_listed_with_their_size(fleet_8: Fleet) -> None:
     [one] = look(fleet_8)["b"].retired
     assert (one.schema, one.shard, one.move) == ("shard1__retired_5f3a9c1e", 1, "5f3a9c1e")
     assert one.size_bytes == 8192
-    shown = fleet_8.shardctl("status", "--sample", "0").stdout
+    shown = fleet_8.here("status", "--sample", "0").stdout
     assert "retired schemas: 1\n  b: shard1__retired_5f3a9c1e, 8192 bytes\n" in shown
 
 
@@ -215,7 +215,7 @@ def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> 
         [slot] = look(fleet_8)["a"].slots
         fleet_8.execute("a", PHOTOS_OF.format(0, 2000))
         [later] = look(fleet_8)["a"].slots
-        shown = fleet_8.shardctl("status", "--sample", "0").stdout
+        shown = fleet_8.here("status", "--sample", "0").stdout
     finally:
         fleet_8.execute("a", "SELECT pg_drop_replication_slot('left')")
     assert (slot.name, slot.type, slot.active) == ("left", "physical", False)
@@ -280,8 +280,8 @@ def test_a_standbys_lag_is_told_in_bytes_and_it_says_that_it_is_one(
 def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) -> None:
     with stopped(fleet_8.servers["b"]):
         seen = look(fleet_8, sample_s=0.01)
-        done = fleet_8.shardctl("status", "--sample", "0")
-        as_json = fleet_8.shardctl("status", "--sample", "0", "-o", "json")
+        done = fleet_8.here("status", "--sample", "0")
+        as_json = fleet_8.here("status", "--sample", "0", "-o", "json")
     assert (seen["a"].state, seen["b"].state) == ("up", "down")
     assert seen["a"].tps is not None
     assert seen["b"].owned == (4, 5, 6, 7)
@@ -320,7 +320,7 @@ def test_a_server_that_is_another_node_is_told_as_such(fleet_8: Fleet) -> None:
     fleet_8.servers = {"a": b, "b": a}
     try:
         seen = look(fleet_8)
-        done = fleet_8.shardctl("status", "--sample", "0")
+        done = fleet_8.here("status", "--sample", "0")
     finally:
         fleet_8.servers = {"a": a, "b": b}
     assert seen["a"].error == "the server there is node b of cluster test"
@@ -341,7 +341,7 @@ def test_before_init_there_is_no_map_and_no_shard(fleet_8: Fleet) -> None:
     seen: Status = observe(fleet_8.topology(), sample_s=0, progress=Silent())
     assert seen.map_version is None
     assert {node.state for node in seen.nodes} == {"up"}
-    assert "no map yet" in fleet_8.shardctl("status", "--sample", "0").stdout
+    assert "no map yet" in fleet_8.here("status", "--sample", "0").stdout
 
 
 def test_looking_takes_as_many_questions_for_one_shard_as_for_four(

@@ -147,7 +147,7 @@ def test_a_journal_of_another_format_is_left_alone(fleet_8: Fleet) -> None:
     for number, gone in ((3, "ALTER TABLE shardctl.move RENAME TO moves"), (1, "SELECT 1")):
         fleet_8.execute("a", gone)
         fleet_8.execute("a", f"UPDATE shardctl.cluster SET format = {number}")
-        done = fleet_8.shardctl(*STATUS, "-o", "json")
+        done = fleet_8.here(*STATUS, "-o", "json")
         assert [node["state"] for node in json.loads(done.stdout)["nodes"]] == ["up", "up"]
 
 

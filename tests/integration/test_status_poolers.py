@@ -104,7 +104,7 @@ def test_who_waits_for_a_server_is_counted_and_the_longest_wait_told(fleet: Pool
             seen = look(fleet)
             assert (seen.clients, seen.servers) == (3, 1)
             assert 0.2 < (seen.longest_wait_s or 0) <= time.monotonic() - began
-            done = fleet.shardctl("status", "--sample", "0")
+            done = fleet.here("status", "--sample", "0")
             busy.commit()
     row = re.search(r"(?m)^ p1 +up +\S+ +3 +2 \(longest [0-9.]+ s\) +1 +- *$", done.stdout)
     assert row is not None, done.stdout
@@ -131,7 +131,7 @@ def test_paused_aliases_are_named_and_who_waits_for_them_counted(fleet: PooledFl
 def test_of_a_pooler_that_is_paused_as_a_whole_every_alias_is(fleet: PooledFleet) -> None:
     fleet.pg_bouncer.admin("PAUSE")
     assert len(look(fleet).paused) == 10
-    done = fleet.shardctl("status", "--sample", "0")
+    done = fleet.here("status", "--sample", "0")
     assert re.search(r"(?m)^ p1 .* \S+, \S+, \S+ and 7 more *$", done.stdout), done.stdout
     fleet.pg_bouncer.admin("RESUME")
     assert look(fleet).paused == ()
@@ -150,8 +150,8 @@ def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
 ) -> None:
     fixtures.offer(fleet, pooler_for, "p2")
     fleet.pg_bouncer.stop()
-    done = fleet.shardctl("status", "--sample", "0")
-    as_json = fleet.shardctl("status", "--sample", "0", "-o", "json")
+    done = fleet.here("status", "--sample", "0")
+    as_json = fleet.here("status", "--sample", "0", "-o", "json")
     assert (done.returncode, as_json.returncode) == (0, 0)
     assert re.search(r"(?m)^ p1 +down( +-){5} *$", done.stdout), done.stdout
     assert re.search(r"(?m)^ p2 +up ", done.stdout)

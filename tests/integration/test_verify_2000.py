@@ -160,7 +160,7 @@ def test_two_names_of_one_server_are_one_finding(large: Fleet) -> None:
     large.file.write_text(
         text.replace(f"b: {{host: 127.0.0.1, port: {b}", f"b: {{host: '127.1', port: {a}")
     )
-    done = large.shardctl_as_written("verify")
+    done = large.here_as_written("verify")
     assert "node b: the same server as node a" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("error")] == [
         done.stdout.splitlines()[0]

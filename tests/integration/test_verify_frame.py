@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def test_json_says_what_was_examined_and_is_valid_whatever_fails(healthy_fleet: Fleet) -> None:
-    done = healthy_fleet.shardctl("verify", "-o", "json")
+    done = healthy_fleet.here("verify", "-o", "json")
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
     assert report["ok"] is True
     assert report["counts"] == {"error": 0, "warning": 0, "note": 0}
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 0}
     assert report["findings"] == []
-    missing = healthy_fleet.shardctl("--topology", "nowhere.yaml", "verify", "-o", "json")
+    missing = healthy_fleet.here("--topology", "nowhere.yaml", "verify", "-o", "json")
     assert missing.returncode == 2
     assert json.loads(missing.stdout)["errors"]
 
@@ -45,8 +45,8 @@ def test_only_the_chosen_checks_run(healthy_fleet: Fleet) -> None:
 
 def test_a_warning_fails_only_where_it_is_asked_to(healthy_fleet: Fleet) -> None:
     healthy_fleet.execute("a", "CREATE SCHEMA shard99")
-    assert healthy_fleet.shardctl("verify").returncode == 0
-    assert healthy_fleet.shardctl("verify", "--strict").returncode == 1
+    assert healthy_fleet.here("verify").returncode == 0
+    assert healthy_fleet.here("verify", "--strict").returncode == 1
 
 
 def test_an_unknown_check_is_bad_usage_and_the_known_are_named(healthy_fleet: Fleet) -> None:
@@ -69,7 +69,7 @@ def test_a_node_that_may_not_be_read_is_a_finding_and_the_others_are_checked(
     healthy_fleet.file.write_text(text.replace("app_roles", f"user: {role}\n  app_roles"))
     healthy_fleet.execute("a", f"ALTER ROLE {role} SUPERUSER")
     try:
-        done = healthy_fleet.shardctl_as_written("verify", "-o", "json")
+        done = healthy_fleet.here_as_written("verify", "-o", "json")
     finally:
         healthy_fleet.execute("a", f"ALTER ROLE {role} NOSUPERUSER")
     findings = json.loads(done.stdout)["findings"]

@@ -48,11 +48,11 @@ def told(fleet: PooledFleet) -> list[Told]:
 
 def test_of_a_healthy_fleet_nothing_is_told(fleet: PooledFleet) -> None:
     assert examine(fleet) == []
-    done = fleet.shardctl("verify", "--strict")
+    done = fleet.here("verify", "--strict")
     assert done.returncode == 0, done.stdout
     last = done.stdout.splitlines()[-1]
     assert last.startswith("all is well: 11 checks of 8 shards on 2 nodes and 1 pooler in ")
-    report = json.loads(fleet.shardctl("verify", "-o", "json").stdout)
+    report = json.loads(fleet.here("verify", "-o", "json").stdout)
     assert report["ok"] is True
     assert report["checks"][-1] == "poolers"
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 1}
@@ -60,16 +60,16 @@ def test_of_a_healthy_fleet_nothing_is_told(fleet: PooledFleet) -> None:
 
 def test_poolers_are_looked_at_only_when_they_are_asked_about(fleet: PooledFleet) -> None:
     fleet.pg_bouncer.admin("DISABLE shard2")
-    of_map = fleet.shardctl("verify", "--check", "map", "-o", "json")
+    of_map = fleet.here("verify", "--check", "map", "-o", "json")
     assert of_map.returncode == 0, of_map.stdout
     assert json.loads(of_map.stdout)["examined"]["poolers"] == 0
-    of_poolers = fleet.shardctl("verify", "--check", "poolers", "-o", "json")
+    of_poolers = fleet.here("verify", "--check", "poolers", "-o", "json")
     report = json.loads(of_poolers.stdout)
     assert of_poolers.returncode == 1
     assert (report["checks"], report["examined"]["poolers"]) == (["poolers"], 1)
     [finding] = [f for f in report["findings"] if f["severity"] == "error"]
     assert (finding["pooler"], finding["node"], finding["shards"]) == ("p1", None, [2])
-    listed = fleet.shardctl("verify", "--list").stdout
+    listed = fleet.here("verify", "--list").stdout
     assert re.search(r"poolers +every pooler offers what the map says", listed)
 
 
@@ -210,7 +210,7 @@ def test_the_fault_is_found_and_nothing_else_is_told(fleet: PooledFleet, fault: 
 
 def test_only_a_pool_mode_is_a_warning(fleet: PooledFleet) -> None:
     pool_sessions_before_nodes(fleet)
-    done = fleet.shardctl("verify", "--strict")
+    done = fleet.here("verify", "--strict")
     assert done.returncode == 1
     assert done.stdout.startswith("warning: poolers: pooler p1: pool_mode: session; should be: ")
 
@@ -292,7 +292,7 @@ def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined(
     fleet.pg_bouncer.stop()
     fleet.execute("a", "CREATE SCHEMA shard99")
     try:
-        done = fleet.shardctl("verify", "-o", "json")
+        done = fleet.here("verify", "-o", "json")
     finally:
         fleet.execute("a", "DROP SCHEMA shard99")
     report = json.loads(done.stdout)
@@ -396,6 +396,6 @@ def test_a_pooler_of_another_machine_is_looked_at_as_far_as_possible(fleet: Pool
     fleet.pg_bouncer.admin("DISABLE shard2")
     text = fleet.write().read_text()
     fleet.file.write_text(text.replace("aliases: [shard, node]", "aliases: [shard, node], ssh: {}"))
-    report = json.loads(fleet.shardctl_as_written("verify", "-o", "json").stdout)
+    report = json.loads(fleet.here_as_written("verify", "-o", "json").stdout)
     findings = [f for f in report["findings"] if f["severity"] == "error"]
     assert [(f["code"], f["shards"]) for f in findings] == [("refused", []), ("disabled", [2])]
