@@ -86,7 +86,7 @@ def test_an_application_role_reads_and_writes_and_no_more(fleet_8: Fleet) -> Non
 def test_the_dry_run_plans_in_the_order_of_execution_and_changes_nothing(
     fresh_fleet: Fleet,
 ) -> None:
-    done = fresh_fleet.shardctl("init", "--dry-run", "-o", "json")
+    done = fresh_fleet.here("init", "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["format"] == 1
@@ -123,7 +123,7 @@ def test_names_with_quotes_spaces_capitals_and_percent_signs_simply_work(
         statement = f'INSERT INTO "{schema}".photos (user_id) VALUES (1) RETURNING id'
         [(number,)] = connection.execute(statement.encode()).fetchall()
     assert Layout().decode(number).shard == 2
-    again = fresh_fleet.shardctl("init")
+    again = fresh_fleet.here("init")
     assert (again.returncode, again.stdout[:13]) == (0, "nothing to do"), again.stderr
 
 

@@ -81,7 +81,7 @@ def test_a_role_that_may_not_create_is_told_in_the_dry_run(fresh_fleet: Fleet) -
     fresh_fleet.file.write_text(text)
     with fresh_fleet.servers["b"].connect() as connection:
         connection.execute(f"CREATE ROLE {fresh_fleet.role} SUPERUSER LOGIN")
-    done = fresh_fleet.shardctl_as_written("init", "--dry-run")
+    done = fresh_fleet.here_as_written("init", "--dry-run")
     assert done.returncode == 1
     assert f"node a: {fresh_fleet.role} has no CREATEROLE, which creating role other" in done.stderr
     assert f"node a: {fresh_fleet.role} has no CREATEDB, which creating database" in done.stderr
@@ -115,14 +115,14 @@ def test_a_grant_that_has_no_effect_is_said(fresh_fleet: Fleet) -> None:
     text = fresh_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
     fresh_fleet.file.write_text(text)
     try:
-        done = fresh_fleet.shardctl_as_written("init")
+        done = fresh_fleet.here_as_written("init")
         assert done.returncode == 3
         assert f"{fresh_fleet.role} could not be granted what applications need" in done.stderr
         for node in "ab":
             with fresh_fleet.servers[node].connect() as connection:
                 connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {fresh_fleet.role}")
-        assert fresh_fleet.shardctl_as_written("init").returncode == 0
-        assert "nothing to do" in fresh_fleet.shardctl_as_written("init").stdout
+        assert fresh_fleet.here_as_written("init").returncode == 0
+        assert "nothing to do" in fresh_fleet.here_as_written("init").stdout
     finally:
         fresh_fleet.drop()
         for server in fresh_fleet.servers.values():
@@ -165,9 +165,9 @@ def test_a_login_role_with_capitals_is_no_bug(fresh_fleet: Fleet) -> None:
     text = fresh_fleet.write().read_text()
     fresh_fleet.file.write_text(text.replace("app_roles", f"user: '{login}'\n  app_roles"))
     try:
-        done = fresh_fleet.shardctl_as_written("init")
+        done = fresh_fleet.here_as_written("init")
         assert done.returncode == 0, done.stderr
-        assert "nothing to do" in fresh_fleet.shardctl_as_written("init").stdout
+        assert "nothing to do" in fresh_fleet.here_as_written("init").stdout
     finally:
         fresh_fleet.drop()
         for server in fresh_fleet.servers.values():
@@ -187,6 +187,6 @@ def test_a_role_that_may_not_look_is_an_error_and_no_bug(fleet_8: Fleet) -> None
     text = fleet_8.write().read_text()
     fleet_8.file.write_text(text.replace("app_roles", f"user: {fleet_8.role}\n  app_roles"))
     for command in ("init", "migrate", "verify"):
-        done = fleet_8.shardctl_as_written(command)
+        done = fleet_8.here_as_written(command)
         assert done.returncode == 1
         assert "permission denied" in done.stderr + done.stdout

@@ -27,7 +27,7 @@ def write_a_row(fleet: PooledFleet, alias: str, table: str) -> int:
 
 
 def test_a_fresh_fleet_is_served_through_shard_and_node_aliases(fresh_pooled: PooledFleet) -> None:
-    done = fresh_pooled.shardctl("init")
+    done = fresh_pooled.here("init")
     assert done.returncode == 0, done.stderr
     assert "done: 8 shards on 2 nodes and 1 pooler" in done.stderr
     assert offered(fresh_pooled.pg_bouncer) == leads(fresh_pooled)
@@ -42,7 +42,7 @@ def test_a_fresh_fleet_is_served_through_shard_and_node_aliases(fresh_pooled: Po
 def test_a_second_init_writes_nothing_and_lets_the_pooler_be(pooled: PooledFleet) -> None:
     pooler = pooled.pg_bouncer
     before = pooler.databases_file.stat().st_mtime_ns, reloads(pooler)
-    done = pooled.shardctl("init")
+    done = pooled.here("init")
     assert done.returncode == 0, done.stderr
     assert "nothing to do: 8 shards on 2 nodes and 1 pooler are as the topology says" in done.stdout
     assert (pooler.databases_file.stat().st_mtime_ns, reloads(pooler)) == before

@@ -33,7 +33,7 @@ def failures(refused: pytest.ExceptionInfo[Problems]) -> list[MigrationFailed]:
 
 def test_migrate_runs_what_is_pending_and_shows_it_first(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
-    shown = fleet_8.shardctl("migrate", "--dry-run", "-o", "json")
+    shown = fleet_8.here("migrate", "--dry-run", "-o", "json")
     assert [(c["node"], c["shards"], c["name"]) for c in json.loads(shown.stdout)["changes"]] == [
         ("a", [0, 1, 2, 3], "0002_likes.sql"),
         ("b", [4, 5, 6, 7], "0002_likes.sql"),
@@ -92,7 +92,7 @@ def test_an_error_without_a_position_still_names_its_line(fleet_8: Fleet) -> Non
 def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    done = fleet_8.shardctl("migrate")
+    done = fleet_8.here("migrate")
     assert done.returncode == 3
     assert 'shard 0 on node a: relation "likes" already exists' in done.stderr
     assert "node a: 3 of 4 shards are finished; left are shards 0" in done.stderr
@@ -101,7 +101,7 @@ def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
     assert rows == [(1,), (2,), (3,)]
     assert fleet_8.query("b", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(4,)]
     fleet_8.execute("a", "DROP TABLE shard0.likes")
-    assert fleet_8.shardctl("migrate").returncode == 0
+    assert fleet_8.here("migrate").returncode == 0
     assert fleet_8.plan().changes() == []
 
 
@@ -204,7 +204,7 @@ def test_every_bad_file_is_named_at_once(fresh_fleet: Fleet) -> None:
     fresh_fleet.migration("0001_again.sql", "SELECT 1")
     (fresh_fleet.directory / "migrations" / "0005_latin.sql").write_bytes(b"-- caf\xe9")
     fresh_fleet.migration("README.txt", "is no migration and no error")
-    done = fresh_fleet.shardctl("init")
+    done = fresh_fleet.here("init")
     assert done.returncode == 2
     assert "1_short.sql: is not named NNNN_name.sql" in done.stderr
     assert "0005_latin.sql: is not UTF-8 (byte 6)" in done.stderr

@@ -43,7 +43,7 @@ def with_ports(one: Fleet, **ports: int) -> None:
 
 def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet) -> None:
     with_ports(fresh_fleet, b=free_ports(1)[0])
-    done = fresh_fleet.shardctl_as_written("init", "-o", "json")
+    done = fresh_fleet.here_as_written("init", "-o", "json")
     assert done.returncode == 1
     assert "node b (127.0.0.1:" in done.stderr
     assert "Connection refused" in done.stderr
@@ -54,7 +54,7 @@ def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet)
 def test_a_host_that_does_not_exist_is_named(fresh_fleet: Fleet) -> None:
     text = fresh_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
     fresh_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
-    done = fresh_fleet.shardctl_as_written("init")
+    done = fresh_fleet.here_as_written("init")
     assert done.returncode == 1
     assert "node a (no-such-host.invalid:" in done.stderr
     assert "Traceback" not in done.stderr
@@ -76,10 +76,12 @@ def test_a_wrong_password_is_said_and_never_shown(
     guarded.stop()
     guarded.start()
     try:
-        wrong = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE=str(passfile))
-        none = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE="/nonexistent")
+        given = {"PGPASSFILE": str(passfile)}
+        fresh_fleet.write()
+        wrong = fresh_fleet.here_as_written("--verbose", "init", **given)
+        none = fresh_fleet.here_as_written("--verbose", "init", PGPASSFILE="/nonexistent")
         passfile.write_text("*:*:*:*:" + SECRET)
-        right = fresh_fleet.shardctl("--verbose", "init", PGPASSFILE=str(passfile))
+        right = fresh_fleet.here_as_written("--verbose", "init", **given)
     finally:
         hba.write_text(open_to_all)
         guarded.stop()
@@ -133,7 +135,7 @@ def test_a_user_who_may_not_log_in_is_not_taken_for_a_missing_database(
 ) -> None:
     text = fleet_8.write().read_text().replace("app_roles", "user: nobody-here\n  app_roles")
     fleet_8.file.write_text(text)
-    done = fleet_8.shardctl_as_written("init", "--dry-run")
+    done = fleet_8.here_as_written("init", "--dry-run")
     assert done.returncode == 1
     assert 'role "nobody-here" does not exist' in done.stderr
 
@@ -162,7 +164,7 @@ def test_a_role_without_the_rights_is_told_what_it_lacks(fresh_fleet: Fleet) -> 
         .replace("{count: 8,", "{count: 4,")
         .replace("  b: {", "  # b: {")
     )
-    done = fresh_fleet.shardctl_as_written("init")
+    done = fresh_fleet.here_as_written("init")
     assert done.returncode == 1
     assert f"node a: {fresh_fleet.role} has no CREATEDB, which" in done.stderr
     assert "Traceback" not in done.stderr

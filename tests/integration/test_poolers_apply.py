@@ -49,7 +49,7 @@ def backup(pooler: PgBouncer) -> Path:
 
 
 def test_render_prints_the_file_that_apply_writes(unapplied: PooledFleet) -> None:
-    done = unapplied.shardctl("pgbouncer", "render")
+    done = unapplied.here("pgbouncer", "render")
     assert done.returncode == 0, done.stderr
     assert f"{unapplied.database}_a = host=127.0.0.1 port=" in done.stdout
     assert unapplied.pg_bouncer.databases_file.read_text() == ""
@@ -79,7 +79,7 @@ def test_diff_tells_what_apply_would_change(unapplied: PooledFleet) -> None:
     assert pooler.databases_file.read_text() == ""
     apply(unapplied)
     assert diff(unapplied) == [("p1", "same")]
-    done = unapplied.shardctl("pgbouncer", "diff")
+    done = unapplied.here("pgbouncer", "diff")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"pooler p1: {pooler.databases_file} is as it should be\n"
 
@@ -87,7 +87,7 @@ def test_diff_tells_what_apply_would_change(unapplied: PooledFleet) -> None:
 def test_diff_is_a_unified_diff_and_its_json_has_the_versions(pooled: PooledFleet) -> None:
     file = pooled.pg_bouncer.databases_file
     pooled.raise_map_version()
-    done = pooled.shardctl("pgbouncer", "diff")
+    done = pooled.here("pgbouncer", "diff")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[:2] == [f"--- {file}", f"+++ {file} (wanted)"]
@@ -112,7 +112,7 @@ def test_diff_knows_edited_files_from_outdated_ones(unapplied: PooledFleet) -> N
     assert diff(unapplied) == [("p1", "edited")]
     file.write_text("[databases]\nmine = host=127.0.0.1\n")
     assert diff(unapplied) == [("p1", "edited")]
-    done = unapplied.shardctl("pgbouncer", "diff")
+    done = unapplied.here("pgbouncer", "diff")
     assert f"{file} was not written by shardctl" in done.stderr
     assert "-mine = host=127.0.0.1" in done.stdout
     file.unlink()
@@ -128,7 +128,7 @@ def test_diff_goes_on_where_a_file_cannot_be_read(
     second.databases_file.mkdir()
     assert diff(unapplied) == [("p1", "differs"), ("p2", "unreachable")]
     assert diff(unapplied, "p1") == [("p1", "differs")]
-    done = unapplied.shardctl("pgbouncer", "diff", "p2")
+    done = unapplied.here("pgbouncer", "diff", "p2")
     assert done.returncode == 1
     assert f"pooler p2: {second.databases_file}" in done.stderr
     assert "Is a directory" in done.stderr
@@ -273,7 +273,7 @@ def test_a_second_operator_is_told_who_is_at_work(unapplied: PooledFleet) -> Non
     topology = unapplied.topology()
     node = topology.nodes["b"]  # type: ignore[index]
     with lock.hold(topology, node, command="migrate"):
-        done = unapplied.shardctl("pgbouncer", "apply")
+        done = unapplied.here("pgbouncer", "apply")
     assert done.returncode == 1
     assert "shardctl: node b is being changed by shardctl migrate by " in done.stderr
     assert unapplied.pg_bouncer.databases_file.read_text() == ""

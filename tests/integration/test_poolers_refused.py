@@ -75,7 +75,8 @@ def test_a_wrong_password_is_said_and_none_is_shown(
         assert "password" in told
         assert "put postgres's password for database pgbouncer into ~/.pgpass" in told
         assert "-one" not in told
-    done = unapplied.shardctl("--verbose", "pgbouncer", "apply", PGPASSWORD="right-one")
+    monkeypatch.setenv("PGPASSWORD", "right-one")
+    done = unapplied.here("--verbose", "pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
     logs = (unapplied.directory / "state").rglob("*.log")
     texts = [done.stdout, done.stderr, pooler.databases_file.read_text()]
@@ -252,7 +253,7 @@ def test_two_poolers_with_one_file(unapplied: PooledFleet, pooler_for: AddPooler
     told = refused(unapplied)
     assert f"pooler p2: its file of aliases is pooler p1's too: {first.databases_file}" in told
     second.pooler = dataclasses.replace(second.pooler, databases_file=first.databases_file)
-    done = unapplied.shardctl("pgbouncer", "apply", "-o", "json")
+    done = unapplied.here("pgbouncer", "apply", "-o", "json")
     assert done.returncode == 2
     assert "poolers.p2.databases_file: is pooler p1's databases_file already" in done.stderr
     assert "errors" in json.loads(done.stdout)
@@ -368,7 +369,7 @@ def test_one_of_two_that_fails_does_not_hold_up_the_other(
     folder.chmod(0o755)
     if os.geteuid() == 0:
         shutil.chown(folder, str(accounts.server_account(None)))
-    done = unapplied.shardctl("pgbouncer", "apply", "-o", "json")
+    done = unapplied.here("pgbouncer", "apply", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == ["write", "none"]
     assert offered(first) == offered(second) == leads(unapplied)
