@@ -271,7 +271,7 @@ def test_the_command_says_what_comes_back_and_records_it(pruned: Pruned) -> None
 def test_without_a_terminal_it_asks_for_yes_and_drops_nothing(pruned: Pruned) -> None:
     pruned.retire(2)
     pruned.record()
-    done = pruned.fleet.shardctl("prune", "-o", "json")
+    done = pruned.fleet.here("prune", "-o", "json")
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert json.loads(done.stdout)["retired"][0]["schema"] == RETIRED

@@ -238,7 +238,7 @@ def test_a_dry_run_changes_nothing_and_tells_all_in_json(repacking: Repacking) -
 def test_without_a_terminal_it_asks_for_yes_and_repacks_nothing(repacking: Repacking) -> None:
     repacking.bloat(0)
     file = repacking.file(0)
-    done = repacking.fleet.shardctl("repack", "-o", "json")
+    done = repacking.fleet.here("repack", "-o", "json")
     assert done.returncode == 2
     assert "--yes" in json.loads(done.stdout)["errors"][0]["hint"]
     assert repacking.file(0) == file

@@ -8,7 +8,6 @@ import pwd
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from shardctl.hosts.host import HostUnreachable
 from shardctl.maintenance import run as running
 from shardctl.maintenance import targets
 from shardctl.topology.model import Ssh
+from tests.fixtures.commands import command_line, here
 from tests.fixtures.servers import local_node, local_topology, wait_for
 from tests.fixtures.sshd import ROOT, gone
 from tests.fixtures.sshd import running as processes
@@ -85,13 +85,9 @@ def test_a_pooler_is_told_its_files(stated: Stated, tmp_path: Path) -> None:
     file.write_text(
         f"{text}poolers:\n  p1: {{host: 127.0.0.1, port: 1, config: '{config}', aliases: [node]}}\n"
     )
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(file), "run", "--on", "poolers"]
-    done = subprocess.run(
-        [*argv, 'echo "$SHARDCTL_KIND:$SHARDCTL_CONFIG"'],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ["run", "--on", "poolers", 'echo "$SHARDCTL_KIND:$SHARDCTL_CONFIG"']
+    done = here("--topology", str(file), *words, XDG_STATE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
     assert done.stdout == f"p1, exit 0:\n  pooler:{config}\n"
 
 
@@ -163,9 +159,9 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
     stated: Stated, token: str, number: signal.Signals
 ) -> None:
     command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write())]
+    given = ["--topology", str(stated.fleet.write()), "run", command, "--on", "nodes"]
     with subprocess.Popen(
-        [*argv, "run", command, "--on", "nodes"],
+        command_line(*given),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

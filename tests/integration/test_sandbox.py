@@ -20,6 +20,7 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.ports import PortInUse
 from shardctl.postgres import binaries, connection, directory, embedded, pidfile
 from shardctl.sandbox import removal, servers
+from tests.fixtures.commands import here
 from tests.fixtures.servers import free_ports, free_run, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
@@ -344,10 +345,7 @@ def test_the_embedded_servers_come_up(single: Topology, major: int) -> None:
 
 
 def shardctl(topology: Path, *words: str, code: int = 0) -> str:
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(topology), "sandbox", *words]
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    done = here("--topology", str(topology), "sandbox", *words)
     assert done.returncode == code, done.stderr
     return done.stdout
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from shardctl.sandbox.servers import SomeFailed
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures import offering as fixtures
+from tests.fixtures.commands import command_line, here
 from tests.fixtures.servers import (
     SUPERUSER,
     free_ports,
@@ -366,18 +366,21 @@ class Sandbox:
         self.told = ""
 
     def __call__(self, *words: str, code: int = 0, hidden: bool = False) -> str:
-        argv = [sys.executable, "-m", "shardctl", "--topology", str(self.file), "sandbox", *words]
-        done = subprocess.run(
-            [*(self.before if hidden else []), *argv],
+        given = ["--topology", str(self.file), "sandbox", *words]
+        done = self._process(given) if hidden else here(*given)
+        assert done.returncode == code, done.stderr
+        self.told = done.stderr
+        return done.stdout
+
+    def _process(self, given: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.before, *command_line(*given)],
             capture_output=True,
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
             timeout=60,
         )
-        assert done.returncode == code, done.stderr
-        self.told = done.stderr
-        return done.stdout
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(pooled: PooledFleet) -> N
 
 
 def test_the_command_prints_a_line_a_second_and_a_report(pooled: PooledFleet) -> None:
-    done = pooled.shardctl(
+    done = pooled.here(
         "sandbox", "traffic", "--seconds", "1.2", "--rate", "30", "--clients", "4", "-o", "json"
     )
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_the_command_prints_a_line_a_second_and_a_report(pooled: PooledFleet) ->
     lines = [line for line in done.stderr.splitlines() if "errors 0" in line]
     assert len(lines) >= 2
     assert "p99" in lines[0]
-    done = pooled.shardctl("sandbox", "traffic", "--seconds", "0.5", "--rate", "30", "--keep-table")
+    done = pooled.here("sandbox", "traffic", "--seconds", "0.5", "--rate", "30", "--keep-table")
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
     assert len(tables(pooled, "a")) == 4
@@ -57,14 +57,14 @@ def test_the_command_prints_a_line_a_second_and_a_report(pooled: PooledFleet) ->
 
 def test_the_command_exits_1_when_something_failed(pooled: PooledFleet) -> None:
     pooled.pg_bouncer.stop()
-    done = pooled.shardctl("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
+    done = pooled.here("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
     assert done.returncode == 1
     assert "08001" in done.stdout
     assert "errors" in done.stdout
 
 
 def test_a_dry_run_says_what_it_would_do_and_makes_nothing(pooled: PooledFleet) -> None:
-    done = pooled.shardctl("sandbox", "traffic", "--dry-run")
+    done = pooled.here("sandbox", "traffic", "--dry-run")
     assert "would make table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
     assert tables(pooled, "a") == []
 
@@ -86,6 +86,6 @@ def test_ctrl_c_ends_the_load_early_and_checks_it(pooled: PooledFleet) -> None:
 def test_a_node_elsewhere_is_refused(pooled: PooledFleet) -> None:
     text = pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
     pooled.file.write_text(text)
-    done = pooled.shardctl_as_written("sandbox", "traffic")
+    done = pooled.here_as_written("sandbox", "traffic")
     assert done.returncode == 1
     assert "node b: host 10.1.2.3 is not a loopback address" in done.stderr
