@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -15,6 +16,7 @@ from psycopg import sql
 
 from shardctl.hosts import accounts
 from tests.fixtures.fleets import PHOTOS, Fleet, command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -51,15 +53,19 @@ def made(one: Fleet, node: str) -> int:
     return int(count)
 
 
-def start(one: Fleet) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def start(one: Fleet) -> Iterator[subprocess.Popen[str]]:
+    """Run the command, which ends with the block."""
     one.write()
-    return subprocess.Popen(
+    started = subprocess.Popen(
         command_line(one.file, "init"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"XDG_STATE_HOME": str(one.directory / "state")},
     )
+    with ended(started) as process:
+        yield process
 
 
 def assert_completed(one: Fleet) -> None:
@@ -78,20 +84,18 @@ def assert_completed(one: Fleet) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
 def test_init_killed_at_any_moment_is_completed_by_the_next(large: Fleet, share: float) -> None:
-    running = start(large)
-    wait_for(lambda: made(large, "a") >= share * SHARDS / 2 or running.poll() is not None)
-    running.kill()
-    running.communicate()
+    with start(large) as running:
+        wait_for(lambda: made(large, "a") >= share * SHARDS / 2 or running.poll() is not None)
     done = large.shardctl("init")
     assert done.returncode == 0, done.stderr
     assert_completed(large)
 
 
 def test_ctrl_c_stops_at_a_chunks_end_and_says_how_to_go_on(large: Fleet) -> None:
-    running = start(large)
-    wait_for(lambda: made(large, "a") >= 10)
-    running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=60)
+    with start(large) as running:
+        wait_for(lambda: made(large, "a") >= 10)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "interrupted" in told
     assert "run `shardctl init` again" in told
@@ -121,10 +125,10 @@ def mortal(large: Fleet, pg_server: StartServer) -> Iterator[Fleet]:
 
 
 def test_a_server_killed_during_init_is_named_and_the_next_init_completes(mortal: Fleet) -> None:
-    running = start(mortal)
-    wait_for(lambda: made(mortal, "b") >= 10)
-    mortal.servers["b"].stop("immediate")
-    _, told = running.communicate(timeout=60)
+    with start(mortal) as running:
+        wait_for(lambda: made(mortal, "b") >= 10)
+        mortal.servers["b"].stop("immediate")
+        _, told = running.communicate(timeout=60)
     assert running.returncode == 3
     assert "node b: " in told
     assert "run the same command again" in told
@@ -135,14 +139,14 @@ def test_a_server_killed_during_init_is_named_and_the_next_init_completes(mortal
 
 
 def test_a_session_terminated_during_init_is_made_good_by_the_next(large: Fleet) -> None:
-    running = start(large)
-    wait_for(lambda: made(large, "b") >= 10)
-    large.execute(
-        "b",
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name LIKE 'shardctl init%' AND state <> 'idle' LIMIT 1",
-    )
-    running.communicate(timeout=60)
+    with start(large) as running:
+        wait_for(lambda: made(large, "b") >= 10)
+        large.execute(
+            "b",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'shardctl init%' AND state <> 'idle' LIMIT 1",
+        )
+        running.communicate(timeout=60)
     assert running.returncode in {0, 3}  # 0 where it was idle by then
     assert large.shardctl("init").returncode == 0
     assert_completed(large)

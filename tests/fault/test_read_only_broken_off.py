@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.fleets import Fleet, command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.read_only import refused, triggers
 from tests.fixtures.servers import wait_for
 from tests.fixtures.verifying import verify
@@ -64,13 +66,17 @@ def count(one: Fleet, node: str) -> int:
     return sum(triggers(one, node).values())
 
 
-def start(one: Fleet, verb: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def start(one: Fleet, verb: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the command for all shards; it ends with the block."""
     one.write()
     command = command_line(one.file, "read-only", verb, f"0-{SHARDS - 1}", "--yes")
     environment = os.environ | {"XDG_STATE_HOME": str(one.directory / "state")}
-    return subprocess.Popen(
+    started = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
+    with ended(started) as process:
+        yield process
 
 
 def stop_when(one: Fleet, running: subprocess.Popen[str], triggers_left: int, number: int) -> str:
@@ -112,7 +118,8 @@ def test_all_of_2000_shards_refuse_writes_and_take_them_again(large: Fleet) -> N
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.9])
 def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
-    stop_when(large, start(large, "on"), int(share * OF_A_NODE), signal.SIGKILL)
+    with start(large, "on") as running:
+        stop_when(large, running, int(share * OF_A_NODE), signal.SIGKILL)
     # Whole shards, whenever it was.
     codes = {finding.code for finding in verify(large, "leftovers")}
     assert codes <= {"read_only"}
@@ -124,7 +131,8 @@ def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: fl
 @pytest.mark.parametrize("share", [0.9, 0.4])
 def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
     assert large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
-    stop_when(large, start(large, "off"), int(share * OF_A_NODE), signal.SIGKILL)
+    with start(large, "off") as running:
+        stop_when(large, running, int(share * OF_A_NODE), signal.SIGKILL)
     # Writes are let in everywhere before the first trigger goes.
     with large.connect("a") as session, session.transaction(force_rollback=True):
         session.execute("INSERT INTO shard999.photos (user_id) VALUES (1)")
@@ -138,8 +146,8 @@ def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: f
 
 
 def test_ctrl_c_stops_between_two_transactions_and_says_how_to_go_on(large: Fleet) -> None:
-    running = start(large, "on")
-    said = stop_when(large, running, 1, signal.SIGINT)
+    with start(large, "on") as running:
+        said = stop_when(large, running, 1, signal.SIGINT)
     assert running.returncode == 130
     assert "interrupted: some shards may be changed" in said
     assert "`shardctl read-only on` again" in said
@@ -149,10 +157,10 @@ def test_ctrl_c_stops_between_two_transactions_and_says_how_to_go_on(large: Flee
 
 
 def test_a_server_killed_meanwhile_is_named_and_the_next_run_finishes(large: Fleet) -> None:
-    running = start(large, "on")
-    wait_for(lambda: count(large, "b") > 0 or running.poll() is not None)
-    large.servers["b"].stop("immediate")
-    _, said = running.communicate(timeout=60)
+    with start(large, "on") as running:
+        wait_for(lambda: count(large, "b") > 0 or running.poll() is not None)
+        large.servers["b"].stop("immediate")
+        _, said = running.communicate(timeout=60)
     large.servers["b"].start()
     assert running.returncode == 3
     assert "node b: " in said

@@ -24,11 +24,11 @@ from tests.fixtures.clones import (
     SLOW,
     Cloning,
     Recording,
-    ended,
     in_background,
     make_and_kill,
     photos,
 )
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from shardctl.postgres.source import ReplicationRefused, SourceElsewhere, Tables
 from tests.fixtures.clones import (
     HERE,
     Cloning,
-    ended,
     in_background,
     rules,
 )
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:

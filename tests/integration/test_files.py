@@ -18,6 +18,7 @@ from shardctl.hosts import files
 from shardctl.hosts.files import BACKUP, UNFINISHED, FileRefused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import _naming, wait_for
 
 if TYPE_CHECKING:
@@ -348,14 +349,11 @@ def writer(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         "WAITING": str(slow / "waiting"),
         "GO": str(slow / "go"),
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", _WRITES, str(folder / "file")], env=environment
-    )
-    wait_for((slow / "waiting").exists)
-    wait_for(lambda: (slow / "waiting").read_text().endswith("\n"))
-    yield process
-    process.kill()
-    process.wait()
+    argv = [sys.executable, "-c", _WRITES, str(folder / "file")]
+    with ended(subprocess.Popen(argv, env=environment)) as process:
+        wait_for((slow / "waiting").exists)
+        wait_for(lambda: (slow / "waiting").read_text().endswith("\n"))
+        yield process
 
 
 def left_of(folder: Path) -> set[str]:

@@ -28,6 +28,7 @@ from tests.fixtures.guards import (
     state,
     wait_until_done,
 )
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 
@@ -62,11 +63,13 @@ def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP])
 def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signals) -> None:
     arguments = [str(site.directory), site.console, site.user or "", "1.5"]
-    with subprocess.Popen(
-        [sys.executable, "-c", _ARMS_AND_PAUSES, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-c", _ARMS_AND_PAUSES, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     ) as arming:
         try:
             assert arming.stdout is not None
@@ -119,7 +122,7 @@ def test_a_stopped_guard_can_be_disarmed(site: Site) -> None:
 def test_a_pid_that_belongs_to_another_by_now_is_left_alone(site: Site) -> None:
     armed = site.arm("one", after_s=60)
     kill_all(armed)
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as another:  # noqa: S607
+    with ended(subprocess.Popen(["sleep", "60"], start_new_session=True)) as another:  # noqa: S607
         (armed.directory / "pid").write_text(f"{another.pid}\n")
         assert guard.disarm(armed).became == "died"
         assert another.poll() is None

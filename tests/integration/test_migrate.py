@@ -17,6 +17,7 @@ from shardctl.provision import fleet
 from shardctl.provision.failures import MigrationFailed, ShardFailed
 from shardctl.state.migrations import MigrationInvalid
 from tests.fixtures.fleets import command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -329,15 +330,17 @@ def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
     )
     with fleet_8.connect("a", autocommit=False) as holder, fleet_8.connect("a") as watcher:
         holder.execute("LOCK TABLE shard0.photos IN ACCESS SHARE MODE")
-        running = subprocess.Popen(
-            [*command_line(fleet_8.file, "migrate"), "--lock-timeout", "500", "--attempts", "100"],
+        argv = [*command_line(fleet_8.file, "migrate"), "--lock-timeout", "500"]
+        started = subprocess.Popen(
+            [*argv, "--attempts", "100"],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
-        running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=5)
+        with ended(started) as running:
+            wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=5)
     assert running.returncode == 130
     assert "every chunk of shards was finished or rolled back" in said
     migrate(fleet_8)

@@ -30,6 +30,7 @@ from shardctl.pgbouncer.server import (
 )
 from shardctl.topology.model import Pooler, PoolerName, Topology
 from tests.fixtures.poolers import PgBouncer, end
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import free_ports, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def test_it_is_started_again_after_it_was_killed(server: Server) -> None:
 def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server: Server) -> None:
     server.start()
     server.stop()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+    with ended(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)) as other:
         for number in (str(other.pid), str(os.getpid()), "nonsense", "", "-1", "99999999"):
             server.pid_file.write_text(f"{number}\n")
             assert server.running() is None

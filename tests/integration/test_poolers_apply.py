@@ -17,6 +17,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.files import BACKUP
 from shardctl.state import lock
 from tests.fixtures.pooled import PooledFleet, leads, offered, reloads
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import free_ports
 
 if TYPE_CHECKING:
@@ -299,8 +300,13 @@ def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[N
     script.write_text(f"BEGIN;\nINSERT INTO {table} (user_id) VALUES (1);\nSELECT 1;\nCOMMIT;\n")
     argv = [program, "-n", "-M", "simple", "-c", "3", "-T", str(seconds), "-R", "200"]
     argv += ["-f", str(script), "-h", "127.0.0.1", "-p", str(fleet.pg_bouncer.port)]
-    with subprocess.Popen(
-        [*argv, "-U", fleet.role, alias], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with ended(
+        subprocess.Popen(
+            [*argv, "-U", fleet.role, alias],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     ) as running:
         yield
         out, errors = running.communicate(timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ from shardctl.moves import prune, prune_drop
 from shardctl.state import lock
 from shardctl.state.lock import NodeLocked
 from tests.fixtures.fleets import command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.pruning import OTHER, RETIRED, Pruned
 from tests.fixtures.servers import wait_for
 
@@ -159,10 +159,8 @@ def test_a_server_that_dies_meanwhile_is_named_and_the_rest_is_done_later(
 
 def test_killed_in_the_middle_it_does_the_rest_when_run_again(pruned: Pruned) -> None:
     pruned.retire_many(60)
-    running = _start(pruned)
-    wait_for(lambda: len(pruned.left()) < 115)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
+    with ended(_start(pruned)):
+        wait_for(lambda: len(pruned.left()) < 115)
     wait_for(lambda: _is_unlocked(pruned))
     left = pruned.left()
     assert 0 < len(left) < 120
@@ -206,9 +204,9 @@ def test_who_is_refused_by_a_move_is_told_which_and_not_that_schemas_may_be_drop
 
 def test_two_at_once_drop_everything_together(pruned: Pruned) -> None:
     pruned.retire_many(20)
-    both = [_start(pruned), _start(pruned)]
-    said = [one.communicate(timeout=60)[1] for one in both]
-    codes = sorted(one.returncode for one in both)
+    with ended(_start(pruned)) as one, ended(_start(pruned)) as other:
+        said = [each.communicate(timeout=60)[1] for each in (one, other)]
+    codes = sorted([one.returncode, other.returncode])
     assert codes in ([0, 0], [0, 1]), said
     assert pruned.left() == []
 

@@ -19,6 +19,7 @@ from shardctl.maintenance import run as running
 from shardctl.maintenance import targets
 from shardctl.topology.model import Ssh
 from tests.fixtures.commands import command_line, here
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import local_node, local_topology, wait_for
 from tests.fixtures.sshd import ROOT, gone
 from tests.fixtures.sshd import running as processes
@@ -160,11 +161,13 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
 ) -> None:
     command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
     given = ["--topology", str(stated.fleet.write()), "run", command, "--on", "nodes"]
-    with subprocess.Popen(
-        command_line(*given),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with ended(
+        subprocess.Popen(
+            command_line(*given),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     ) as process:
         # The command's shell has it on its line, and so has shardctl, within a longer word.
         wait_for(lambda: processes(token))

@@ -21,6 +21,7 @@ from shardctl.hosts.ports import PortInUse
 from shardctl.postgres import binaries, connection, directory, embedded, pidfile
 from shardctl.sandbox import removal, servers
 from tests.fixtures.commands import here
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import free_ports, free_run, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
@@ -319,7 +320,9 @@ def test_up_goes_on_after_it_was_killed(single: Topology, moment: str) -> None:
         "node = local_node(base, 'a', int(sys.argv[2]), range(1))\n"
         "servers.up(local_topology(base, node), Silent())\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(base), str(node.port)]) as process:
+    with ended(
+        subprocess.Popen([sys.executable, "-c", program, str(base), str(node.port)])
+    ) as process:
         mark = f"{data_of(single)}{moment}"
         wait_for(lambda: os.path.lexists(mark) or process.poll() is not None)
         process.kill()

@@ -13,6 +13,7 @@ import pytest
 from shardctl.maintenance import sql, sql_plan
 from shardctl.state import lock
 from shardctl.topology.model import ShardId
+from tests.fixtures.processes import awaited
 from tests.fixtures.stating import MOVE, Stated
 
 if TYPE_CHECKING:
@@ -192,7 +193,9 @@ def test_who_closes_the_pipe_has_the_run_ended_and_recorded(stated: Stated) -> N
     text = "UPDATE photos SET user_id = user_id + 100 RETURNING repeat('x', 200000), pg_sleep(0.2)"
     argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write()), "sql"]
     argv += [text, "--write", "--yes", "--jobs", "1", "-o", "tsv"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with awaited(
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         process.stdout.close()

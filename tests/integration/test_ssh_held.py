@@ -14,6 +14,7 @@ from shardctl.hosts.host import CommandFailed, CommandTimedOut
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh_held import HeldThere
 from shardctl.hosts.ssh_links import SESSIONS
+from tests.fixtures import processes
 from tests.fixtures.servers import wait_for
 from tests.fixtures.sshd import gone, running, shell
 
@@ -106,7 +107,7 @@ def test_one_that_nobody_tells_anything_ends_with_its_connection(box: Ssh, folde
 def test_one_of_this_machine_ends_with_the_process_that_holds_it(folder: Path) -> None:
     marker = folder / "a"
     argv = [sys.executable, "-c", HOLDS, str(marker)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as holder:
+    with processes.ended(subprocess.Popen(argv, stdin=subprocess.PIPE)) as holder:
         wait_for(lambda: len(running(str(marker))) == 2)  # it, and what waits
         holder.kill()
     wait_for(lambda: gone(str(marker)))

@@ -23,6 +23,7 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.ssh import Ssh, SshSettings
 from shardctl.hosts.ssh_wrapper import Wrapped
+from tests.fixtures.processes import awaited
 from tests.fixtures.servers import wait_for
 from tests.fixtures.sshd import error_of, gone, running, shell, sleeping, when_running
 
@@ -181,7 +182,7 @@ def test_a_process_that_ends_leaves_nothing(sshd: Sshd, token: str) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        with process:
+        with awaited(process):
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             if ends == "killed":

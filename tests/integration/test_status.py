@@ -21,6 +21,7 @@ from shardctl.checks.status_nodes import State
 from shardctl.fanout import Silent
 from shardctl.hosts.local import Local
 from tests.fixtures.fleets import command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import SUPERUSER, PgServer, free_ports, wait_for
 
 if TYPE_CHECKING:
@@ -56,14 +57,10 @@ def watching(one: Fleet, *arguments: str, **options: Any) -> Iterator[subprocess
     environment = os.environ | {"XDG_STATE_HOME": str(one.directory / "state"), "TERM": "xterm"}
     command = command_line(one.file, "status", "--watch", "0.1", "--sample", "0", *arguments)
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **given | options) as process:
-        try:
-            yield process
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
-        except BaseException:
-            process.kill()
-            raise
+    with ended(subprocess.Popen(command, env=environment, **given | options)) as process:
+        yield process
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
     assert "Traceback" not in (told or "")
 

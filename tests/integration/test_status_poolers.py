@@ -19,6 +19,7 @@ from shardctl.hosts.local import Local
 from tests.fixtures import offering as fixtures
 from tests.fixtures.fleets import command_line
 from tests.fixtures.pooled import STATS_USER, PooledFleet
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -195,17 +196,13 @@ def test_a_watch_survives_a_pooler_that_goes_and_comes_back(fleet: PooledFleet) 
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"XDG_STATE_HOME": str(fleet.directory / "state")}
     command = command_line(fleet.file, *words)
-    with subprocess.Popen(command, env=environment, **given) as process:
-        try:
-            wait_until(process, "up")
-            fleet.pg_bouncer.stop()
-            wait_until(process, "down")
-            fleet.pg_bouncer.start()
-            wait_until(process, "up")
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
-        except BaseException:
-            process.kill()
-            raise
+    with ended(subprocess.Popen(command, env=environment, **given)) as process:
+        wait_until(process, "up")
+        fleet.pg_bouncer.stop()
+        wait_until(process, "down")
+        fleet.pg_bouncer.start()
+        wait_until(process, "up")
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
     assert "Traceback" not in told

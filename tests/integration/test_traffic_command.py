@@ -12,6 +12,7 @@ import pytest
 from shardctl.traffic.table import LoadRunning
 from tests.fixtures.fleets import command_line
 from tests.fixtures.loads import start, tables, wait_for_writes
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(pooled: PooledFleet) -> N
     command = command_line(
         pooled.write(), "sandbox", "traffic", "--rate", "40", "--aliases", "direct"
     )
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) as process:
         assert process.stderr is not None
         process.stderr.readline()  # a second is over
         with pytest.raises(LoadRunning, match="another load runs there: shardctl sandbox traffic"):
@@ -71,8 +72,8 @@ def test_a_dry_run_says_what_it_would_do_and_makes_nothing(pooled: PooledFleet) 
 
 def test_ctrl_c_ends_the_load_early_and_checks_it(pooled: PooledFleet) -> None:
     command = command_line(pooled.write(), "sandbox", "traffic", "--seconds", "60", "--rate", "30")
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with ended(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ) as process:
         assert process.stderr is not None
         process.stderr.readline()

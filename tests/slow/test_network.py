@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.machines import DISK, LOGIN, OPERATOR, ROOT, SSH_PORT
 from tests.fixtures.network import HOSTS
+from tests.fixtures.processes import ended
 from tests.fixtures.servers import wait_for
 
 if TYPE_CHECKING:
@@ -118,14 +119,13 @@ def test_machines_end_when_what_made_them_is_killed() -> None:
         "print(inside(made), flush=True)\n"
         "input()\n"
     )
-    maker = subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
-    assert maker.stdout is not None
-    first = Path("/proc") / maker.stdout.readline().decode().strip()
-    assert (first / "ns").exists()
-    maker.kill()
-    maker.communicate()
+    with ended(started) as maker:
+        assert maker.stdout is not None
+        first = Path("/proc") / maker.stdout.readline().decode().strip()
+        assert (first / "ns").exists()
     wait_for(lambda: not first.exists())
 
 

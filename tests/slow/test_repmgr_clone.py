@@ -25,6 +25,7 @@ from tests.fixtures.clones import (
     photos,
 )
 from tests.fixtures.managers import ROLE, RepmgrNode, registered
+from tests.fixtures.processes import ended
 from tests.fixtures.proving import prove
 from tests.fixtures.servers import PgServer, _naming, wait_for
 from tests.fixtures.writing import Clients
@@ -202,7 +203,7 @@ def test_a_move_by_repmgr_is_resumed_by_repmgr(
     before = moving.file.read_text()
     moving.file.write_text(f"{before}move: {{clone_with: repmgr}}\n")
     argv = [sys.executable, "-m", "shardctl", "--topology", str(moving.file), *MOVE]
-    with subprocess.Popen([*argv, "--max-rate", SLOWLY], stderr=subprocess.PIPE) as process:
+    with ended(subprocess.Popen([*argv, "--max-rate", SLOWLY], stderr=subprocess.PIPE)) as process:
         copied = "SELECT coalesce(max(backup_streamed), 0) FROM pg_stat_progress_basebackup"
         wait_for(lambda: moving.ask("a", copied)[0][0] > 100_000)
         process.kill()
