@@ -256,11 +256,18 @@ def interrupting(token: str, action: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_host_that_is_lost_meanwhile_may_have_done_it(
-    two_hosts: Topology, sshd: Sshd, token: str
+    two_hosts: Topology, sshd: Sshd, token: str, server_directory: Path
 ) -> None:
-    lose = interrupting(token, lambda: sshd.signal(signal.SIGKILL))
-    lost, other = over(two_hosts, f"sh -c 'sleep 1; :' {token}")
-    lose.join()
+    done = server_directory / "done"
+
+    def lose() -> None:
+        sshd.signal(signal.SIGKILL)
+        done.touch()
+
+    losing = interrupting(token, lose)
+    waits = f"until [ -e {done} ]; do sleep 0.05; done"
+    lost, other = over(two_hosts, f"sh -c '{waits}' {token}")
+    losing.join()
     assert (lost.begun, lost.code, other.code) == (True, None, 0)
     assert "host box was lost meanwhile" in str(lost.error)
     assert running.exit_code([lost, other]) == 3
