@@ -12,6 +12,7 @@ settings.load_profile("house")
 
 pytest_plugins = [
     "tests.fixtures.servers",
+    "tests.fixtures.leftovers",
     "tests.fixtures.applications",
     "tests.fixtures.sshd",
     "tests.fixtures.poolers",

@@ -1,0 +1,68 @@
+"""What becomes of the processes that a test leaves, and of one that its time limit ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fixtures.sshd import gone
+
+ROOT = Path(__file__).parents[2]
+_HEAD = """
+import subprocess, pytest
+from tests.fixtures import leftovers
+from tests.fixtures.processes import awaited, ended
+leftovers._PATIENCE_S = 0.2
+def start(*before):
+    return subprocess.Popen([*before, "sh", "-c", "sleep 1000; :", "{token}"])
+"""
+
+
+def outcome_of(directory: Path, token: str, text: str) -> tuple[int, str]:
+    """Run tests in a pytest of their own; give its exit code and what it said."""
+    file = directory / "test_of_its_own.py"
+    file.write_text(_HEAD.format(token=token) + text)
+    plugins = ["-p", "tests.fixtures.servers", "-p", "tests.fixtures.leftovers"]
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugins, "-c", os.devnull]
+    argv += ["--rootdir", str(directory), str(file)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def test_what_a_test_leaves_is_told_and_ends(tmp_path: Path, token: str) -> None:
+    code, said = outcome_of(
+        tmp_path,
+        token,
+        "def test_child(): start()\n"
+        "def test_orphan(): start('setsid', '--fork').wait()\n"
+        "def test_next(): pass\n"
+        "@pytest.fixture(scope='module')\n"
+        "def kept():\n"
+        "    with ended(start()) as process: yield process\n"
+        "def test_first(kept): pass\n"
+        "def test_second(kept): assert kept.poll() is None\n",
+    )
+    assert code == 1
+    assert "5 passed, 2 errors" in said
+    for name in ("test_child", "test_orphan"):
+        assert f"ERROR at teardown of {name} " in said
+    assert said.count("the test has left processes, which are killed now:") == 2
+    assert said.count(f"sh -c sleep 1000; : {token}") >= 2
+    assert gone(token)
+
+
+def test_a_time_limit_ends_what_the_test_waits_for(tmp_path: Path, token: str) -> None:
+    code, said = outcome_of(
+        tmp_path,
+        token,
+        "@pytest.mark.timeout(0.5)\n"
+        "@pytest.mark.parametrize('how', [awaited, ended])\n"
+        "def test_hangs(how):\n"
+        "    with how(start()) as process: process.communicate()\n",
+    )
+    assert code == 1
+    assert said.count("Timeout (>0.5s)") >= 2
+    assert "2 failed" in said
+    assert gone(token)
