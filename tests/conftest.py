@@ -1,7 +1,10 @@
 """Fixtures for all tests."""
 
+from __future__ import annotations
+
 import gc
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import settings
@@ -39,6 +42,26 @@ pytest_plugins = [
 
 
 def pytest_configure() -> None:
+    """Let tests begin with the same signals and programs, however they were started."""
+    _heed_signals()
+    _find_psql()
+
+
+def _heed_signals() -> None:
+    """Heed signals that a shell ignores for a job in the background, and `nohup` for any.
+
+    Every process would inherit that, and tests send them. A process inherits no function.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, lambda *_: None),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _find_psql() -> None:
     """Let guards of this machine find psql itself: Debian has a program in Perl before it.
 
     That takes five times as long as psql's start, and whoever logs in by SSH still gets it.

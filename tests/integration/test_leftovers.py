@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.fixtures.sshd import gone
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parents[2]
 _HEAD = """
@@ -66,3 +71,21 @@ def test_a_time_limit_ends_what_the_test_waits_for(tmp_path: Path, token: str) -
     assert said.count("Timeout (>0.5s)") >= 2
     assert "2 failed" in said
     assert gone(token)
+
+
+def test_tests_send_signals_that_were_ignored_at_their_start(
+    pytestconfig: pytest.Config,
+) -> None:
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    argv += ["-k", "test_a_signal_ends"]
+    background = ["sh", "-c", 'trap "" INT QUIT HUP; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*background, *argv], cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_signal_ends_what_a_test_has_started() -> None:
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        argv = ["sh", "-c", f"kill -{number} $$"]
+        assert subprocess.run(argv, check=False).returncode == -number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.commands import here
+from tests.fixtures.processes import awaited
+from tests.fixtures.servers import wait_for
 from tests.fixtures.stating import MOVE, Stated
 
 if TYPE_CHECKING:
@@ -272,6 +275,22 @@ def test_ctrl_c_cancels_what_runs(stated: Stated) -> None:
     assert stated.sleeping() == 0
 
 
+def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(stated: Stated) -> None:
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write()), "sql"]
+    argv += ["SELECT pg_advisory_xact_lock(4711)", "--shards", "0"]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 130)):
+        with stated.fleet.connect("a") as holder:
+            holder.execute("SELECT pg_advisory_lock(4711)")
+            with awaited(subprocess.Popen([*ignoring, *argv])) as process:
+                wait_for(lambda: stated.fleet.query("a", waits))
+                process.send_signal(number)
+                if code == 0:
+                    holder.execute("SELECT pg_advisory_unlock(4711)")
+        assert process.returncode == code
+
+
 def test_no_node_gets_more_sessions_than_jobs(stated: Stated) -> None:
     found = stated.rows("SELECT pg_backend_pid(), pg_sleep(0.05)", "--jobs", "2")
     assert len({row[0] for row in found}) == 4
@@ -314,10 +333,12 @@ finally:
 def test_memory_does_not_grow_with_the_rows(stated: Stated, output: str) -> None:
     text = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)"  # 120 MB from four shards
     argv = [sys.executable, "-c", _MEASURED, "--topology", str(stated.fleet.write())]
-    with subprocess.Popen(
-        [*argv, "sql", text, "--shards", "2-5", "-o", output],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    with awaited(
+        subprocess.Popen(
+            [*argv, "sql", text, "--shards", "2-5", "-o", output],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
