@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import pytest
 
 # How quick an example is depends on what else the machine does: no test asserts a time.
 settings.register_profile("house", deadline=None)
@@ -45,6 +51,17 @@ def pytest_configure() -> None:
     """Let tests begin with the same signals and programs, however they were started."""
     _heed_signals()
     _find_psql()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files, and tests within each, in a random order, if SHARDCTL_TEST_SEED has a number."""
+    if seed := os.environ.get("SHARDCTL_TEST_SEED"):
+        chance = random.Random(int(seed))  # noqa: S311  # an order is not a secret
+        files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+        chance.shuffle(files)
+        for tests in files:
+            chance.shuffle(tests)
+        items[:] = [test for tests in files for test in tests]
 
 
 def _heed_signals() -> None:
