@@ -24,10 +24,10 @@ class HostUnfit(ShardctlError):
 class OsUserRefused(HostUnfit):
     """A user as whom shardctl cannot run commands on a machine."""
 
-    def __init__(self, what: str, user: str, why: str) -> None:
+    def __init__(self, what: str, user: str, why: str, hint: str | None = None) -> None:
         super().__init__(
             f"{what}: nothing can be run as its os_user {user}: {why}",
-            hint=f"correct os_user in the topology, or run shardctl as root or as {user}",
+            hint=hint or f"correct os_user in the topology, or run shardctl as root or as {user}",
         )
         self.user = user
 
@@ -59,7 +59,7 @@ def host_of(of: Node | Pooler) -> Host:
             raise RelativePath(what, key, getattr(of, key), of.host)
         return Ssh(_settings(of))
     if of.os_user is not None:
-        _require_user(what, of.os_user)
+        _require_user(what, of.os_user, runs_server=isinstance(of, Node))
     return Local()
 
 
@@ -76,10 +76,14 @@ def _settings(of: Node | Pooler) -> SshSettings:
     )
 
 
-def _require_user(what: str, user: str) -> None:
+def _require_user(what: str, user: str, *, runs_server: bool) -> None:
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
         raise OsUserRefused(what, user, "there is no such user") from error
-    if os.geteuid() not in (0, account.pw_uid):
-        raise OsUserRefused(what, user, "only root may become somebody else")
+    if os.geteuid() in (0, account.pw_uid):
+        return
+    if account.pw_uid == 0 and runs_server:  # as root, shardctl would refuse the node, too
+        hint = "name an ordinary user of this machine as os_user of the node"
+        raise OsUserRefused(what, user, "PostgreSQL refuses root", hint)
+    raise OsUserRefused(what, user, "only root may become somebody else")

@@ -76,8 +76,10 @@ def test_commands_of_its_own_that_cannot_be_run(movable: Movable, status: str, t
 
 def test_root_as_the_servers_user(movable: Movable) -> None:
     movable.change(os_user="root")
-    told = movable.refused()
-    assert "node c: the server cannot run as root" in next(iter(told.values()))
+    told = next(iter(movable.refused().values()))
+    assert told.startswith("node c: ")
+    assert "root: PostgreSQL refuses root\n" in told
+    assert "name an ordinary user of this machine as os_user of the node" in told
 
 
 def test_programs_of_another_version(movable: Movable, server_directory: Path) -> None:
