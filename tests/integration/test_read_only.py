@@ -11,7 +11,7 @@ import pytest
 from shardctl.access import read_only_fleet
 from shardctl.access.read_only import Wanted
 from tests.fixtures.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers import SUPERUSER, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets import Fleet
@@ -141,7 +141,8 @@ def test_a_foreign_table_is_refused(tables_8: Fleet) -> None:
         "CREATE EXTENSION postgres_fdw;"
         "CREATE SERVER there FOREIGN DATA WRAPPER postgres_fdw"
         f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{tables_8.database}');"
-        "CREATE USER MAPPING FOR CURRENT_USER SERVER there;"
+        # Without a name, the server would log in as its own operating system's user.
+        f"CREATE USER MAPPING FOR CURRENT_USER SERVER there OPTIONS (user '{SUPERUSER}');"
         "CREATE FOREIGN TABLE shard2.abroad (user_id bigint) SERVER there"
         " OPTIONS (schema_name 'shard3', table_name 'photos')",
     )
