@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fixtures.fleets",
     "tests.fixtures.pooled",
     "tests.fixtures.verifying",
+    "tests.fixtures.rolled_back",
     "tests.fixtures.generators",
     "tests.fixtures.lab",
     "tests.fixtures.moved",

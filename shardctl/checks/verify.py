@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,11 +21,12 @@ from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, ledger, lock, migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.checks.basics import Basics
-    from shardctl.checks.poolers_look import Looked
+    from shardctl.checks.check import Check
     from shardctl.fanout import Progress
+    from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, Topology
 
@@ -78,12 +79,30 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """What was seen of one node: a finding instead of basics where it could not be reached."""
+class Looked:
+    """What was seen of one node: a finding instead of basics where it could not be reached.
+
+    `seen` holds what each check's look gave, by the check's name.
+    """
 
     basics: Basics | None
-    seen: dict[str, Any]
+    seen: Mapping[str, Any]
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is examined: `names` are the checks that were asked for, none stands for all."""
+
+    topology: Topology
+    migrations: Sequence[Migration]
+    names: tuple[str, ...]
+    deep: bool
+
+    @property
+    def checks(self) -> list[Check]:
+        """Give the checks to run, in the registry's order."""
+        return [one for one in CHECKS.values() if not self.names or one.name in self.names]
 
 
 def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Progress) -> Report:
@@ -94,101 +113,116 @@ def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Pr
     reading the migrations raises.
     """
     began = time.monotonic()
-    for name in names:
-        if name not in CHECKS:
-            raise CheckNotFound(name)
-    chosen = [check for check in CHECKS.values() if not names or check.name in names]
-    files = migrations.read(topology.database.migrations)
-    keys.key_columns(files)  # a malformed line is said before anything is contacted
+    wanted = scope(topology, names, deep=deep)
     outcomes = fanout.run(
         topology.nodes.values(),
-        lambda node: _look(
-            topology, files, node, [c.name for c in chosen], deep=deep, progress=progress
-        ),
+        lambda node: _connect_and_look(wanted, node, progress),
         width=_WIDTH,
     )
-    pooled: dict[PoolerName, Looked] = {}
-    if any(check.name == poolers.CHECK.name for check in chosen):
+    pooled: dict[PoolerName, poolers_look.Looked] = {}
+    if poolers.CHECK in wanted.checks:
         asked = fanout.run(
             topology.poolers.values(), lambda one: poolers_look.look(topology, one), width=_WIDTH
         )
         pooled = {outcome.item.name: outcome.result() for outcome in asked}
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
+    report = judge(wanted, looked, pooled)
+    return replace(report, elapsed_ms=round((time.monotonic() - began) * 1000))
+
+
+def scope(topology: Topology, names: Sequence[str], *, deep: bool) -> Scope:
+    """Read the migrations; raises CheckNotFound, and what reading migrations and keys raises."""
+    for name in names:
+        if name not in CHECKS:
+            raise CheckNotFound(name)
+    files = migrations.read(topology.database.migrations)
+    keys.key_columns(files)  # a malformed line is said before anything is contacted
+    return Scope(topology, files, tuple(names), deep)
+
+
+def judge(
+    scope: Scope,
+    looked: Mapping[NodeName, Looked],
+    pooled: Mapping[PoolerName, poolers_look.Looked],
+) -> Report:
+    """Let every check judge what was seen; pure. The report's time is 0."""
+    topology = scope.topology
     basics = {name: one.basics for name, one in looked.items() if one.basics is not None}
     strangers = identity.strangers(topology, basics)
     known = {name: one for name, one in basics.items() if name not in strangers}
     moves = ledger.entries(copy for one in basics.values() for copy in one.journal)
     findings = [finding for one in looked.values() for finding in one.findings]
-    for check in chosen:
+    for check in scope.checks:
         of_all = check.name in {connection.NAME, identity.NAME}
         view: View[Any] = View(
             topology=topology,
-            migrations=files,
+            migrations=scope.migrations,
             basics=basics if of_all else known,
             seen={n: looked[n].seen[check.name] for n in known if check.name in looked[n].seen},
-            deep=deep,
+            deep=scope.deep,
             poolers=pooled,
             moves=moves,
         )
         findings += check.judge(view)
-    if names:
+    if scope.names:
         # What was not asked about is not told, but for what could not be looked at.
-        if identity.NAME not in names:
-            everything: View[None] = View(topology, files, basics, {}, deep, moves=moves)
+        if identity.NAME not in scope.names:
+            everything: View[None] = View(
+                topology, scope.migrations, basics, {}, scope.deep, moves=moves
+            )
             findings += [f for f in identity.judge(everything) if f.node in strangers]
-        findings = [f for f in findings if f.check in names or f.severity is Severity.error]
+        findings = [f for f in findings if f.check in scope.names or f.severity is Severity.error]
     return Report(
         cluster=topology.cluster,
-        checks=tuple(check.name for check in chosen),
+        checks=tuple(check.name for check in scope.checks),
         findings=tuple(findings),
         nodes=len(known),
         shards=sum(len(one.live(topology, topology.nodes[n])) for n, one in known.items()),
         poolers=sum(one.error is None for one in pooled.values()),
-        elapsed_ms=round((time.monotonic() - began) * 1000),
+        elapsed_ms=0,
     )
 
 
-def _look(
-    topology: Topology,
-    files: Sequence[Migration],
-    node: Node,
-    names: Sequence[str],
-    *,
-    deep: bool,
-    progress: Progress,
-) -> _Looked:
-    progress.expect(node.name, "looking", len(names) + 1)
+def _connect_and_look(scope: Scope, node: Node, progress: Progress) -> Looked:
+    progress.expect(node.name, "looking", len(scope.checks) + 1)
+    database = scope.topology.database
     try:
-        session = connect(node, topology.database, purpose=lock.purpose("verify"), autocommit=True)
+        session = connect(node, database, purpose=lock.purpose("verify"), autocommit=True)
     except NodeUnavailable as error:
-        return _Looked(None, {}, (connection.unreachable(node, error),))
+        return Looked(None, {}, (connection.unreachable(node, error),))
+    with session:
+        return look(scope, node, session, progress)
+
+
+def look(scope: Scope, node: Node, session: Connection, progress: Progress) -> Looked:
+    """Ask one node, over a session of its own, which may only read from then on."""
+    topology = scope.topology
     seen: dict[str, Any] = {}
     findings: list[Finding] = []
-    with session:
-        try:
-            session.execute("SET default_transaction_read_only TO on")
-            # Somebody's DDL must not hold it up, nor it what queues behind.
-            session.execute("SET lock_timeout TO '3s'")
-            basics = basic.read(session, topology, node)
-        except psycopg.Error as error:
-            return _Looked(None, {}, (_not_examined(connection.NAME, node.name, reason_of(error)),))
-        except cluster.SchemaTaken as error:
-            return _Looked(None, {}, (_not_examined(identity.NAME, node.name, error.message),))
+    try:
+        session.execute("SET default_transaction_read_only TO on")
+        # Somebody's DDL must not hold it up, nor it what queues behind.
+        session.execute("SET lock_timeout TO '3s'")
+        basics = basic.read(session, topology, node)
+    except psycopg.Error as error:
+        return Looked(None, {}, (_not_examined(connection.NAME, node.name, reason_of(error)),))
+    except cluster.SchemaTaken as error:
+        return Looked(None, {}, (_not_examined(identity.NAME, node.name, error.message),))
+    progress.advance(node.name)
+    state = basics.state
+    strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
+    live = basics.live(topology, node)
+    place = Place(topology, scope.migrations, node, session, basics, live, scope.deep)
+    for check in scope.checks:
+        if check.look is not None and not strange:
+            try:
+                seen[check.name] = check.look(place)
+            except psycopg.Error as error:
+                findings.append(_not_examined(check.name, node.name, reason_of(error)))
+                if session.closed:
+                    break
         progress.advance(node.name)
-        state = basics.state
-        strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
-        place = Place(topology, files, node, session, basics, basics.live(topology, node), deep)
-        for name in names:
-            look = CHECKS[name].look
-            if look is not None and not strange:
-                try:
-                    seen[name] = look(place)
-                except psycopg.Error as error:
-                    findings.append(_not_examined(name, node.name, reason_of(error)))
-                    if session.closed:
-                        break
-            progress.advance(node.name)
-    return _Looked(basics, seen, tuple(findings))
+    return Looked(basics, seen, tuple(findings))
 
 
 def _not_examined(name: str, node: NodeName, reason: str) -> Finding:

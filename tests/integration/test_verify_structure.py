@@ -8,13 +8,14 @@ import pytest
 
 from shardctl.checks import structure
 from shardctl.checks.findings import Severity
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets import PHOTOS, Fleet
+from tests.fixtures.rolled_back import RolledBack, opened
+from tests.fixtures.verifying import told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from shardctl.checks.findings import Finding
-    from tests.fixtures.fleets import Fleet
     from tests.fixtures.servers import PgServer
 
 
@@ -50,12 +51,24 @@ CREATE TRIGGER touch BEFORE UPDATE OF name ON users FOR EACH ROW EXECUTE FUNCTIO
 """
 
 
+@pytest.fixture(scope="module")
+def rich_fleet(
+    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """Give a healthy fleet of 8 shards with something of every kind."""
+    made = Fleet(tmp_path_factory.mktemp("rich"), safe_servers, "rich", "rich")
+    made.migration("0001_photos.sql", PHOTOS)
+    made.migration("0002_rich.sql", RICH)
+    made.init()
+    yield made
+    made.drop()
+
+
 @pytest.fixture
-def rich(fresh_fleet: Fleet) -> Fleet:
-    """Give a fleet of 8 shards with something of every kind."""
-    fresh_fleet.migration("0002_rich.sql", RICH)
-    fresh_fleet.copy()
-    return fresh_fleet
+def rich(rich_fleet: Fleet) -> Iterator[RolledBack]:
+    """Give that fleet, in which what a test changes is undone after it."""
+    with opened(rich_fleet) as made:
+        yield made
 
 
 def brief(findings: Iterable[Finding]) -> list[tuple[str, tuple[int, ...], str | None]]:
@@ -65,8 +78,8 @@ def brief(findings: Iterable[Finding]) -> list[tuple[str, tuple[int, ...], str |
     return [(code, shards, what) for _, code, _, shards, what in whole]
 
 
-def test_shards_that_are_alike_give_no_finding(rich: Fleet) -> None:
-    assert verify(rich) == []
+def test_shards_that_are_alike_give_no_finding(rich: RolledBack) -> None:
+    assert rich.verify() == ()
 
 
 @pytest.mark.parametrize(
@@ -157,20 +170,20 @@ def test_shards_that_are_alike_give_no_finding(rich: Fleet) -> None:
     ],
 )
 def test_one_fault_in_one_shard_is_exactly_one_finding(
-    rich: Fleet, statement: str, code: str, what: str | None
+    rich: RolledBack, statement: str, code: str, what: str | None
 ) -> None:
     rich.execute("a", statement.format(role=rich.role))
-    found = verify(rich)
+    found = rich.verify()
     assert [(one[0], one[1]) for one in brief(found)] == [(code, (2,))]
     if what is not None:
         assert found[0].object == what
 
 
-def test_one_fault_in_shards_of_several_nodes_is_one_finding(rich: Fleet) -> None:
+def test_one_fault_in_shards_of_several_nodes_is_one_finding(rich: RolledBack) -> None:
     for node, shards in (("a", (0, 3)), ("b", (5,))):
         for shard in shards:
             rich.execute(node, f"DROP INDEX shard{shard}.likes_photo_id_idx")
-    [finding] = verify(rich)
+    [finding] = rich.verify()
     assert brief([finding]) == [("index_missing", (0, 3, 5), "likes_photo_id_idx")]
     assert finding.severity is Severity.error
     assert finding.actual == "absent"
@@ -180,18 +193,18 @@ def test_one_fault_in_shards_of_several_nodes_is_one_finding(rich: Fleet) -> Non
     assert finding.expected == statement
     for node, shards in (("a", (0, 3)), ("b", (5,))):
         for shard in shards:
-            rich.execute(node, f"SET search_path = shard{shard}; {statement}")
+            rich.execute(node, f"SET search_path = shard{shard}; {statement}; RESET search_path")
     assert finding.hint.endswith(statement)
-    assert verify(rich) == []
+    assert rich.verify() == ()
 
 
-def test_several_faults_of_several_shards_are_told_apart(rich: Fleet) -> None:
+def test_several_faults_of_several_shards_are_told_apart(rich: RolledBack) -> None:
     rich.execute("a", "ALTER TABLE shard1.photos ALTER COLUMN user_id TYPE integer")
     rich.execute("a", "ALTER TABLE shard1.likes ADD COLUMN more text DEFAULT 'x'")
     rich.execute("a", "DROP TABLE shard2.photos")
     rich.execute("b", "ALTER TABLE shard6.likes ADD COLUMN more text DEFAULT 'x'")
     rich.execute("b", "ALTER TABLE shard7.likes ADD COLUMN more text")
-    found = verify(rich)
+    found = rich.verify()
     assert brief(found) == [
         ("column_extra", (1, 6), "likes.more"),
         ("column_extra", (7,), "likes.more"),
@@ -202,44 +215,44 @@ def test_several_faults_of_several_shards_are_told_apart(rich: Fleet) -> None:
     assert found[0].actual == "text DEFAULT 'x'::text"
 
 
-def test_a_tie_goes_to_the_lowest_shard(rich: Fleet) -> None:
+def test_a_tie_goes_to_the_lowest_shard(rich: RolledBack) -> None:
     for shard in range(4, 8):
         rich.execute("b", f"DROP INDEX shard{shard}.likes_photo_id_idx")
-    assert brief(verify(rich)) == [("index_missing", (4, 5, 6, 7), "likes_photo_id_idx")]
+    assert brief(rich.verify()) == [("index_missing", (4, 5, 6, 7), "likes_photo_id_idx")]
     rich.execute("a", "DROP INDEX shard1.likes_photo_id_idx")
-    assert brief(verify(rich)) == [("index_extra", (0, 2, 3), "likes_photo_id_idx")]
+    assert brief(rich.verify()) == [("index_extra", (0, 2, 3), "likes_photo_id_idx")]
 
 
-def test_a_shard_without_anything_lacks_its_tables(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "DROP TABLE shard0.photos")
-    assert brief(verify(fleet_8)) == [("table_missing", (0,), "photos")]
+def test_a_shard_without_anything_lacks_its_tables(rolled_back: RolledBack) -> None:
+    rolled_back.execute("a", "DROP TABLE shard0.photos")
+    assert brief(rolled_back.verify()) == [("table_missing", (0,), "photos")]
 
 
 def test_too_many_different_structures_are_one_finding(
-    rich: Fleet, monkeypatch: pytest.MonkeyPatch
+    rich: RolledBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(structure, "MOST_DETAILED", 2)
     for shard in range(3):
         rich.execute("a", f"CREATE TABLE shard{shard}.own{shard} (n int)")
-    assert brief(verify(rich)) == [
+    assert brief(rich.verify()) == [
         ("table_extra", (0,), "own0"),
         ("table_extra", (1,), "own1"),
         ("unlike", (2,), None),
     ]
 
 
-def test_a_retired_or_stray_schema_is_not_compared(rich: Fleet) -> None:
+def test_a_retired_or_stray_schema_is_not_compared(rich: RolledBack) -> None:
     rich.execute("a", "CREATE SCHEMA shard2__retired_5f3a9c1e; CREATE SCHEMA shard99")
     rich.execute("a", "CREATE TABLE shard99.photos (n int)")
-    assert {f.check for f in verify(rich)} == {"map"}
+    assert {f.check for f in rich.verify()} == {"map"}
 
 
 def test_views_are_read_in_pieces_that_the_lock_table_bears(
-    rich: Fleet, monkeypatch: pytest.MonkeyPatch
+    rich: RolledBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardctl.postgres.room.of", lambda _: 3)
     rich.execute("a", "DROP VIEW shard2.named_twice")
-    assert brief(verify(rich)) == [("view_missing", (2,), "named_twice")]
+    assert brief(rich.verify()) == [("view_missing", (2,), "named_twice")]
 
 
 @pytest.mark.parametrize(
@@ -259,18 +272,18 @@ def test_odd_names_give_no_finding_and_hide_none(
     fresh_fleet.database = fresh_fleet.role = name
     fresh_fleet.migration("0002_rich.sql", RICH)
     fresh_fleet.init()
-    assert verify(fresh_fleet) == []
-    schema = fresh_fleet.topology().schema_pattern.schema(6).replace('"', '""')
-    fresh_fleet.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')
-    fresh_fleet.execute(
-        "b", f'REVOKE DELETE ON "{schema}".photos FROM "{name.replace(chr(34), chr(34) * 2)}"'
-    )
-    fresh_fleet.execute("b", f'ALTER SEQUENCE "{schema}".next_id_seq CACHE 7')
-    assert [f[:4] for f in told(verify(fresh_fleet))] == [
-        ("generator", "sequence_differs", None, (6,)),
-        ("structure", "column_differs", None, (6,)),
-        ("structure", "grant_differs", None, (6,)),
-    ]
+    with opened(fresh_fleet) as odd:
+        assert odd.verify() == ()
+        schema = odd.topology.schema_pattern.schema(6).replace('"', '""')
+        odd.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')
+        quoted = name.replace('"', '""')
+        odd.execute("b", f'REVOKE DELETE ON "{schema}".photos FROM "{quoted}"')
+        odd.execute("b", f'ALTER SEQUENCE "{schema}".next_id_seq CACHE 7')
+        assert [f[:4] for f in told(odd.verify())] == [
+            ("generator", "sequence_differs", None, (6,)),
+            ("structure", "column_differs", None, (6,)),
+            ("structure", "grant_differs", None, (6,)),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -281,9 +294,9 @@ def test_odd_names_give_no_finding_and_hide_none(
         "SET DEFAULT 3",
     ],
 )
-def test_the_statement_of_the_hint_mends_a_column(fleet_8: Fleet, change: str) -> None:
-    fleet_8.execute("a", f"ALTER TABLE shard2.photos ALTER COLUMN user_id {change}")
-    [finding] = verify(fleet_8)
+def test_the_statement_of_the_hint_mends_a_column(rolled_back: RolledBack, change: str) -> None:
+    rolled_back.execute("a", f"ALTER TABLE shard2.photos ALTER COLUMN user_id {change}")
+    [finding] = rolled_back.verify()
     statement = finding.hint[finding.hint.index("ALTER TABLE") :]
-    fleet_8.execute("a", f"SET search_path = shard2; {statement}")
-    assert verify(fleet_8) == []
+    rolled_back.execute("a", f"SET search_path = shard2; {statement}; RESET search_path")
+    assert rolled_back.verify() == ()
