@@ -305,7 +305,7 @@ def _route(world: World, gates: Gates, budget: Budget, fencing_at: float) -> Non
         gates.route()
     else:  # the guards have been at work, and may be yet
         gates.settle()
-    now = time.monotonic()
+    now = gates.served_at or time.monotonic()
     if gates.held_at is not None:
         world.timeline.pause_ms = (now - gates.held_at) * 1000
     if world.plan.options.read_only:

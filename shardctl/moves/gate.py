@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
+from shardctl.moves.gates_refusals import ResumeFailed
+from shardctl.pgbouncer import serving
+from shardctl.pgbouncer.console import SHOW_POOLS, PoolerLost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardctl.hosts.host import Held, Host
-    from shardctl.pgbouncer.console import Console
+    from shardctl.pgbouncer.console import Alias, CommandRefused, Console
     from shardctl.pgbouncer.guard import Guard
     from shardctl.topology.model import Pooler
 
 logger = logging.getLogger(__name__)
+
+_SERVED_S = 2.0
+"""How long it is waited, after RESUME, for connections to the nodes that clients wait for."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """A pooler whose clients are being served again."""
+
+    at: float
+    """When it had resumed all aliases, on the monotonic clock."""
+    resumed: int
+    """How many aliases were still paused then."""
+    waits: bool
+    """Whether clients of these were waiting."""
 
 
 @dataclass(slots=True)
@@ -31,6 +51,10 @@ class Gate:
     consoles: list[Console] = field(default_factory=list)
     watcher: Console | None = None
     """A session that no PAUSE ever occupies."""
+    retry: str | None = None
+    """The pooler's `server_login_retry`, empty where only RELOAD puts it back; None at first."""
+    serving: Serving | None = None
+    """How far its clients are served again; None before that."""
     guard: Guard | None = None
     place: str | None = None
     """Where the staged file is to go, without links; None before it is staged."""
@@ -67,3 +91,57 @@ class Gate:
         if self.placing is not None:
             self.placing.drop()
             self.placing = None
+
+    def ask_who_waits(self) -> Console | None:
+        """Ask, beside what is to be done meanwhile, which clients wait; `any_waits` takes it."""
+        beside = next((one for one in self.consoles if not one.closed), None)
+        try:
+            if beside is not None:
+                beside.send(SHOW_POOLS)
+        except PoolerLost as error:  # of a session that is not needed for serving the clients
+            logger.info("pooler %s: %s", self.pooler.name, error.message)
+            return None
+        return beside
+
+    def any_waits(self, asked: Console | None, *, ask: bool = False) -> bool:
+        """Tell whether clients wait for what is paused, those too who are logging in.
+
+        Where that cannot be known, it is so.
+        """
+        if asked is None:
+            return True
+        try:
+            rows = asked.pools() if ask else asked.finish()
+        except PoolerLost as error:
+            logger.info("pooler %s: %s", self.pooler.name, error.message)
+            return True
+        ours = set(self.aliases)
+        return any(row["database"] in ours and int(row["cl_waiting"] or 0) for row in rows)
+
+    def begin_serving(
+        self, console: Console, *, reload: bool, waits: bool = False
+    ) -> list[CommandRefused]:
+        """Reload, if that is to do, and resume; give what was refused. Raises PoolerLost.
+
+        `waits` tells that clients wait. `end_serving` has to follow.
+        """
+        if self.retry is None:
+            self.retry = serving.retry_of(console)
+        refused = serving.begin(console, self.aliases, reload=reload)
+        idle = sum(error.not_paused for error in refused)
+        self.serving = Serving(time.monotonic(), len(self.aliases) - idle, waits)
+        return refused
+
+    def end_serving(self, console: Console) -> list[str]:
+        """Wait until the clients are served; name aliases some of whose clients are not."""
+        try:
+            left = serving.watch(console, self.aliases, seconds=_SERVED_S)
+        finally:
+            serving.end(console, self.retry or "")
+        return [f"{alias} on pooler {self.pooler.name}" for alias in left]
+
+    def require_resumed(self, offered: Mapping[str, Alias]) -> None:
+        """See that nothing stays paused; raises ResumeFailed."""
+        left = [a for a in self.aliases if a in offered and offered[a].paused]
+        if left:
+            raise ResumeFailed(self.pooler.name, left)

@@ -12,17 +12,9 @@ from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves.distance import shortest_ms
 from shardctl.moves.gate import Gate
-from shardctl.moves.gates_refusals import PauseFailed, PauseLost, ResumeFailed, RouteFailed
-from shardctl.pgbouncer import apply, batch, guard, render
-from shardctl.pgbouncer.console import (
-    SHOW_POOLS,
-    CommandRefused,
-    Console,
-    PoolerLost,
-    PoolerUnavailable,
-    conninfo,
-    waited_s,
-)
+from shardctl.moves.gates_refusals import PauseFailed, PauseLost, RouteFailed
+from shardctl.pgbouncer import apply, batch, guard, render, serving
+from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.topology import aliases as names
 
@@ -30,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
-    from shardctl.pgbouncer.console import Alias
     from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Pooler, Topology
 
@@ -39,7 +30,6 @@ logger = logging.getLogger(__name__)
 CONSOLES = 16
 """Sessions over which each pooler's pauses go."""
 _WIDTH = 16
-_RESUME_S = 30.0
 _LOGINS_S = 1.0
 """How long logins of poolers are waited for: some may never end, and one may begin again."""
 _POLL = 0.002
@@ -66,7 +56,10 @@ class Gates:
         self.guards_fire_at: float | None = None
         """When the first and the last guard that were armed here fire, on the monotonic clock."""
         self.waits_ms: dict[str, float] = {}
-        """The longest that a client of each pooler had waited when it was served again."""
+        """For each pooler, the time from the first PAUSE until no client waited for a connection.
+
+        No client that came meanwhile has waited longer; 0 where none waited at the RESUME.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +79,8 @@ class Gates:
             wanted = 1 + min(CONSOLES, max(1, len(gate.aliases)))
             while len(gate.consoles) + 1 < wanted:
                 gate.consoles.append(self._console(gate.pooler))
-            gate.watcher = gate.watcher or self._console(gate.pooler)
+            if gate.retry is None:
+                gate.retry = serving.retry_of(self._watcher(gate))
 
         self._each(one)
 
@@ -95,7 +89,11 @@ class Gates:
         return max(self._each(lambda g: shortest_ms(self._watcher(g).version)), default=0.0)
 
     def stage(self) -> None:
-        """Put the new file beside the old one on every pooler's host; raises FileRefused."""
+        """Put the new file beside the old one on every pooler's host, and try a RELOAD there.
+
+        Once the clients are served again it is too late to look whether a pooler reads its files.
+        Raises FileRefused, ReloadRejected.
+        """
 
         def one(gate: Gate) -> None:
             user, place = gate.pooler.os_user, gate.pooler.databases_file
@@ -103,6 +101,7 @@ class Gates:
             files.remove(gate.host, gate.staged, user=user)
             files.write(gate.host, gate.staged, gate.text, user=user, like=place)
             gate.place = files.place_of(gate.host, place, user=user)
+            apply.try_reload(gate.pooler, gate.host, self._watcher(gate))
 
         self._each(one)
 
@@ -131,6 +130,7 @@ class Gates:
                 after_s=after_s,
                 question=question,
                 staged=Staged(gate.staged, gate.pooler.databases_file),
+                retry=gate.retry or "",
                 user=gate.pooler.os_user,
             )
 
@@ -219,11 +219,12 @@ class Gates:
     def route(self) -> None:
         """Let every pooler offer the shards where they are now, and serve its clients again.
 
-        Raises what one pooler does not do, when all others are served.
+        `await_served` has to follow. Raises what one pooler does not do, when all others are
+        served.
         """
 
         def one(gate: Gate) -> None:
-            console = self._watcher(gate)
+            beside = gate.ask_who_waits()
             user = gate.pooler.os_user
             try:
                 gate.put_in_place()
@@ -231,7 +232,7 @@ class Gates:
                 # Its guard has fired, and was quicker.
                 if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
                     raise
-            self._reload_and_resume(gate, console)
+            self._reload_and_resume(gate, waits=gate.any_waits(beside))
 
         self._each(one)
 
@@ -243,10 +244,33 @@ class Gates:
             user = gate.pooler.os_user
             if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
                 files.write(gate.host, gate.pooler.databases_file, gate.text, user=user)
-            self._reload_and_resume(gate, self._watcher(gate))
+            self._reload_and_resume(gate, waits=gate.any_waits(self._watcher(gate), ask=True))
             files.remove(gate.host, gate.staged, user=user)
 
         self._each(one)
+
+    def await_served(self) -> list[str]:
+        """Wait a moment until clients that waited have connections; name whose have none.
+
+        What made PgBouncer try connections again so soon is taken back then.
+        """
+
+        def one(gate: Gate) -> list[str]:
+            if gate.serving is None:  # its pooler was lost before
+                return []
+            left = gate.end_serving(self._watcher(gate))
+            if gate.serving.resumed:
+                since = gate.serving.at if self.held_at is None else self.held_at
+                waited = time.monotonic() - since if gate.serving.waits else 0.0
+                self.waits_ms[gate.pooler.name] = round(waited * 1000, 1)
+            return left
+
+        return [alias for left in self._each(one) for alias in left]
+
+    @property
+    def served_at(self) -> float | None:
+        """When the last pooler had resumed its aliases, on the monotonic clock."""
+        return max((gate.serving.at for gate in self.all if gate.serving), default=None)
 
     def let_go(self) -> list[ShardctlError]:
         """Resume every alias as it was, and remove what was staged and armed; repeatable.
@@ -260,7 +284,7 @@ class Gates:
             gate.drop_held()
             try:
                 # A PAUSE that still waits is answered by this; its session is of no more use.
-                self._resume(gate, self._watcher(gate))
+                self._resume_as_before(gate)
             except (PoolerLost, PoolerUnavailable) as error:
                 if ports.knock(gate.pooler.host, gate.pooler.port) != "closed":
                     raise
@@ -279,7 +303,7 @@ class Gates:
 
         def one(gate: Gate) -> None:
             gate.drop_held()
-            self._resume(gate, self._watcher(gate))
+            self._resume_as_before(gate)
             self._disarm_own(gate)
 
         self._each(one)
@@ -302,43 +326,23 @@ class Gates:
         gate.guard = None
         return found
 
-    def _reload_and_resume(self, gate: Gate, console: Console) -> None:
-        console.reload()
-        offered = self._look(gate, console)
-        wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
-        self._resume(gate, console)
-        if wrong:
-            raise RouteFailed(gate.pooler.name, wrong)
-
-    def _look(self, gate: Gate, console: Console) -> dict[str, Alias]:
-        """Ask what is offered, and at once how long clients have been waiting.
-
-        That is known of those who still do; those who are logging in are not among them.
-        """
-        beside = next((one for one in gate.consoles if not one.closed), None)
-        try:
-            if beside is not None:
-                beside.send(SHOW_POOLS)
-            offered = console.databases()
-            rows = console.execute(SHOW_POOLS) if beside is None else beside.finish()
-        except (PoolerLost, CommandRefused) as error:
-            # Of a session that is not needed for serving the clients, perhaps.
-            logger.info("pooler %s: %s", gate.pooler.name, error.message)
-            return console.databases()
-        ours = set(gate.aliases)
-        if any(alias in offered and offered[alias].paused for alias in ours):
-            waits = [waited_s(row) for row in rows if row["database"] in ours]
-            self.waits_ms[gate.pooler.name] = round(max(waits, default=0.0) * 1000, 1)
-        return offered
-
-    def _resume(self, gate: Gate, console: Console) -> None:
-        """Resume over all sessions that are free, and see that nothing stays paused."""
-        free = [one for one in gate.consoles if not one.closed] or [console]
-        (answers,) = batch.resume([(free, gate.aliases)], seconds=_RESUME_S)
+    def _reload_and_resume(self, gate: Gate, *, waits: bool) -> None:
+        """Send both in one packet; raises RouteFailed, ResumeFailed, PoolerLost."""
+        console = self._watcher(gate)
+        refused = gate.begin_serving(console, reload=True, waits=waits)
         offered = console.databases()
-        left = [a for a in gate.aliases if a in offered and offered[a].paused]
-        if left or answers.waiting:
-            raise ResumeFailed(gate.pooler.name, left or answers.waiting)
+        wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
+        gate.require_resumed(offered)
+        if wrong:
+            told = [error.reason for error in refused if error.command == serving.RELOAD]
+            raise RouteFailed(gate.pooler.name, [*told, *wrong])
+
+    def _resume_as_before(self, gate: Gate) -> None:
+        """Resume where nothing has changed; raises ResumeFailed, PoolerLost."""
+        console = self._watcher(gate)
+        gate.begin_serving(console, reload=False)
+        gate.require_resumed(console.databases())
+        gate.end_serving(console)
 
     def _gate(self, pooler: Pooler) -> Gate:
         """Name the aliases that lead to what moves: those of its shards, and of its node."""

@@ -279,6 +279,7 @@ def conclude(
         ("pause", hold),
         ("close", (lambda: close_source(world)) if closing else None),
         ("route", route),
+        ("serve", lambda: _tell_unserved(world, gates)),
         ("settings", lambda: _settle(world)),
         ("slot", lambda: _drop_slot(world)),
         ("map", lambda: spread_map(world)),
@@ -308,6 +309,11 @@ def conclude(
             journal.advance(
                 world.session(node), plan.id, [MoveState.claimed], MoveState.routed, report=report
             )
+
+
+def _tell_unserved(world: World, gates: Gates) -> None:
+    if left := gates.await_served():
+        world.notice(f"clients still wait for a connection: {', '.join(left[:5])}")
 
 
 def complete(world: World) -> None:

@@ -55,10 +55,10 @@ TRIPS = {
     "promote": "t",
     "claim": "t t",
     "close": "s s t",  # where writes were refused
-    "route": "p p p p",
+    "route": "p p",
 }
 """Whom the parts of a cutover ask, in their order: a round trip each to source, target, or all
-poolers, or to several at once. More than one of PAUSE and RESUME, and SSH, come on top."""
+poolers, or to several at once. More than one of PAUSE, and SSH, come on top."""
 _BEFORE = ("arm guards", "logins", "clock")
 _SSH_TRIPS = 1
 
@@ -119,7 +119,7 @@ def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float
     for one in topology.poolers.values():
         paused, size = len(pooling.paused(topology, plan, one)), pooling.size(topology, one)
         over_ssh = one.ssh is not None
-        trips = 2 * (math.ceil(paused / CONSOLES) - 1) + (_SSH_TRIPS if over_ssh else 0)
+        trips = math.ceil(paused / CONSOLES) - 1 + (_SSH_TRIPS if over_ssh else 0)
         poolers.append(
             PAUSED_MS * paused
             + OFFERED_MS * size

@@ -49,7 +49,7 @@ class Seen:
     own: frozenset[str]
     """The databases that the operator's own configuration offers."""
     log: str
-    """Its log's name, empty where it has none that may be read."""
+    """Its log's name, empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
     own = fitness.require(topology, pooler, host, place=place.path, config=config)
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
-    log = _readable_log(host, pooler, config.get("logfile", ""))
-    return Seen(pooler, host, version, place, text, offered, own, log)
+    return Seen(pooler, host, version, place, text, offered, own, config.get("logfile", ""))
 
 
 def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
@@ -111,7 +110,7 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
     seen = wanted.seen
     pooler = seen.pooler
     with Console(pooler, topology.database, purpose=purpose) as console:
-        since = _log_size(seen)
+        log = _Log.of(pooler, seen.host, seen.log)
         if wanted.action == "write":
             files.write(seen.host, pooler.databases_file, wanted.text, user=pooler.os_user)
         try:
@@ -120,12 +119,24 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
             problems = [error.reason]
         else:
             problems = []
-        problems = _from_log(seen, since) or problems or _not_taken(topology, wanted, console)
+        problems = log.problems() or problems or _not_taken(topology, wanted, console)
         if not problems:
             return
         if wanted.action == "write":
             _put_back(seen, console, problems)
     raise faults.ReloadRejected(pooler.name, problems, restored=wanted.action == "write")
+
+
+def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
+    """Let a pooler read its files as they are; raises ReloadRejected where it cannot.
+
+    And CommandRefused, PoolerLost. A file that shardctl puts beside the one that is there, with
+    the same owner and mode, is then read from the same place with the same result.
+    """
+    log = _Log.of(pooler, host, console.config().get("logfile", ""))
+    console.reload()
+    if problems := log.problems():
+        raise faults.ReloadRejected(pooler.name, problems, restored=False)
 
 
 def diff(seen_text: str | None, wanted: str, path: Path) -> str:
@@ -226,36 +237,43 @@ def _brief(lines: Sequence[str]) -> list[str]:
     return [*lines[:_TOLD], *more]
 
 
-def _readable_log(host: Host, pooler: Pooler, log: str) -> str:
-    """Give the log's name; empty where it is syslog's, relative to who knows what, or not ours."""
-    if not log.startswith("/"):
-        return ""
-    try:
-        files.size(host, log, user=pooler.os_user)
-    except files.FileRefused as error:
-        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
-        return ""
-    return log
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A pooler's log from now on; `path` is empty where it may not be read."""
 
+    pooler: Pooler
+    host: Host
+    path: str
+    since: int
 
-def _log_size(seen: Seen) -> int:
-    return files.size(seen.host, seen.log, user=seen.pooler.os_user) if seen.log else 0
+    @classmethod
+    def of(cls, pooler: Pooler, host: Host, path: str) -> _Log:
+        """Note how far it reaches now.
 
+        It is not read where it is syslog's, relative to who knows what, or not ours.
+        """
+        if not path.startswith("/"):
+            return cls(pooler, host, "", 0)
+        try:
+            return cls(pooler, host, path, files.size(host, path, user=pooler.os_user))
+        except files.FileRefused as error:
+            logger.debug("pooler %s: its log: %s", pooler.name, error.message)
+            return cls(pooler, host, "", 0)
 
-def _from_log(seen: Seen, since: int) -> list[str]:
-    """Give what the log says of a RELOAD that failed; before 1.25, the answer does not."""
-    if not seen.log:
-        return []
-    user = seen.pooler.os_user
-    try:
-        rotated = _log_size(seen) < since
-        lines = files.tail(seen.host, seen.log, since=0 if rotated else since, user=user)
-    except files.FileRefused as error:  # taken away meanwhile: what is offered has to tell
-        logger.debug("pooler %s: its log: %s", seen.pooler.name, error.message)
-        return []
-    if not any(_FAILED in line for line in lines):
-        return []
-    return _brief([line for line in lines if " ERROR " in line or " WARNING " in line])
+    def problems(self) -> list[str]:
+        """Give what it says of a RELOAD that failed; before 1.25, the answer does not."""
+        if not self.path:
+            return []
+        user = self.pooler.os_user
+        try:
+            rotated = files.size(self.host, self.path, user=user) < self.since
+            lines = files.tail(self.host, self.path, since=0 if rotated else self.since, user=user)
+        except files.FileRefused as error:  # taken away meanwhile: what is offered has to tell
+            logger.debug("pooler %s: its log: %s", self.pooler.name, error.message)
+            return []
+        if not any(_FAILED in line for line in lines):
+            return []
+        return _brief([line for line in lines if " ERROR " in line or " WARNING " in line])
 
 
 def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:

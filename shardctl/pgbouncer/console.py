@@ -20,8 +20,11 @@ from psycopg.pq import ExecStatus
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import LIVELINESS, reason_of
+from shardctl.pgbouncer import packet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from psycopg.pq.abc import PGresult
 
     from shardctl.topology.model import Database, Pooler
@@ -170,6 +173,22 @@ class Console:
         self.send(command)
         return self.finish(seconds=seconds)
 
+    def execute_all(self, commands: Sequence[str], *, seconds: float) -> list[CommandRefused]:
+        """Execute commands with nothing between them, and give what was refused.
+
+        All go as one packet; where the session is encrypted, one after the other. Raises
+        PoolerLost: any of them may have been done then.
+        """
+        if self._pq.ssl_in_use:
+            return self._one_by_one(commands, seconds)
+        try:
+            answers = packet.exchange(self._pq, commands, seconds=seconds)
+        except packet.Broken as error:
+            self.abandon()
+            raise PoolerLost(self.pooler, commands[0], str(error)) from error
+        logger.debug("pooler %s: in one packet: %s", self.pooler, "; ".join(commands))
+        return [CommandRefused(self.pooler, a.command, a.error) for a in answers if a.error]
+
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""
         deadline = time.monotonic() + seconds
@@ -302,6 +321,16 @@ class Console:
         """Give the addresses that the pooler knows for the names of hosts."""
         rows = self.execute("SHOW DNS_HOSTS")
         return {_text(row, "hostname"): addresses(_text(row, "addrs")) for row in rows}
+
+    def _one_by_one(self, commands: Sequence[str], seconds: float) -> list[CommandRefused]:
+        deadline = time.monotonic() + seconds
+        refused = []
+        for command in commands:
+            try:
+                self.execute(command, seconds=max(0.0, deadline - time.monotonic()))
+            except CommandRefused as error:
+                refused.append(error)
+        return refused
 
     def _readable(self, seconds: float) -> bool:
         """Wait until something arrives; `select` could not, in a process with many files open."""

@@ -141,6 +141,7 @@ def arm(
     after_s: float,
     question: Question | None = None,
     staged: Staged | None = None,
+    retry: str = "",
     user: str | None = None,
     passfile: Path | None = None,
 ) -> Guard:
@@ -150,13 +151,15 @@ def arm(
     that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
     After `after_s` it puts the staged file into place, if the answer to the question is true
     or there is no question, reloads the pooler, and resumes the aliases, these and no others.
-    Raises GuardRefused, and leaves nothing behind.
+    `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
+    without it, it stays as it is. Raises GuardRefused, and leaves nothing behind.
     """
     guard = Guard(host, name, directory, user, secrets.token_hex(8))
     _check(guard, console, aliases, after_s, question)
     words = [f"{after_s:.3f}", str(len(aliases)), str(passfile or ""), console]
     words += [question.dsn, question.query] if question else ["", ""]
     words += [str(staged.file), str(staged.target)] if staged else ["", ""]
+    words.append(retry)
     try:
         said = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
     except CommandFailed as error:

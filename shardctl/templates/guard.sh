@@ -18,7 +18,7 @@ export LC_ALL=C PGCONNECT_TIMEOUT=5
 unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
 
 LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
-ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600
+ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600 AT_ONCE_S=0.01 SERVED_S=1
 NO_ANSWER=1 SOME_PAUSED=2
 RECORD=$(printf '\036') FIELD=$(printf '\037') PROBE="shardctl guard"
 
@@ -38,9 +38,10 @@ console() { # seconds; commands by standard input
 ## arm
 
 # stdin: the aliases, one a line; $script: this text
-arm() { # directory, owner, seconds, number of aliases, passfile, console, dsn, query, file, target
+# directory, owner, seconds, number of aliases, passfile, console, dsn, query, file, target, retry
+arm() {
     directory=$1 owner=$2 after=$3 count=$4 passfile=$5 console=$6
-    dsn=$7 query=$8 file=$9 target=${10}
+    dsn=$7 query=$8 file=$9 target=${10} retry=${11}
     [ -z "$passfile" ] || export PGPASSFILE="$passfile"
     require_programs
     [ -z "$file" ] || require_staged
@@ -52,7 +53,7 @@ arm() { # directory, owner, seconds, number of aliases, passfile, console, dsn, 
     cd "$directory" || exit 1
     # shellcheck disable=SC2154 # whoever sent it has it in this variable
     printf '%s' "$script" | cat >guard.sh && cat >aliases || exit 1
-    for part in owner after passfile console dsn query file target; do
+    for part in owner after passfile console dsn query file target retry; do
         eval "printf '%s' \"\$$part\"" >"$part" || exit 1
     done
     # Truncated, by a full disk or a lost line, it would resume fewer than are paused.
@@ -122,7 +123,7 @@ abandon() {
 watch() {
     trap '' HUP INT QUIT TERM
     echo $$ >pid || exit 1
-    for part in after passfile console dsn query file target aliases; do
+    for part in after passfile console dsn query file target retry aliases; do
         eval "$part=\$(cat $part)" || exit 1
     done
     # shellcheck disable=SC2154 # read just now
@@ -164,7 +165,22 @@ fire() {
         sleep 0.5
     done
     say "$said"
+    restore
     mv fired 'done'
+}
+
+# A login between RELOAD and RESUME lets PgBouncer take the node for one that fails, and psql sends
+# one command after the other. So PgBouncer tries again at once what failed, until all are served.
+retry_at_once() {
+    [ -z "$retry" ] || printf 'SET server_login_retry = %s;\n' "'$AT_ONCE_S'"
+}
+
+restore() {
+    [ -n "$retry" ] || return 0
+    sleep "$SERVED_S"
+    said=$(printf 'SET server_login_retry = %s;\n' "'$retry'" | console "$LOGIN_S" 2>&1) ||
+        said="psql ended with code $?"
+    [ -z "$said" ] || say "server_login_retry stays at $AT_ONCE_S until the next RELOAD: $said"
 }
 
 answer() {
@@ -194,7 +210,8 @@ place() {
 resume() {
     {
         printf '%s\n%s' "$aliases" "$RECORD"
-        printf '%s\n' "$reload" "$resumes" 'SHOW DATABASES;' | console "$SESSION_S" 2>&1
+        printf '%s\n' "$reload" "$(retry_at_once)" "$resumes" 'SHOW DATABASES;' |
+            console "$SESSION_S" 2>&1
     } | awk -v RS="$RECORD" -v FS="$FIELD" \
         -v no_answer="$NO_ANSWER" -v some_paused="$SOME_PAUSED" '
         NR == 1 {

@@ -77,7 +77,9 @@ def test_how_long_clients_waited_is_noted_when_they_are_served_again(lab: Lab) -
         assert not at_work.waits_ms
         at_work.settle()
         assert client.result().rowcount == 1
+        assert at_work.await_served() == []
         assert 100 < at_work.waits_ms["p1"] < 5_000
         at_work.waits_ms.clear()
         at_work.settle()
+        at_work.await_served()
         assert not at_work.waits_ms  # somebody else has served them

@@ -1,0 +1,82 @@
+"""Let a pooler serve paused aliases again, with the file that it has then.
+
+Between RELOAD and RESUME a login makes PgBouncer connect to an alias's new node; the pause closes
+that connection at once, PgBouncer takes the node for one that fails, and all clients of the alias
+wait for `server_login_retry`, 15 s unless configured otherwise. A login of an alias that nobody has
+used since it last led elsewhere does the same at any time of a pause, and so does a connection that
+is being made when PAUSE comes. So both commands go in one packet, and `server_login_retry` is
+shorter for a moment: what such a login has spoilt all the same is tried again at once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from shardctl.pgbouncer.console import resume_command
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from shardctl.pgbouncer.console import CommandRefused, Console
+
+RELOAD = "RELOAD"
+SHORT_S = "0.01"
+"""The `server_login_retry` of that moment."""
+
+_SETTING = "server_login_retry"
+_SECONDS = 60.0
+_PLAIN = re.compile(r"[0-9]+(\.[0-9]+)?")
+_POLL_S = 0.01
+
+
+def retry_of(console: Console) -> str:
+    """Give the `server_login_retry` in force; empty where it is not to be put back.
+
+    It is not where an earlier moment's is still in force: RELOAD is what ends that.
+    """
+    value = console.config().get(_SETTING, "")
+    return value if _PLAIN.fullmatch(value) and float(value) > float(SHORT_S) else ""
+
+
+def begin(console: Console, aliases: Sequence[str], *, reload: bool) -> list[CommandRefused]:
+    """Send what serves clients again, as one packet, and give what was refused.
+
+    That an alias is not paused matters nothing. `end` has to follow. Raises PoolerLost.
+    """
+    commands = [RELOAD] if reload else []
+    commands += [setting(SHORT_S), *map(resume_command, aliases)]
+    return console.execute_all(commands, seconds=_SECONDS)
+
+
+def end(console: Console, retry: str) -> None:
+    """Put `server_login_retry` back; raises CommandRefused and PoolerLost."""
+    if retry:
+        console.execute(setting(retry))
+    else:
+        console.reload()
+
+
+def setting(retry: str) -> str:
+    """Write the command that sets `server_login_retry`; `retry` is a number."""
+    return f"SET {_SETTING} = '{retry}'"
+
+
+def watch(console: Console, aliases: Collection[str], *, seconds: float) -> tuple[str, ...]:
+    """Wait until each alias's clients have had a connection that is free, or none waits.
+
+    Gives those of which that was not so within `seconds`. Raises PoolerLost.
+    """
+    deadline = time.monotonic() + seconds
+    left = set(aliases)
+    while True:
+        waiting = {
+            row["database"]
+            for row in console.pools()
+            if int(row["cl_waiting"] or 0) and not int(row["sv_idle"] or 0)
+        }
+        left &= waiting  # who has been served may wait again, as at any time
+        if not left or time.monotonic() > deadline:
+            return tuple(sorted(left))
+        time.sleep(_POLL_S)

@@ -1,0 +1,103 @@
+"""Clients that log in anew for each request, at a fixed rate, while shards move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.topology.model import ShardId
+from shardctl.traffic.load import Load
+from tests.fixtures.loads import wait_for_writes
+from tests.fixtures.moving import END_LOCKING, finish, patient
+from tests.fixtures.servers import wait_for
+from tests.fixtures.writing import SERVED_S
+
+if TYPE_CHECKING:
+    from shardctl.traffic.report import Report
+    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.poolers import PgBouncer
+
+pytestmark = pytest.mark.fault
+
+PER_S = 60
+RETRY_MS = 15_000
+"""What PgBouncer's own `server_login_retry` would hold clients up for, if it came to that."""
+MOST_MS = 5_000
+"""Far more than anything takes on a machine that is busy with other tests, and less than that."""
+MOVED = [ShardId(2), ShardId(3)]
+OWN = 3_000
+"""Databases of the operator's own: reading them takes PgBouncer some time at each RELOAD."""
+
+
+def crowded(pooler: PgBouncer, port: int) -> None:
+    """Give a pooler databases of its operator's own, and let it take them."""
+    text = pooler.config.read_text()
+    own = "".join(f"own{n} = host=127.0.0.1 port={port} dbname=postgres\n" for n in range(OWN))
+    pooler.config.write_text(text.replace("[pgbouncer]\n", f"[databases]\n{own}[pgbouncer]\n"))
+    pooler.admin("RELOAD")
+    with pooler.console() as console:
+        assert len(console.databases()) > OWN
+
+
+def longest_ms(report: Report) -> float:
+    """Give the longest wait, without what the load has begun late for want of a processor."""
+    assert report.logins is not None
+    return (report.longest_ms or 0.0) - report.logins.late_ms
+
+
+def test_no_login_is_held_up_by_more_than_the_move(moving: MovingFleet) -> None:
+    crowded(moving.pg_bouncer, moving.servers["a"].port)
+    patient(moving)
+    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+        wait_for_writes(load, PER_S)
+        mover = moving.mover("start")
+        assert mover.end() == 0, mover.said
+        wait_for_writes(load, PER_S)
+        report = load.check()
+    assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
+    assert longest_ms(report) < MOST_MS
+
+
+@pytest.mark.parametrize(
+    ("point", "owner"), [("span decide begin", "a"), ("span route begin", "c")]
+)
+def test_no_login_is_held_up_by_more_than_the_guards(
+    moving: MovingFleet, point: str, owner: str
+) -> None:
+    moving.options = f"connect_timeout: {RETRY_MS // 500}"
+    moving.file.unlink()
+    crowded(moving.pg_bouncer, moving.servers["a"].port)
+    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+        wait_for_writes(load, PER_S)
+        mover = moving.mover("start", point)
+        mover.at(point)
+        mover.kill()
+        wait_for(lambda: not moving.paused() and not moving.guard_processes(), seconds=30)
+        with moving.pg_bouncer.console() as console:
+            assert console.config()["server_login_retry"] == str(RETRY_MS // 1000)
+        wait_for_writes(load, PER_S)
+        report = load.check()
+    finish(moving, "resume" if owner == "c" else "abort")
+    assert moving.owner == owner
+    assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
+    assert longest_ms(report) < MOST_MS + 1000 * SERVED_S
+
+
+def test_no_login_is_held_up_by_more_than_a_cutover_that_is_undone(moving: MovingFleet) -> None:
+    patient(moving)
+    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+        wait_for_writes(load, PER_S)
+        mover = moving.mover("start", "span snapshot end")
+        mover.at("span snapshot end")
+        moving.ask("a", END_LOCKING)
+        mover.go()
+        assert mover.end() != 0
+        assert moving.paused() == []
+        with moving.pg_bouncer.console() as console:
+            assert console.config()["server_login_retry"] == str(RETRY_MS // 1000)
+        wait_for_writes(load, PER_S)
+        report = load.check()
+    assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
+    assert longest_ms(report) < MOST_MS
+    finish(moving, "abort")

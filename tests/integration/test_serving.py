@@ -1,0 +1,187 @@
+"""Clients of paused aliases are served again by a real PgBouncer, whoever logs in meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.pgbouncer import serving
+from shardctl.pgbouncer.console import Console, PoolerLost, resume_command
+from tests.fixtures.harming import frozen
+from tests.fixtures.poolers import _CONFIGURATION, end, make
+from tests.fixtures.servers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.servers import PgServer
+
+RETRY = "15"
+"""PgBouncer's own `server_login_retry`, and that of these poolers."""
+SOON_S = 8.0
+MANY = 3_000
+
+
+class Login:
+    """A client that logs in, asks one thing, and notes when it was answered."""
+
+    def __init__(self, pooler: PgBouncer, alias: str) -> None:
+        self.answered: list[float] = []
+        self.error: psycopg.Error | None = None
+        self._thread = threading.Thread(target=self._run, args=(pooler, alias), daemon=True)
+        self._thread.start()
+
+    def _run(self, pooler: PgBouncer, alias: str) -> None:
+        try:
+            with pooler.connect(alias, connect_timeout=60) as session:
+                session.execute("SELECT 1")
+        except psycopg.Error as error:
+            self.error = error
+        self.answered.append(time.monotonic())
+
+    def waits(self, console: Console, alias: str) -> bool:
+        found = [p for p in console.pools() if p["database"] == alias]
+        return any(int(p["cl_waiting"] or 0) for p in found) and not self.answered
+
+    def after(self, since: float) -> float:
+        """Give when it was answered, in seconds since then."""
+        self._thread.join(30)
+        assert self.error is None
+        return self.answered[0] - since
+
+
+def retry(console: Console) -> str:
+    return console.config()["server_login_retry"]
+
+
+def used(pooler: PgBouncer, alias: str) -> None:
+    with pooler.connect(alias) as session:
+        session.execute("SELECT 1")
+
+
+def test_a_login_between_reload_and_resume_holds_up_nobody(
+    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
+) -> None:
+    a, b = (two_servers[name].port for name in "ab")
+    pg_bouncer.offer(one=a)
+    used(pg_bouncer, "one")
+    with pg_bouncer.console() as console, pg_bouncer.console() as another:
+        given = serving.retry_of(console)
+        console.pause("one", seconds=5)
+        pg_bouncer.offer(one=b)  # with a RELOAD of its own
+        between = Login(pg_bouncer, "one")
+        wait_for(lambda: between.waits(another, "one"))
+        wait_for(lambda: "pause mode (age=0s)" in pg_bouncer.log().rpartition("RELOAD")[2])
+        since = time.monotonic()
+        assert serving.begin(console, ["one"], reload=True) == []
+        assert between.after(since) < SOON_S
+        assert retry(another) == serving.SHORT_S
+        assert serving.watch(console, ["one"], seconds=5) == ()
+        serving.end(console, given)
+        assert retry(another) == given == RETRY
+
+
+def test_the_first_login_of_an_alias_while_it_is_paused_holds_up_nobody(
+    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
+) -> None:
+    pg_bouncer.offer(one=two_servers["a"].port)
+    with pg_bouncer.console() as console, pg_bouncer.console() as another:
+        console.pause("one", seconds=5)
+        first = Login(pg_bouncer, "one")
+        wait_for(lambda: first.waits(another, "one"))
+        since = time.monotonic()
+        assert serving.begin(console, ["one"], reload=False) == []
+        assert first.after(since) < SOON_S
+        serving.end(console, RETRY)
+
+
+def test_commands_go_in_one_packet_and_each_has_its_answer(
+    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
+) -> None:
+    names = [f"own{n}" for n in range(MANY)]
+    pg_bouncer.offer(**dict.fromkeys(names, two_servers["a"].port))
+    with pg_bouncer.console() as console:
+        console.pause("own7", seconds=5)
+        refused = serving.begin(console, [*names, "nosuch"], reload=True)
+        assert len(refused) == MANY
+        assert [one.command for one in refused if not one.not_paused] == [resume_command("nosuch")]
+        assert resume_command("own7") not in [one.command for one in refused]
+        assert not console.databases()["own7"].paused  # the session is as it was
+        serving.end(console, "")
+        assert retry(console) == RETRY  # RELOAD has put it back
+    log = pg_bouncer.log()
+    first, second = (log.index(f"RESUME '{name}' command") for name in ("own0", "own1"))
+    assert log.rindex("RELOAD command", 0, first) < first < second
+
+
+def test_a_retry_that_is_short_already_is_put_back_by_a_reload(pg_bouncer: PgBouncer) -> None:
+    with pg_bouncer.console() as console:
+        serving.begin(console, [], reload=False)
+    with pg_bouncer.console() as console:  # whoever did that has died
+        assert serving.retry_of(console) == ""
+        serving.begin(console, [], reload=False)
+        serving.end(console, serving.retry_of(console))
+        assert retry(console) == RETRY
+
+
+def test_a_pooler_that_hangs_or_ends_is_lost(pg_bouncer: PgBouncer) -> None:
+    with pg_bouncer.console() as console, frozen(lambda: [pg_bouncer.pid]):
+        with pytest.raises(PoolerLost, match=r"RELOAD: no answer within 0\.3 s"):
+            console.execute_all(["RELOAD"], seconds=0.3)
+        assert console.closed
+    with pg_bouncer.console() as console:
+        pg_bouncer.stop()
+        with pytest.raises(PoolerLost):
+            console.execute_all(["RELOAD"], seconds=5)
+
+
+def test_over_tls_commands_go_one_after_the_other_and_a_login_between_is_tried_again(
+    pgbouncer_program: str,
+    server_directory: Path,
+    two_servers: Mapping[str, PgServer],
+) -> None:
+    pooler = make(server_directory, program=pgbouncer_program, configuration=_CONFIGURATION)
+    key, certificate = server_directory / "key.pem", server_directory / "cert.pem"
+    text = pooler.server.configuration.replace(
+        "pool_mode =",
+        "client_tls_sslmode = allow\n"
+        f"client_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\npool_mode =",
+    )
+    pooler.server = dataclasses.replace(pooler.server, configuration=text)
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    subprocess.run(
+        [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-keyout", key, "-out", certificate, "-days", "1"],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    for file in (key, certificate):
+        file.chmod(0o644)
+    try:
+        pooler.start()
+        pooler.offer(one=two_servers["a"].port)
+        database = dataclasses.replace(pooler.server.database, options={"sslmode": "require"})
+        with Console(pooler.pooler, database, purpose="test") as console:
+            console.pause("one", seconds=5)
+            first = Login(pooler, "one")
+            with pooler.console() as another:
+                wait_for(lambda: first.waits(another, "one"))
+            since = time.monotonic()
+            refused = serving.begin(console, ["one", "nosuch"], reload=True)
+            assert [one.command for one in refused] == [resume_command("nosuch")]
+            assert first.after(since) < SOON_S
+            serving.end(console, RETRY)
+            assert retry(console) == RETRY
+    finally:
+        end(pooler)
