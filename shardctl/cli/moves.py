@@ -160,17 +160,31 @@ def abort(
             help="You know that the target is gone for good and has never served.",
         ),
     ] = False,
+    restart_source: Annotated[
+        str | None,
+        typer.Option(
+            "--restart-source",
+            metavar="NODE",
+            help="This source takes no logins because its disk is full: free it on its host first.",
+        ),
+    ] = None,
 ) -> None:
     """Call a move off before its point of no return: the source keeps its shards.
 
     Lifts the fence, serves the clients, deletes the clone that this move made, drops its slot.
     A target that was told to take over and is gone for good keeps the source from serving until
-    you say so.
+    you say so. A source whose disk the move's WAL has filled takes no logins: name it with
+    --restart-source, and its slot is removed on its host, and its server started.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import service
 
     topology = load_topology(ctx)
+    if restart_source is not None:
+        found = _rescue(topology, restart_source, move, dry_run=dry_run, yes=yes)
+        if found is None:
+            return
+        move, yes = found, True
     entry = _entry(topology, move)
     service.require_abortable(topology, entry, target_destroyed=target_destroyed)
     if dry_run:
@@ -187,6 +201,23 @@ def abort(
             target_destroyed=target_destroyed,
         )
     say(f"move {entry.move.id} is aborted; node {entry.move.source} owns its shards as before")
+
+
+def _rescue(
+    topology: Topology, node: str, move: str | None, *, dry_run: bool, yes: bool
+) -> str | None:
+    """Let a source take logins again, and give its move; None where nothing was to be done."""
+    from shardctl.moves import rescue
+    from shardctl.state import lock
+
+    planned = rescue.look(topology, node, move, purpose=lock.purpose("moves abort"))
+    say(planned.sentence)
+    if dry_run:
+        return None
+    confirm(f"Do that, and abort move {planned.move}?", yes=yes)
+    rescue.carry_out(planned)
+    say(f"node {planned.node} takes logins again")
+    return planned.move
 
 
 def tell(move: str, *, undoing: bool = False) -> Callable[[Step], None]:

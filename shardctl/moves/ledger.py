@@ -26,11 +26,23 @@ _WIDTH = 16
 class MoveNotFound(UsageError):
     """An id that no node's journal has."""
 
-    def __init__(self, move: str, known: Sequence[str]) -> None:
-        super().__init__(
-            f"no node knows a move {move}",
-            hint=f"its journal has: {', '.join(known)}" if known else "there was no move yet",
-        )
+    def __init__(self, move: str, known: Sequence[str], unread: Sequence[NodeName] = ()) -> None:
+        hint = f"its journal has: {', '.join(known)}" if known else "there was no move yet"
+        super().__init__(f"no node knows a move {move}" + _but(unread), hint=_full(unread) or hint)
+
+
+def _but(unread: Sequence[NodeName]) -> str:
+    return f" on the nodes that answer (without: {', '.join(unread)})" if unread else ""
+
+
+def _full(unread: Sequence[NodeName]) -> str | None:
+    """Say what helps where a node cannot be asked for a move, which may be why."""
+    if not unread:
+        return None
+    return (
+        f"start node {unread[0]}, and try again; if it cannot start because the WAL of a move has "
+        f"filled its disk: `shardctl moves abort MOVE --restart-source {unread[0]}`"
+    )
 
 
 class NoMoveYet(UsageError):
@@ -43,10 +55,11 @@ class NoMoveYet(UsageError):
 
 
 class NothingUnfinished(UsageError):
-    """No move that could be resumed or aborted."""
+    """No move that could be resumed or aborted, as far as nodes could be asked."""
 
-    def __init__(self) -> None:
-        super().__init__("no move is unfinished", hint="`shardctl moves list` shows them all")
+    def __init__(self, unread: Sequence[NodeName] = ()) -> None:
+        hint = "`shardctl moves list` shows them all"
+        super().__init__("no move is unfinished" + _but(unread), hint=_full(unread) or hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +77,13 @@ class Ledger:
         if move is None:
             found = next((entry for entry in self.entries if entry.open), None)
             if found is None:
-                raise NothingUnfinished
+                raise NothingUnfinished([node for node, _ in self.unread])
             return found
         for entry in self.entries:
             if entry.move.id == move:
                 return entry
-        raise MoveNotFound(move, [entry.move.id for entry in self.entries])
+        known = [entry.move.id for entry in self.entries]
+        raise MoveNotFound(move, known, [node for node, _ in self.unread])
 
     def newest(self) -> Entry:
         """Give the move that began last; raises NoMoveYet."""

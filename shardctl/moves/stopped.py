@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _ABORTING = "`shardctl moves abort` goes on calling it off, `shardctl moves resume` goes on with it"
 _UNDOABLE = "`shardctl moves resume` goes on with it, `shardctl moves abort` calls it off"
 _DECIDED = "`shardctl moves resume` finishes it; it is past the point where it could be called off"
-_UNKNOWN = "`shardctl moves list` tells more when that node is there again"
+_UNKNOWN = (
+    "`shardctl moves list` tells more when that node is there again; if it cannot start because "
+    "its disk is full: `shardctl moves abort {move} --restart-source NODE`"
+)
 
 
 class MoveStopped(Unfinished):
@@ -35,7 +38,7 @@ class MoveStopped(Unfinished):
         aborting: bool = False,
     ) -> None:
         if state is None:
-            hint = _UNKNOWN
+            hint = _UNKNOWN.format(move=move)
         elif state.undoable:
             hint = _ABORTING if aborting else _UNDOABLE
         else:

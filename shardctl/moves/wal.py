@@ -85,7 +85,7 @@ def look(node: Node, session: Connection) -> Wal:
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError
     directory, rate, keep_mb = row
-    free, unknown = _free(node, directory)
+    free, unknown = free_bytes(node, directory)
     return Wal(free, unknown, rate, None if keep_mb < 0 else keep_mb * _MB)
 
 
@@ -202,7 +202,7 @@ def _told(world: World) -> dict[str, int] | None:
         return None
 
 
-def _free(node: Node, directory: str | None) -> tuple[int | None, str]:
+def free_bytes(node: Node, directory: str | None) -> tuple[int | None, str]:
     """Ask the host for the free room of the disk with the WAL, in bytes; or say why not."""
     if directory is None:
         return None, "the server does not name its data directory"

@@ -13,12 +13,11 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished
-from shardctl.hosts import accounts, ports
-from shardctl.hosts.reach import host_of
+from shardctl.hosts import ports
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
 from shardctl.moves.distance import Distance
-from shardctl.postgres import binaries, hosted, standby
+from shardctl.postgres import hosted, standby
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock
@@ -131,12 +130,7 @@ class World:
         target = self.target
         if target.data_directory is None:
             raise NoDataDirectory(target.name)
-        machine = host_of(target)
-        account = accounts.account_on(machine, target.os_user)
-        programs = binaries.find(target.bin_directory, account=account, host=machine)
-        server = hosted.of_node(
-            target, target.data_directory, machine=machine, account=account, programs=programs
-        )
+        server = hosted.find(target, target.data_directory)
         return Clone(self.plan.id, self.plan.slot, server)
 
     def addresses(self) -> list[str]:

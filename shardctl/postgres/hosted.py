@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts import ports, scripts
+from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
-from shardctl.postgres import directory
+from shardctl.hosts.reach import host_of
+from shardctl.postgres import binaries, directory
 from shardctl.postgres.faults import (
     ServerDidNotStart,
     ServerDidNotStop,
@@ -252,6 +253,17 @@ def of_node(
         machine=machine,
         control=node.control,
     )
+
+
+def find(node: Node, data_directory: Path) -> HostedServer:
+    """Describe it with the programs and the user that its host has for it.
+
+    Raises what is raised where these are missing, or the host cannot be reached.
+    """
+    machine = host_of(node)
+    account = accounts.account_on(machine, node.os_user)
+    programs = binaries.find(node.bin_directory, account=account, host=machine)
+    return of_node(node, data_directory, machine=machine, account=account, programs=programs)
 
 
 def _process(said: str) -> PidFile | None:

@@ -11,10 +11,14 @@ import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts
+from shardctl.moves import rescue
 from shardctl.moves.plan import Options
+from shardctl.state import leash
 from shardctl.state.journal import MoveState
 from tests.fixtures.harming import small_disk
 from tests.fixtures.moving import Mover
@@ -84,6 +88,34 @@ def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(tight: La
     assert tight.ask("a", SLOTS)
     write(tight)
     wait_for(lambda: not tight.ask("a", SLOTS))
+    tight.abort()
+    assert tight.copy("a").state is MoveState.aborted
+    assert tight.problems() == []
+
+
+def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_aborted(
+    tight: Lab,
+) -> None:
+    killed(tight, "step follow run")
+    [(slot,)] = tight.ask("a", SLOTS)
+    move = slot.removeprefix("shardctl_")
+    with tight.connect("a") as session:
+        leash.end(session, slot)  # as a restart of the server does
+    [(before,)] = tight.ask("a", "SELECT count(*) FROM shard2.photos")
+    with pytest.raises(psycopg.OperationalError):
+        write(tight)
+    wait_for(lambda: not tight.server("a").running())
+    with pytest.raises(ShardctlError) as caught:
+        tight.abort()
+    assert "moves abort MOVE --restart-source a" in (caught.value.hint or "")
+
+    planned = rescue.look(tight.topology, "a", None, purpose="test")
+    assert planned.move == move
+    rescue.carry_out(planned)
+    assert not tight.ask("a", SLOTS)
+    assert tight.ask("a", "SELECT count(*) FROM shard2.photos") == [(before,)]
+    with pytest.raises(rescue.SourceServes):
+        rescue.look(tight.topology, "a", None, purpose="test")
     tight.abort()
     assert tight.copy("a").state is MoveState.aborted
     assert tight.problems() == []

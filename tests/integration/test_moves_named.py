@@ -33,3 +33,14 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
         assert f"is the clone of move {move} (from a to c), which has not ended" in refused.stderr
         assert f"`shardctl moves show {move}`" in refused.stderr
         assert "primary" not in refused.stderr
+
+
+def test_a_source_that_takes_logins_is_not_restarted(moved: MovedFleet) -> None:
+    refused = moved.here("moves", "abort", "--restart-source", "a", "--yes")
+    assert refused.returncode == 1
+    assert "shardctl: node a: it takes logins" in refused.stderr
+    unknown = moved.here("moves", "abort", "--restart-source", "x", "--yes")
+    assert unknown.returncode == 2
+    assert "'x' is not a node of the topology" in unknown.stderr
+    [(started,)] = moved.query("a", "SELECT now() - pg_postmaster_start_time() < '1 s'")
+    assert not started

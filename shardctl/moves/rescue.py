@@ -1,0 +1,131 @@
+"""A source that takes no logins, because the WAL of a move's slot has filled its disk.
+
+Nothing can be asked of such a server, and it cannot start. So this works on its host: it takes the
+slot and the WAL that only the slot kept from the stopped server, and starts it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError, UsageError
+from shardctl.hosts import scripts
+from shardctl.moves import wal
+from shardctl.postgres import hosted
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import journal
+from shardctl.topology.model import NodeName
+
+if TYPE_CHECKING:
+    from shardctl.postgres.hosted import HostedServer
+    from shardctl.topology.model import Topology
+
+_MOVE = re.compile("[0-9a-f]{8}")
+_SLOT = re.compile("shardctl_([0-9a-f]{8})")
+_ENOUGH = 256 << 20
+"""Bytes of free disk with which a server that runs has another reason to refuse logins."""
+_SECONDS = 600.0
+
+
+class SourceServes(ShardctlError):
+    """A node that needs no rescue."""
+
+    def __init__(self, node: str, what: str, hint: str) -> None:
+        super().__init__(f"node {node}: {what}", hint=hint)
+        self.node = node
+
+
+class SlotUnclear(ShardctlError):
+    """A stopped server of which it is not clear which move's slot has filled its disk."""
+
+    def __init__(self, node: str, found: list[str]) -> None:
+        listed = ", ".join(found) or "none"
+        super().__init__(
+            f"node {node}: which move's slot is meant is not clear; its slots: {listed}",
+            hint=f"name the move: `shardctl moves abort MOVE --restart-source {node}`",
+        )
+        self.found = tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """What is to be done: which move's slot is taken from which server."""
+
+    node: NodeName
+    move: str
+    server: HostedServer
+    running: bool
+
+    @property
+    def sentence(self) -> str:
+        """Say it to an operator."""
+        stop = "stop its server, " if self.running else ""
+        return (
+            f"node {self.node}: {stop}remove slot {journal.slot(self.move)} and the WAL that only "
+            "this slot kept from its data directory, and start the server"
+        )
+
+
+def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Rescue:
+    """See on a node's host what keeps it from logins; changes nothing.
+
+    Raises UsageError, SourceServes where it takes logins or its disk is not full, SlotUnclear,
+    and what its host refuses.
+    """
+    of = topology.nodes.get(NodeName(node))
+    if of is None or (move is not None and not _MOVE.fullmatch(move)):
+        raise UsageError(
+            f"{node!r} is not a node of the topology" if of is None else f"{move!r} is not a move",
+            hint=f"nodes: {', '.join(topology.nodes)}; a move is 8 hexadecimal digits",
+        )
+    try:
+        connect(of, topology.database, purpose=purpose).close()
+    except NodeUnavailable:
+        pass
+    else:
+        raise SourceServes(node, "it takes logins", "`shardctl moves abort` needs no more")
+    if of.data_directory is None:
+        raise SourceServes(
+            node,
+            "the topology does not say where its data directory is",
+            "write data_directory into the topology, or do it by hand: docs/operations/failures.md",
+        )
+    server = hosted.find(of, of.data_directory)
+    running = server.running()
+    free, _ = wal.free_bytes(of, str(of.data_directory))
+    if running and (free is None or free > _ENOUGH):
+        raise SourceServes(
+            node,
+            "its server runs, and its disk is not full",
+            "see in its log why it refuses logins; wait while it recovers",
+        )
+    slots = _script(server, "list").split()
+    moves = [found[1] for slot in slots if (found := _SLOT.fullmatch(slot))]
+    if move is None and len(moves) != 1:
+        raise SlotUnclear(node, slots)
+    return Rescue(of.name, move or moves[0], server, running)
+
+
+def carry_out(rescue: Rescue) -> None:
+    """Take the slot and its WAL from the server, and start that; repeatable.
+
+    WAL that other slots or the archiver need stays. Raises ServerDidNotStop, ServerDidNotStart
+    where that leaves too little room, and CommandFailed.
+    """
+    server, programs = rescue.server, rescue.server.binaries
+    if rescue.running:
+        server.stop(
+            mode="immediate"
+        )  # another mode writes a checkpoint, for which there is no room
+    tools = [programs.program("pg_controldata"), programs.program("pg_archivecleanup")]
+    _script(server, "drop", journal.slot(rescue.move), *tools)
+    server.start()
+
+
+def _script(server: HostedServer, part: str, *words: str) -> str:
+    place = str(server.data_directory)
+    return scripts.run(
+        server.machine, "slot", part, place, *words, user=server.account, timeout=_SECONDS
+    )
