@@ -30,6 +30,8 @@ BLOCKS = 32_768
 """Of a larger table so many blocks are summed up by one statement, 256 MB by default: DDL on the
 target, and whatever queues behind it, waits no longer than that takes."""
 
+_SENT = sql.SQL("record_send(ROW(t.{}))")
+_PLAIN = sql.SQL("t.{}")
 _WHOLE = sql.SQL("t.*")  # a column that is called t would be meant by `t` alone
 
 
@@ -72,16 +74,22 @@ class _Table:
     retired: str
     name: str
     blocks: int = field(compare=False)
-    columns: tuple[tuple[str, str | None], ...]
-    """As the source has them, and of which type they are compared, where not of their own."""
+    columns: tuple[tuple[str, bool], ...]
+    """As the source has them, and whether they hold OIDs of objects."""
+
+    @property
+    def refers(self) -> bool:
+        """Whether it holds OIDs of objects, which its text would give as names."""
+        return any(refers for _, refers in self.columns)
 
     def exactly(self) -> sql.Composable:
-        """Compose its row from the source's columns."""
+        """Compose its row from the source's columns.
+
+        An OID of an object is sent as the number that is stored, however deep in a value it is.
+        """
         parts = [
-            sql.SQL("t.{}::{}").format(sql.Identifier(name), sql.Identifier("pg_catalog", cast))
-            if cast
-            else sql.SQL("t.{}").format(sql.Identifier(name))
-            for name, cast in self.columns
+            (_SENT if refers else _PLAIN).format(sql.Identifier(name))
+            for name, refers in self.columns
         ]
         return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
@@ -124,10 +132,11 @@ def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]])
     tables = _tables(sessions, asked)
     for node in asked:
         world.progress.expect(node, "comparing", len(tables))
-    here, there = _both(sessions, asked, tables, {})
+    # The same name need not be the same object, nor does an object keep its name.
+    rows = {table: table.exactly() for table in tables if table.refers}
+    here, there = _both(sessions, asked, tables, rows)
     differing = [t for t, h, o in zip(tables, here, there, strict=True) if h != o]
-    # Names of a shard's own tables, kept in a column, and columns added since differ in the
-    # text of a row, though nothing is missing.
+    # Columns added since differ in the text of a row, though nothing is missing.
     rows = {table: table.exactly() for table in differing}
     again, other = _both(sessions, asked, differing, rows)
     wrong = [
@@ -149,19 +158,23 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
     had on the source: the retired ones, or the live ones where only writes were refused.
     """
     plan = sessions.world.plan
-    names = {plan.source: plan.retired, plan.target: plan.retired}
+    named = {plan.source: plan.retired, plan.target: plan.retired}
     if plan.options.read_only:
-        names[plan.target] = plan.schemas
+        named[plan.target] = plan.schemas
     found: dict[NodeName, list[_Table]] = {}
     for node, (session, *_) in asked.items():
-        live = dict(zip(names[node], plan.schemas, strict=True))
-        retired = dict(zip(names[node], plan.retired, strict=True))
-        query = QUERIES["tables"].format(schemas=sql.SQL(", ").join(map(sql.Literal, live)))
+        live = dict(zip(named[node], plan.schemas, strict=True))
+        retired = dict(zip(named[node], plan.retired, strict=True))
+        query = QUERIES["tables"].format(
+            referring=QUERIES["referring"], schemas=sql.SQL(", ").join(map(sql.Literal, live))
+        )
         with sessions.world.on(node):
             rows = sessions.ask(node, session, query, about="a system catalog")
         found[node] = [
-            _Table(live[schema], retired[schema], name, blocks, _columns(columns, casts))
-            for schema, name, blocks, columns, casts in rows
+            _Table(
+                live[schema], retired[schema], name, blocks, tuple(zip(names, refer, strict=True))
+            )
+            for schema, name, blocks, names, refer in rows
         ]
     here, there = set(found[plan.source]), set(found[plan.target])
     absent = [
@@ -171,12 +184,6 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
     if absent:
         raise CopiesDiffer(plan.id, list(dict.fromkeys(absent)))
     return found[plan.source]
-
-
-def _columns(
-    columns: Sequence[str], casts: Sequence[str | None]
-) -> tuple[tuple[str, str | None], ...]:
-    return tuple(zip(columns, casts, strict=True))
 
 
 def _both(

@@ -1,17 +1,42 @@
+-- name: referring
+-- Part of others: types whose values are OIDs of objects, and types that have such within
+WITH RECURSIVE held (outside, inside) AS MATERIALIZED (
+    SELECT oid, typelem FROM pg_type WHERE typelem <> 0 AND typlen = -1
+    UNION ALL SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
+    UNION ALL SELECT unnest(ARRAY[rngtypid, rngmultitypid]), rngsubtype FROM pg_range
+    UNION ALL SELECT c.reltype, a.atttypid
+              FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND c.reltype <> 0
+), referring (oid) AS (
+    SELECT oid FROM pg_type
+    WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype = 'b' AND typname LIKE 'reg%'
+    UNION
+    SELECT h.outside FROM referring AS r JOIN held AS h ON h.inside = r.oid
+)
+
+-- name: referring_columns
+-- Columns of tables in these schemas that hold OIDs of objects, and how many there are
+{referring}
+SELECT n.nspname || '.' || c.relname || '.' || a.attname, count(*) OVER ()
+FROM pg_attribute AS a
+JOIN pg_class AS c ON c.oid = a.attrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname IN ({schemas}) AND c.relkind IN ('r', 'm')
+  AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid IN (SELECT oid FROM referring)
+ORDER BY 1 LIMIT {shown}
+
 -- name: tables
--- Tables with rows of their own in these schemas, the largest first: blocks and columns
+-- Tables with rows of their own in these schemas, the largest first: blocks, columns, and for each
+-- whether it holds OIDs of objects: as text those are names, which differ between the copies
+{referring}
 SELECT n.nspname::text, c.relname::text,
        pg_relation_size(c.oid) / current_setting('block_size')::bigint,
        coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}'),
-       -- These are written as names, which a shard's own tables have changed on one side.
-       coalesce(array_agg(CASE
-           WHEN t.typnamespace = 'pg_catalog'::regnamespace AND t.typname LIKE 'reg%' THEN 'oid'
-           WHEN t.typnamespace = 'pg_catalog'::regnamespace AND t.typname LIKE '\_reg%' THEN '_oid'
-           END ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}')
+       coalesce(array_agg(r.oid IS NOT NULL ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}')
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-LEFT JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+LEFT JOIN referring AS r ON r.oid = a.atttypid
 WHERE n.nspname IN ({schemas})
   AND (c.relkind = 'r' OR c.relkind = 'm' AND c.relispopulated)
 GROUP BY n.nspname, c.oid, c.relname

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from shardctl.moves import plan as planning
+from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
 from shardctl.moves.preflight_fleet import QUERIES
 from shardctl.moves.preflight_refusals import SHOWN, SourceUnfit, listed
 from shardctl.postgres import catalog
@@ -54,6 +57,8 @@ class Contents:
     subscriptions: tuple[tuple[str, str], ...]
     """Names and databases."""
     publications: tuple[str, ...]
+    referring: Some
+    """Columns of moved tables that hold OIDs of objects (`regclass` and its kind)."""
     shadows: tuple[tuple[str, str], ...]
     crossings: Some
     """What binds across a border, and to what."""
@@ -78,6 +83,7 @@ def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: st
         large_objects=large_objects[0] if large_objects else 0,
         subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
         publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
+        referring=_some(session.execute(_referring(plan)).fetchall()),
         shadows=catalog.read_shadows(session, topology, plan.schemas),
         crossings=crossings(session, plan.schemas, planning.leaving(topology, plan)),
         tables=tables(session, [topology.schema(shard) for shard in node.shards]),
@@ -170,6 +176,13 @@ def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
             f"publications hold tables of moved shards: {listed(there.publications)}; their "
             f"subscribers have to follow to node {plan.target}"
         )
+    if there.referring.total:
+        yield (
+            f"columns that hold OIDs of objects (regclass and its kind): {there.referring}; the "
+            f"clone keeps OIDs, so on node {plan.target} they mean the same objects, and the "
+            "comparison takes them as numbers; what they refer to in shards that stay is a copy "
+            "there, which prune drops"
+        )
     if plan.options.duplicate_shared:
         both = "on both nodes afterwards, each with a life of its own (--duplicate-shared): "
         if there.tables.total:
@@ -225,6 +238,14 @@ def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
         )
+
+
+def _referring(plan: MovePlan) -> sql.Composed:
+    return CONFIRM["referring_columns"].format(
+        referring=CONFIRM["referring"],
+        schemas=sql.SQL(", ").join(map(sql.Literal, plan.schemas)),
+        shown=sql.Literal(SHOWN),
+    )
 
 
 def _collations(session: Connection) -> tuple[Version, ...]:
