@@ -237,20 +237,29 @@ def drain(session: Connection, node: str, move: str, *, deadline: float) -> None
 
     Before that, new statements still resolve the old names. Raises WritersLeft, UnloggedMade.
     """
+    while True:
+        pids, unlogged = left(session, move)
+        if not pids:
+            break
+        if time.monotonic() > deadline:
+            raise WritersLeft(node, pids)
+        time.sleep(_POLL)
+    if unlogged:
+        raise UnloggedMade(node, unlogged)
+
+
+def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
+    """List who can still change something behind the fence, and the unlogged tables there.
+
+    None is a prepared transaction.
+    """
     there = QUERIES["schemas"].format(move=sql.Literal(move))
     # The order counts. Nothing can be begun there any more, so what is made there is committed
     # when nobody is making anything, and is among the relations that are looked at after that.
     looks = [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
-    message = sql.SQL(";\n").join(looks)
-    while True:
-        makers, writers, unlogged = queries.rows_of_all(session, message)
-        if not makers and not writers:
-            break
-        if time.monotonic() > deadline:
-            raise WritersLeft(node, list(dict.fromkeys(pid for pid, *_ in (*makers, *writers))))
-        time.sleep(_POLL)
-    if unlogged:
-        raise UnloggedMade(node, [name for (name,) in unlogged])
+    makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks))
+    pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
+    return list(pids), [name for (name,) in unlogged]
 
 
 def _rename(

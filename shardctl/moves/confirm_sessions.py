@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -102,6 +103,24 @@ class Sessions:
                 raise
             else:
                 return found[0] if len(statements) == 1 else found[-2]
+
+    def settle(self, node: NodeName, session: Connection) -> None:
+        """Wait until no transaction can change the source's retired copies any more.
+
+        Where a move lets writes wait, its cutover has seen to that. Where it refuses them, a
+        transaction may have made a table after the decision, and not have ended.
+        """
+        while True:
+            with self.world.on(node):
+                try:
+                    pids, _ = fence.left(session, self.world.plan.id)
+                except _LOCKED:
+                    self._wait(node, "a system catalog is locked")
+                    continue
+            if not pids:
+                return
+            named = ", ".join(str(pid or "a prepared transaction") for pid in pids)
+            self._wait(node, f"transactions on retired copies have not ended (pids {named})")
 
     def _require_snapshot(self, node: NodeName, session: Connection) -> None:
         """See that a query's error was not that the snapshot is gone; raises SnapshotLost."""
