@@ -10,7 +10,7 @@ from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
     from shardctl.topology.model import NodeName
@@ -107,6 +107,8 @@ class Seen:
     senders: int
     slots: int
     relations: int
+    pending: Sequence[str] = ()
+    """Parameters that wait for a restart, as ALTER SYSTEM has them, with the values in force."""
 
     def number(self, name: str) -> int:
         """Give a parameter that is a number."""
@@ -148,6 +150,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 )
         yield from _moves(node, seen)
         yield from _locks(node, seen)
+        yield from _pending(node, seen)
 
 
 def _after(rule: _Rule) -> str:
@@ -200,6 +203,21 @@ def _locks(node: NodeName, seen: Seen) -> Iterator[Finding]:
             hint=f"`ALTER SYSTEM SET max_locks_per_transaction = {per_transaction}` and a restart",
             node=node,
             object="max_locks_per_transaction",
+        )
+
+
+def _pending(node: NodeName, seen: Seen) -> Iterator[Finding]:
+    for parameter in seen.pending:
+        yield Finding(
+            NAME,
+            "restart_pending",
+            Severity.warning,
+            actual=f"{parameter} until a restart",
+            expected="the value in the server's files",
+            hint="restart the server at a time that suits its clients, as with `pg_ctl restart`; "
+            f"or keep the value by `ALTER SYSTEM SET {parameter}` and `SELECT pg_reload_conf()`",
+            node=node,
+            object=parameter.partition(" = ")[0],
         )
 
 

@@ -3,7 +3,8 @@
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
 
 -- name: used
--- WAL senders and replication slots in use, and the relations of the shard that has most
+-- WAL senders and replication slots in use, the relations of the shard that has most, and the
+-- parameters that wait for a restart
 SELECT (SELECT count(*) FROM pg_stat_get_wal_senders()),
        (SELECT count(*) FROM pg_replication_slots),
        -- With its TOAST table and that one's index, which DROP locks too.
@@ -12,4 +13,6 @@ SELECT (SELECT count(*) FROM pg_stat_get_wal_senders()),
               FROM pg_class AS c
               JOIN pg_namespace AS n ON n.oid = c.relnamespace
               WHERE n.nspname = ANY (%(schemas)s)
-              GROUP BY n.oid) AS of_one)
+              GROUP BY n.oid) AS of_one),
+       ARRAY(SELECT name || ' = ' || quote_literal(setting)
+             FROM pg_settings WHERE pending_restart ORDER BY name)

@@ -8,9 +8,10 @@ SELECT EXISTS (
                                AND (pg_stat_file({waiting}, true)).size IS NULL)))
 
 -- name: snapshot
--- Hold what can be seen now, and let other sessions see it too
+-- Hold what can be seen now, and let other sessions see it too; the subscriptions that would run
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SELECT pg_export_snapshot()
+SELECT pg_export_snapshot(),
+       ARRAY(SELECT subname::text FROM pg_catalog.pg_subscription WHERE subenabled ORDER BY 1)
 
 -- name: warm
 -- Read the moved shards' sequences, so that this session's caches have them when clients wait

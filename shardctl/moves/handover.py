@@ -60,6 +60,18 @@ class NotDecided(Unfinished):
         )
 
 
+class SubscriptionsEnabled(ShardctlError):
+    """Subscriptions that were enabled since it was looked for them before the cutover."""
+
+    def __init__(self, node: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"node {node}: subscriptions were enabled meanwhile: {', '.join(names)}; the promoted "
+            "clone would run them, too, and take their changes away",
+            hint="disable or drop them, then `shardctl moves resume`",
+        )
+        self.names = tuple(names)
+
+
 class PreparedLeft(Unfinished):
     """A prepared transaction on the target that could write to what it is to own."""
 
@@ -84,7 +96,8 @@ def wait_for_replay(world: World, lsn: str, *, deadline: float) -> None:
 def hold_snapshot(world: World) -> None:
     """Keep what the target has now visible to one session, for the comparison afterwards.
 
-    It survives the promotion and does not see what is written later.
+    It survives the promotion and does not see what is written later. Raises SubscriptionsEnabled:
+    the promoted clone would run subscriptions that were copied before it has claimed its shards.
     """
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "snapshot")
@@ -92,6 +105,8 @@ def hold_snapshot(world: World) -> None:
         cursor.nextset()
         row = cursor.fetchone()
         world.snapshot = row[0] if row else None
+    if row and row[1]:
+        raise SubscriptionsEnabled(world.plan.source, row[1])
 
 
 def warm(world: World) -> list[str]:
@@ -256,11 +271,22 @@ def open_up(world: World) -> None:
         _settle(world)
 
 
-def _settle(world: World) -> None:
-    """See that the target runs with its own files and settings, and nothing of the clone's."""
+def _settle(world: World) -> tuple[str, ...]:
+    """See that the target runs with its own files and settings, and nothing of the clone's.
+
+    Gives the parameters that wait for a restart.
+    """
     with world.on(world.plan.target):
         session = world.session(world.plan.target, "lock")
-        opening.open_up(world.clone, session, time.monotonic() + _OPEN_S)
+        return opening.open_up(world.clone, session, time.monotonic() + _OPEN_S).waiting
+
+
+def _report_waiting(world: World, names: Sequence[str]) -> None:
+    if names:
+        world.notice(
+            f"node {world.plan.target}: values of {', '.join(names)} wait for a restart of its "
+            "server; restart it at a time that suits its clients"
+        )
 
 
 def conclude(
@@ -280,7 +306,7 @@ def conclude(
         ("close", (lambda: close_source(world)) if closing else None),
         ("route", route),
         ("serve", lambda: _tell_unserved(world, gates)),
-        ("settings", lambda: _settle(world)),
+        ("settings", lambda: _report_waiting(world, _settle(world))),
         ("slot", lambda: _drop_slot(world)),
         ("map", lambda: spread_map(world)),
         ("file", lambda: _write_file(world)),

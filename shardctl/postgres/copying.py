@@ -222,7 +222,7 @@ def _files(
     always: dict[str, str] = {}
     if server.own_start is not None:
         always = overrides.wherever(settings, given, str(server.data_directory))
-    opened = overrides.opened(server.settings)
+    opened = overrides.opened(server.settings, follow)
     texts = {
         "standby.signal": "",
         configuration.NAME: overrides.configuration(

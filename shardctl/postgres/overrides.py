@@ -34,25 +34,42 @@ OVERRIDES: Mapping[str, str] = {
     "recovery_target_time": "",
     "recovery_target_xid": "",
     "recovery_target_timeline": "latest",
-    # Its source's archive is not its own.
-    "archive_mode": "off",
+    # What a node's own settings say of archiving counts when it has claimed its shards.
+    "archive_command": "",
+    "archive_library": "",
     # Each segment that is kept for later has to be dealt with while it is promoted: 1 to 2 ms.
     "wal_recycle": "off",
-    # Copied subscriptions would take away what their publishers keep for the source.
-    "max_logical_replication_workers": "0",
     # What need not be begun in the middle of a promotion takes no time from it.
     "autovacuum": "off",
     # Milliseconds after which a source that was away is asked again; 5 s is the default.
     "wal_retrieve_retry_interval": "500",
 }
-"""What a clone runs with from its first start until the claim, whatever else is set."""
+"""What a clone runs with from its first start until the claim, whatever else is set.
+
+Only a restart could take back those of `_STAYING`; so where they are said, they stay. Subscriptions
+that were copied are not kept from running: a move with any that is enabled is not decided.
+"""
+
+_ARCHIVING = ("archive_command", "archive_library")
+_OFF = {"archive_mode": "off"}
+"""Instead of those where another file than the clone's is read: its archive may be the source's."""
+_STAYING = (
+    "archive_mode",
+    "hot_standby",
+    "recovery_target",
+    "recovery_target_lsn",
+    "recovery_target_name",
+    "recovery_target_time",
+    "recovery_target_timeline",
+    "recovery_target_xid",
+)
+"""Parameters of the context `postmaster`; their values are those of a node without them."""
 
 _NO_DEFAULTS = (
     "max_standby_streaming_delay",
     "max_standby_archive_delay",
     "hot_standby_feedback",
     "wal_receiver_status_interval",
-    "max_logical_replication_workers",
     "wal_recycle",
     "autovacuum",
     "wal_retrieve_retry_interval",
@@ -159,11 +176,14 @@ def following(
     """Give the parameters of a clone that follows its source; `conninfo` has no password.
 
     `others` are the names of all that postgresql.conf sets; `unknown` where another file than
-    the clone's own is read, too. What is as it should be without being said is not said: taken
-    away later, some of it would wait for a restart.
+    the clone's own is read, too. What is as it should be without being said is not said, for some
+    of it has to stay: see `opened`.
     """
     named = {*_NO_DEFAULTS, *(name.lower() for name in others)}
-    ours = {name: value for name, value in OVERRIDES.items() if unknown or name in named}
+    if unknown:
+        ours = {n: value for n, value in OVERRIDES.items() if n not in _ARCHIVING} | _OFF
+    else:
+        ours = {name: value for name, value in OVERRIDES.items() if name in named}
     return {**ours, "primary_conninfo": conninfo, "primary_slot_name": slot}
 
 
@@ -183,13 +203,15 @@ def wherever(
     return {name: value for name, value in found.items() if name != "unix_socket_directories"}
 
 
-def opened(settings: Mapping[str, str]) -> dict[str, str]:
-    """Give what stays of the overrides when the clone has become a node with these `settings`.
+def opened(settings: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """Give what stays of what was `said` when the clone has become a node with these `settings`.
 
-    It has no standby yet, whatever the topology says, and would wait for one forever.
+    It has no standby yet, whatever the topology says, and would wait for one forever. What only a
+    restart takes back stays, so that the node needs none.
     """
     named = {name.lower() for name, value in settings.items() if value}
-    return {"synchronous_standby_names": ""} if "synchronous_standby_names" in named else {}
+    alone = {"synchronous_standby_names": ""} if "synchronous_standby_names" in named else {}
+    return {name: value for name, value in said.items() if name in _STAYING} | alone
 
 
 def lines(settings: Mapping[str, str]) -> str:

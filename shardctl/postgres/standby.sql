@@ -128,7 +128,7 @@ UNION ALL
 SELECT s.name || ' is ' || s.setting
 FROM pg_settings AS s
 JOIN unnest(%(names)s::text[], %(settings)s::text[]) AS wanted (name, setting) USING (name)
-WHERE s.setting <> wanted.setting
+WHERE s.setting NOT IN (wanted.setting, '(disabled)') -- as archive_command is with archive_mode off
 
 -- name: open
 -- Put the node's own files into force, all within the server: programs begin in its directory

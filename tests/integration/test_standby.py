@@ -78,7 +78,8 @@ def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> Non
     launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum launcher'"
     assert target.execute(launcher).fetchone() == (0,)
     opened = cloning.open_up(target)
-    assert opened.waiting == ("max_logical_replication_workers",)
+    assert opened.waiting == ()
+    assert shown(target, "max_logical_replication_workers") == ["4"]
     assert opened.took_ms > 0
     wait_for(lambda: target.execute(launcher).fetchone() == (1,))
     visitor = log_in(cloning)
@@ -213,7 +214,7 @@ def test_the_overrides_win_over_a_hostile_configuration(
     opening.require_closed(cloning.clone, target, SUPERUSER)
     names = list(overrides.OVERRIDES)
     rows = target.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names])
-    assert dict(rows.fetchall()) == dict(overrides.OVERRIDES)
+    assert dict(rows.fetchall()) == {**overrides.OVERRIDES, "archive_command": "(disabled)"}
     with server.connect(**LOCAL) as session:
         session.execute("INSERT INTO photos VALUES (-3, 'through all that')")
     cloning.promote(target)
@@ -243,17 +244,24 @@ def test_what_the_topology_sets_for_the_node_comes_with_its_opening(cloning: Clo
     cloning.settings = QUICK | {
         "synchronous_standby_names": "*",
         "archive_mode": "on",
+        "archive_command": "cp %p %p.archived",
         "Max_Standby_Streaming_Delay": "-1",
         "work_mem": "5MB",
     }
     target = cloning.start()
     opening.require_closed(cloning.clone, target, SUPERUSER)
-    assert shown(target, "work_mem", "max_standby_streaming_delay") == ["5MB", "0"]
+    archiving = ("archive_mode", "archive_command")
+    assert shown(target, "work_mem", "max_standby_streaming_delay", *archiving) == [
+        "5MB", "0", "on", "",
+    ]  # fmt: skip
     cloning.promote(target)
+    target.execute("SELECT pg_switch_wal()")
+    assert list(cloning.data.glob("pg_wal/*.archived")) == []
     opened = cloning.open_up(target)
-    assert opened.waiting == ("archive_mode", "max_logical_replication_workers")
-    names = ("synchronous_standby_names", "max_standby_streaming_delay", "archive_mode")
-    assert shown(target, *names) == ["", "-1", "off"]
+    assert opened.waiting == ()
+    names = ("synchronous_standby_names", "max_standby_streaming_delay", *archiving)
+    assert shown(target, *names) == ["", "-1", "on", "cp %p %p.archived"]
+    wait_for(lambda: any(cloning.data.glob("pg_wal/*.archived")))
 
 
 def test_a_reader_on_the_clone_does_not_hold_up_replay(cloning: Cloning) -> None:

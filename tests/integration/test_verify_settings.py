@@ -93,6 +93,31 @@ def test_what_loses_data_is_found(
     assert verify(healthy_fleet) == []
 
 
+def test_what_waits_for_a_restart_is_found(healthy_fleet: Fleet) -> None:
+    """As earlier versions left it on the target of every move."""
+    name = "max_logical_replication_workers"
+    pending = f"SELECT pending_restart FROM pg_settings WHERE name = '{name}'"
+
+    def waits() -> bool:
+        return healthy_fleet.query("b", pending) == [(True,)]
+
+    healthy_fleet.execute("b", f"ALTER SYSTEM SET {name} = 0")
+    try:
+        healthy_fleet.execute("b", "SELECT pg_reload_conf()")
+        wait_for(waits)
+        (finding,) = verify(healthy_fleet)
+        keep = finding.hint.split("`")[3]
+        assert keep == f"ALTER SYSTEM SET {name} = '4'"
+    finally:
+        healthy_fleet.execute("b", f"ALTER SYSTEM SET {name} = 4")
+        healthy_fleet.execute("b", "SELECT pg_reload_conf()")
+        wait_for(lambda: not waits())
+        healthy_fleet.execute("b", f"ALTER SYSTEM RESET {name}")
+        healthy_fleet.execute("b", "SELECT pg_reload_conf()")
+    assert told([finding]) == [("settings", "restart_pending", "b", (), name)]
+    assert (finding.severity.value, finding.actual) == ("warning", f"{name} = '4' until a restart")
+
+
 def test_what_prevents_moves_is_found(unfit_fleet: Fleet) -> None:
     findings = verify(unfit_fleet)
     assert told(findings) == [

@@ -87,20 +87,37 @@ def test_a_configuration_leaves_out_what_is_the_sources_alone() -> None:
     )
 
 
+def said(*others: str, unknown: bool = False) -> dict[str, str]:
+    return overrides.following(conninfo="host=a", slot="s", others=others, unknown=unknown)
+
+
 def test_overrides_that_nothing_contradicts_are_not_said() -> None:
-    """Taken away at the opening, each would wait for a restart and be logged as an error."""
-    said = overrides.following(conninfo="host=a", slot="s", others=["work_mem"])
-    assert said["max_standby_streaming_delay"] == "0"
-    assert said["primary_slot_name"] == "s"
-    assert "archive_mode" not in said
-    named = overrides.following(conninfo="host=a", slot="s", others=["Archive_Mode"])
-    assert named["archive_mode"] == "off"
+    plain = said("work_mem")
+    assert plain["max_standby_streaming_delay"] == "0"
+    assert plain["primary_slot_name"] == "s"
+    assert "hot_standby" not in plain
+    assert "archive_command" not in plain
+    assert said("Hot_Standby")["hot_standby"] == "on"
+    assert said("archive_mode", "Archive_Command")["archive_command"] == ""
+
+
+def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> None:
+    assert overrides.opened({}, said("work_mem", "archive_mode", "archive_command")) == {}
+    assert overrides.opened({}, said("hot_standby")) == {"hot_standby": "on"}
+    elsewhere = overrides.opened({}, said(unknown=True))
+    assert elsewhere == {
+        "archive_mode": "off", "hot_standby": "on", "recovery_target": "",
+        "recovery_target_lsn": "", "recovery_target_name": "", "recovery_target_time": "",
+        "recovery_target_xid": "", "recovery_target_timeline": "latest",
+    }  # fmt: skip
+    assert "archive_library" not in said(unknown=True), "PostgreSQL 14 does not know it"
 
 
 def test_a_node_that_has_no_standby_yet_waits_for_none() -> None:
-    assert overrides.opened({"work_mem": "1"}) == {}
-    assert overrides.opened({"synchronous_standby_names": ""}) == {}
-    assert overrides.opened({"Synchronous_Standby_Names": "*"}) == {"synchronous_standby_names": ""}
+    alone = {"synchronous_standby_names": ""}
+    assert overrides.opened({"work_mem": "1"}, {}) == {}
+    assert overrides.opened(alone, {}) == {}
+    assert overrides.opened({"Synchronous_Standby_Names": "*"}, {}) == alone
 
 
 @pytest.mark.parametrize(
