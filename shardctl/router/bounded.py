@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,6 +85,20 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         """
         if self.until is None or time.monotonic() < self.until - GRACE_S:
             await super().cancel_safe(timeout=timeout)
+
+
+def is_quiet(connection: Bounded | AsyncBounded) -> bool:
+    """Tell whether nothing has come since the last answer: neither a message nor an end.
+
+    It costs a system call and no round trip. A server or pooler that ends connections closes
+    their sockets, which shows here before anything is sent.
+    """
+    looking = select.poll()
+    try:
+        looking.register(connection.pgconn.socket, select.POLLIN)
+    except psycopg.OperationalError:  # it has been closed on this side
+        return False
+    return not looking.poll(0)
 
 
 def prolong(connection: Bounded | AsyncBounded) -> None:

@@ -7,8 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg_pool import PoolTimeout
 
+from shardctl.router.bounded import is_quiet
 from shardctl.router.errors import NoConnection
 
 if TYPE_CHECKING:
@@ -39,30 +41,22 @@ class TaskPool:
         self._returning: set[asyncio.Task[None]] = set()
 
     async def take(self, seconds: float | None) -> AsyncBounded:
-        """Take a connection, within so many seconds or the pool's own; raises NoConnection."""
-        most = self._timeout if seconds is None else min(seconds, self._timeout)
-        until = time.monotonic() + most
-        try:
-            if self._gate.locked():
-                async with asyncio.timeout(most):
-                    await self._gate.acquire()
-            else:
-                await self._gate.acquire()
-        except TimeoutError:
-            raise NoConnection(self._node, f"none was free for {most:g} s") from None
-        before = cancellations()
-        try:
-            connection = await self.connections.getconn(until - time.monotonic())
-        except PoolTimeout as error:
-            self._gate.release()
-            raise NoConnection(self._node, str(error)) from error
-        except BaseException:
-            self._gate.release()
-            raise
-        if cancellations() > before:  # before anything is sent
+        """Take a connection, within so many seconds or the pool's own; raises NoConnection.
+
+        One that the other side has ended goes back, and psycopg's pool opens another.
+        """
+        until = time.monotonic() + (
+            self._timeout if seconds is None else min(seconds, self._timeout)
+        )
+        while True:
+            connection = await self._next(until)
+            try:
+                if is_quiet(connection) or await _answers(connection, until):
+                    return connection
+            except BaseException:
+                await self.give_back(connection)
+                raise
             await self.give_back(connection)
-            raise asyncio.CancelledError
-        return connection
 
     async def give_back(self, connection: AsyncBounded) -> None:
         """Put a connection back, and open the gate for the next task.
@@ -84,6 +78,31 @@ class TaskPool:
         if self._returning:
             await asyncio.wait(self._returning, timeout=timeout)
 
+    async def _next(self, until: float) -> AsyncBounded:
+        """Wait at the gate, and take a connection of psycopg's pool."""
+        most = until - time.monotonic()
+        try:
+            if self._gate.locked():
+                async with asyncio.timeout(most):
+                    await self._gate.acquire()
+            else:
+                await self._gate.acquire()
+        except TimeoutError:
+            raise NoConnection(self._node, f"none was free for {most:.3g} s") from None
+        before = cancellations()
+        try:
+            connection = await self.connections.getconn(until - time.monotonic())
+        except PoolTimeout as error:
+            self._gate.release()
+            raise NoConnection(self._node, str(error)) from error
+        except BaseException:
+            self._gate.release()
+            raise
+        if cancellations() > before:  # before anything is sent
+            await self.give_back(connection)
+            raise asyncio.CancelledError
+        return connection
+
     async def _put(self, connection: AsyncBounded) -> None:
         try:
             await self.connections.putconn(connection)
@@ -95,3 +114,16 @@ def cancellations() -> int:
     """Count the requests to cancel the current task that it has not dealt with."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+async def _answers(connection: AsyncBounded, until: float) -> bool:
+    """Ask a connection that something has come on whether it is well; close it if not."""
+    connection.until = until
+    try:
+        await connection.execute("")
+    except (psycopg.Error, TimeoutError):
+        await connection.close()
+        return False
+    finally:
+        connection.until = None
+    return True

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
+from shardctl.router.bounded import is_quiet
 from tests.bench import fleet
 from tests.bench.measure import Row, alternate, compare, milliseconds, per
 
@@ -95,6 +96,57 @@ def one_row(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what th
                 )
             )
         return rows
+
+
+def looks(scale: Scale) -> list[Row]:
+    """Look whether a connection has ended before it is used, against what else could find out."""
+    count = scale.of(300, 20)
+    with _database(1) as (running, topology, db):
+        _fill(running, topology, 1_000)
+        running.settle()
+        with _pool(db, 0).connection() as connection:
+
+            def looking() -> float:
+                began = time.perf_counter()
+                for _ in range(count):
+                    _require(is_quiet(connection))
+                return time.perf_counter() - began
+
+            def asking() -> float:
+                began = time.perf_counter()
+                for _ in range(count):
+                    connection.execute("")
+                return time.perf_counter() - began
+
+            def selecting() -> float:
+                began = time.perf_counter()
+                for number in range(count):
+                    connection.execute(
+                        "SELECT id, caption FROM shard0.bench_photos WHERE id = %s", [number]
+                    ).fetchall()
+                return time.perf_counter() - began
+
+            sides = {"looking": looking, "asking": asking, "selecting": selecting}
+            for side in sides.values():
+                side()
+            times = alternate(sides, scale.of(41, 2))
+        return [
+            compare(
+                "router: a look at a connection before its use",
+                times["looking"],
+                times["selecting"],
+                against="a one-row select",
+                shown=per(count, "look"),
+                target=0.05,
+            ),
+            compare(
+                "  an empty statement instead",
+                times["asking"],
+                times["selecting"],
+                against="a one-row select",
+                shown=per(count, "question"),
+            ),
+        ]
 
 
 def many_ids(scale: Scale) -> list[Row]:

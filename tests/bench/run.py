@@ -47,6 +47,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "clone": cloning.clone,
     "back-and-forth": cloning.back_and_forth,
     "router-row": routing.one_row,
+    "router-look": routing.looks,
     "router-ids": routing.many_ids,
     "router-top": routing.top_of_all,
     "router-tasks": routing.tasks,

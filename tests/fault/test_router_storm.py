@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
 from tests.fixtures import storms
 from tests.fixtures.moving import finish
+from tests.fixtures.servers import wait_for
 from tests.fixtures.storms import POOL, Storm
 
 if TYPE_CHECKING:
@@ -47,6 +49,12 @@ def in_threads(fleet: Fleet, storm: Storm) -> None:
         storms.take_all(db)
 
 
+def served(storm: Storm) -> None:
+    """Wait until clients have been served again."""
+    aim = storm.ended.total() + 100
+    wait_for(lambda: storm.ended.total() > aim or not storm.blows())
+
+
 FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", "threads"])
 
 
@@ -70,3 +78,25 @@ def test_every_connection_comes_back_while_shards_move(moving: MovingFleet, work
         clients.result()
     assert moving.state() == "done", mover.said
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
+
+
+@FACES
+def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
+    moving: MovingFleet, work: Work
+) -> None:
+    storm = Storm(SECONDS, "writes", "token", breaks=True)
+    seed(moving, storm)
+    restarts = 0
+    with ThreadPoolExecutor(1) as beside:
+        clients = beside.submit(work, moving, storm.begin())
+        while storm.blows():
+            served(storm)
+            moving.pg_bouncer.signal(signal.SIGKILL)
+            wait_for(lambda: moving.pg_bouncer.server.running() is None)
+            moving.pg_bouncer.start()
+            restarts += 1
+        clients.result()
+    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
+    # A client has one call under way at the most.
+    assert restarts > 1
+    assert len(storm.broken) <= restarts * storms.CLIENTS

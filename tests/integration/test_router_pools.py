@@ -6,7 +6,6 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from psycopg.rows import dict_row
 
@@ -84,20 +83,6 @@ def test_health_tells_of_each_node(routed: Fleet, router: Open) -> None:
     assert away.scatter("id", "photos", limit=5, partial=True).missing.keys() == {4, 5, 6, 7}
     with pytest.raises(NoConnection, match="node b"):
         away.scatter("id", "photos")
-
-
-def test_a_connection_that_broke_off_fails_once_and_nothing_is_repeated(
-    routed: Fleet, router: Open
-) -> None:
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
-    db.insert("photos", 1, {"user_id": 1})
-    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{routed.role}'"
-    routed.query("a", end)
-    wait_for(lambda: sessions(routed, "a") == 0)
-    with pytest.raises(psycopg.OperationalError):
-        db.insert("photos", 1, {"user_id": 1})
-    assert db.insert("photos", 1, {"user_id": 1}) > 0
-    assert len(db.select("id", "photos", 1)) == 2
 
 
 def test_through_a_pooler_statements_are_never_prepared(pooled: PooledFleet, router: Open) -> None:
