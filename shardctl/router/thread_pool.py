@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from shardctl.router.bounded import Bounded, is_quiet
 from shardctl.router.errors import NoConnection
@@ -49,7 +51,7 @@ class ThreadPool:
         )
         while True:
             try:
-                connection = self.connections.getconn(until - time.monotonic())
+                connection = self._next(until - time.monotonic())
             except PoolTimeout as error:
                 raise NoConnection(self._node, str(error)) from error
             try:
@@ -59,6 +61,39 @@ class ThreadPool:
                 self.give_back(connection)
                 raise
             self.give_back(connection)
+
+    def _next(self, seconds: float) -> Bounded:
+        """Take a connection of psycopg's pool.
+
+        Exceptions of signals come in the main thread. One that came while that waits in
+        psycopg's pool would lose the connection which the pool then gives to it, so another
+        thread waits for the main one.
+        """
+        if threading.current_thread() is not threading.main_thread() or self._has_some():
+            return self.connections.getconn(seconds)
+        future: Future[Bounded] = Future()
+        try:
+            threading.Thread(target=self._wait, args=(future, seconds), daemon=True).start()
+            return future.result()
+        except (PoolTimeout, PoolClosed):
+            raise
+        except BaseException:
+            future.add_done_callback(self._return)
+            raise
+
+    def _has_some(self) -> bool:
+        """Tell whether a connection is free, and nobody has to wait."""
+        return self.connections.get_stats()["pool_available"] > 0
+
+    def _wait(self, future: Future[Bounded], seconds: float) -> None:
+        try:
+            future.set_result(self.connections.getconn(seconds))
+        except BaseException as error:  # noqa: BLE001  # the main thread raises it
+            future.set_exception(error)
+
+    def _return(self, future: Future[Bounded]) -> None:
+        if future.exception() is None:
+            self.give_back(future.result())
 
     def give_back(self, connection: Bounded) -> None:
         """Put a connection back; in a child of the process that has it, do nothing."""

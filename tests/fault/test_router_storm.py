@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
-from tests.fixtures import storms
+from tests.fixtures import interrupting, storms
 from tests.fixtures.moving import finish
 from tests.fixtures.servers import wait_for
 from tests.fixtures.storms import POOL, Storm
@@ -100,3 +100,10 @@ def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
     # A client has one call under way at the most.
     assert restarts > 1
     assert len(storm.broken) <= restarts * storms.CLIENTS
+
+
+def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(routed: Fleet) -> None:
+    seed(routed, Storm(0))
+    found = interrupting.run(routed.write(), SECONDS)
+    assert found["raised"] > 0
+    assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found
