@@ -86,7 +86,7 @@ def assert_completed(one: Fleet) -> None:
 def test_init_killed_at_any_moment_is_completed_by_the_next(large: Fleet, share: float) -> None:
     with start(large) as running:
         wait_for(lambda: made(large, "a") >= share * SHARDS / 2 or running.poll() is not None)
-    done = large.shardctl("init")
+    done = large.here("init")
     assert done.returncode == 0, done.stderr
     assert_completed(large)
 
@@ -111,7 +111,7 @@ def test_ctrl_c_stops_at_a_chunks_end_and_says_how_to_go_on(large: Fleet) -> Non
             )
             == []
         )
-    assert large.shardctl("init").returncode == 0
+    assert large.here("init").returncode == 0
     assert_completed(large)
 
 
@@ -134,7 +134,7 @@ def test_a_server_killed_during_init_is_named_and_the_next_init_completes(mortal
     assert "run the same command again" in told
     assert "Traceback" not in told
     mortal.servers["b"].start()
-    assert mortal.shardctl("init").returncode == 0
+    assert mortal.here("init").returncode == 0
     assert_completed(mortal)
 
 
@@ -148,7 +148,7 @@ def test_a_session_terminated_during_init_is_made_good_by_the_next(large: Fleet)
         )
         running.communicate(timeout=60)
     assert running.returncode in {0, 3}  # 0 where it was idle by then
-    assert large.shardctl("init").returncode == 0
+    assert large.here("init").returncode == 0
     assert_completed(large)
 
 
@@ -187,13 +187,13 @@ def test_a_full_disk_is_said_and_the_next_init_completes(
                     sql.Identifier(large.database), space
                 )
             )
-        done = large.shardctl("init")
+        done = large.here("init")
         assert done.returncode == 3, done.stderr
         assert "No space left on device" in done.stderr
         assert "run the same command again" in done.stderr
         assert "Traceback" not in done.stderr
         subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)  # noqa: S607
-        again = large.shardctl("init")
+        again = large.here("init")
         assert again.returncode == 0, again.stderr
         assert_completed(large)
     finally:

@@ -164,7 +164,7 @@ def test_a_pooler_that_hangs_is_not_waited_for_without_end(applied: PooledFleet)
     applied.options = "connect_timeout: 2"
     hang(pooler)
     try:
-        done = applied.shardctl("pgbouncer", "apply")
+        done = applied.here("pgbouncer", "apply")
     finally:
         pooler.signal(signal.SIGCONT)
     assert done.returncode == 1
@@ -254,7 +254,7 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     assert pooled.events() == [("init", "pooler p1: map version 1")]
     assert pooler.databases_file.read_text() == file
     pooler.config.write_text(text)
-    done = pooled.shardctl("pgbouncer", "apply")
+    done = pooled.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
     assert offered(pooler) == leads(pooled, "node")
 

@@ -56,7 +56,7 @@ def large(many_shards: Fleet) -> Iterator[Fleet]:
     yield many_shards
     if [count(many_shards, node) for node in "ab"] == [0, 0]:
         return
-    done = many_shards.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    done = many_shards.here("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert [count(many_shards, node) for node in "ab"] == [0, 0]
 
@@ -101,16 +101,16 @@ def everything_refuses(one: Fleet) -> bool:
 
 
 def test_all_of_2000_shards_refuse_writes_and_take_them_again(large: Fleet) -> None:
-    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "done: 2,000 shards on 2 nodes refuse writes\n"
     assert [count(large, node) for node in "ab"] == [OF_A_NODE, OF_A_NODE]
     assert everything_refuses(large)
-    status = json.loads(large.shardctl("status", "--sample", "0", "-o", "json").stdout)
+    status = json.loads(large.here("status", "--sample", "0", "-o", "json").stdout)
     assert [len(node["read_only"][0]["shards"]) for node in status["nodes"]] == [1000, 1000]
     with large.connect("a") as session, refused(999):
         session.execute("DELETE FROM shard999.follows")
-    done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    done = large.here("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert [count(large, node) for node in "ab"] == [0, 0]
     assert verify(large) == []
@@ -123,14 +123,14 @@ def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: fl
     # Whole shards, whenever it was.
     codes = {finding.code for finding in verify(large, "leftovers")}
     assert codes <= {"read_only"}
-    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert everything_refuses(large)
 
 
 @pytest.mark.parametrize("share", [0.9, 0.4])
 def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
-    assert large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
+    assert large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
     with start(large, "off") as running:
         stop_when(large, running, int(share * OF_A_NODE), signal.SIGKILL)
     # Writes are let in everywhere before the first trigger goes.
@@ -140,7 +140,7 @@ def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: f
     # The other node may not have begun by then.
     assert {finding.code for finding in left} <= {"read_only", "read_only_in_part"}
     assert all("read-only off" in finding.hint for finding in left)
-    done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    done = large.here("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert verify(large) == []
 
@@ -165,6 +165,6 @@ def test_a_server_killed_meanwhile_is_named_and_the_next_run_finishes(large: Fle
     assert running.returncode == 3
     assert "node b: " in said
     assert count(large, "a") == OF_A_NODE
-    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert everything_refuses(large)

@@ -153,7 +153,7 @@ def test_a_dry_run_checks_everything_and_changes_nothing(moved: MovedFleet) -> N
 
 def test_without_a_terminal_it_asks_for_yes_and_changes_nothing(moved: MovedFleet) -> None:
     with nothing_changes(moved):
-        done = moved.shardctl("move-shards", "2-3", "--to", "c", "-o", "json")
+        done = moved.here("move-shards", "2-3", "--to", "c", "-o", "json")
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert set(one_json(done)) == PLANNED

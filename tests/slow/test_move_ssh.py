@@ -59,7 +59,7 @@ def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
 
 def test_a_whole_move_over_ssh_under_traffic(remote: MovingFleet, sshd: Sshd) -> None:
     before = logins(sshd)
-    done = remote.shardctl(*MOVE, "--dry-run")
+    done = remote.here(*MOVE, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert logins(sshd) == before + 1, "what has one host has one connection"
     move(remote)
@@ -156,7 +156,7 @@ def test_a_node_with_its_own_commands_is_called_off(remote_debian: MovingFleet) 
 def test_a_command_that_does_not_start_the_node_is_told(remote: MovingFleet, sshd: Sshd) -> None:
     remote.of_target = ", control: {start: 'echo no such cluster >&2; exit 2'}"
     reached(remote, sshd, user=sshd.login)
-    done = remote.shardctl(*MOVE)
+    done = remote.here(*MOVE)
     assert done.returncode == 3, done.stderr
     assert "node c: its command to start ended with code 2: no such cluster\n" in done.stderr
     assert "control.start" in done.stderr
