@@ -370,7 +370,7 @@ def test_disarming_at_the_moment_of_firing_has_one_of_two_outcomes(site: Site) -
         assert not armed.directory.exists()
         outcomes.append(done.became)
 
-    with ThreadPoolExecutor(2) as executor:
+    with ThreadPoolExecutor(len(aliases)) as executor:
         for round_ in range(5):
             offsets = [(number - 3) * 0.012 + round_ * 0.002 - 0.03 for number in range(6)]
             list(executor.map(meet, aliases, offsets))
