@@ -20,11 +20,13 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.ports import PortInUse
 from shardctl.postgres import binaries, connection, directory, embedded, pidfile
 from shardctl.sandbox import removal, servers
+from tests.fixtures import templates
 from tests.fixtures.commands import here
 from tests.fixtures.processes import ended
 from tests.fixtures.servers import free_ports, free_run, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.topology.model import Node, Topology
@@ -49,6 +51,33 @@ def single(server_directory: Path) -> Topology:
     """One node."""
     [port] = free_ports(1)
     return local_topology(server_directory, local_node(server_directory, "a", port, range(1)))
+
+
+@pytest.fixture(scope="module")
+def sandbox(session_directory: Path) -> Iterator[Path]:
+    """Make a sandbox of one node, which is down: initdb takes most of what a test would."""
+    place = session_directory / "sandbox"
+    made = local_topology(place, local_node(place, "a", free_ports(1)[0], range(1)))
+    up(made)
+    down(made)
+    yield place / ".sandbox"
+    down(made, delete=True)
+
+
+@pytest.fixture
+def prepared(single: Topology, sandbox: Path) -> Topology:
+    """One node whose data is made, as if it had been up before."""
+    templates.copy(sandbox, single.path.parent / sandbox.name)
+    return single
+
+
+@pytest.fixture
+def prepared_fleet(fleet: Topology, sandbox: Path) -> Topology:
+    """Three nodes whose data is made."""
+    templates.copy(sandbox, fleet.path.parent / sandbox.name)
+    for name in "bc":
+        templates.copy(data_of(fleet), data_of(fleet, name))
+    return fleet
 
 
 def changed(topology: Topology, name: str, **changes: object) -> Topology:
@@ -120,40 +149,42 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
-def test_servers_are_in_a_session_of_their_own(single: Topology) -> None:
-    up(single)
-    [state] = servers.status(single)
+def test_servers_are_in_a_session_of_their_own(prepared: Topology) -> None:
+    up(prepared)
+    [state] = servers.status(prepared)
     assert state.pid is not None
     assert os.getsid(state.pid) != os.getsid(0)
 
 
-def test_down_stops_a_spare_node_that_runs(fleet: Topology) -> None:
-    everything = changed(fleet, "c", shards=(8,))
+def test_down_stops_a_spare_node_that_runs(prepared_fleet: Topology) -> None:
+    everything = changed(prepared_fleet, "c", shards=(8,))
     assert set(up(everything)) == {"a", "b", "c"}
-    assert [one.was_up for one in down(fleet)] == [True, True, True]
+    assert [one.was_up for one in down(prepared_fleet)] == [True, True, True]
 
 
-def test_changed_settings_are_reloaded_and_those_for_a_start_are_named(single: Topology) -> None:
-    up(single)
-    single = changed(
-        single, "a", settings={"work_mem": "7MB", "max_connections": "50", "my.x": r"it's \ so"}
+def test_changed_settings_are_reloaded_and_those_for_a_start_are_named(prepared: Topology) -> None:
+    up(prepared)
+    prepared = changed(
+        prepared, "a", settings={"work_mem": "7MB", "max_connections": "50", "my.x": r"it's \ so"}
     )
-    [one] = servers.up(single, Silent())
+    [one] = servers.up(prepared, Silent())
     assert one.did == "reloaded"
     assert "max_connections" in one.waiting
-    assert ask(single, "a", "SELECT current_setting('my.x')") == r"it's \ so"
-    down(single)
-    assert up(single) == {"a": "started"}
-    assert ask(single, "a", "SELECT current_setting('max_connections')") == "50"
-    assert ask(single, "a", "SELECT current_setting('work_mem')") == "7MB"
+    assert ask(prepared, "a", "SELECT current_setting('my.x')") == r"it's \ so"
+    down(prepared)
+    assert up(prepared) == {"a": "started"}
+    assert ask(prepared, "a", "SELECT current_setting('max_connections')") == "50"
+    assert ask(prepared, "a", "SELECT current_setting('work_mem')") == "7MB"
 
 
-def test_a_changed_port_is_refused_while_the_server_runs_and_taken_after(single: Topology) -> None:
-    up(single)
+def test_a_changed_port_is_refused_while_the_server_runs_and_taken_after(
+    prepared: Topology,
+) -> None:
+    up(prepared)
     [port] = free_ports(1)
-    moved = changed(single, "a", port=port)
+    moved = changed(prepared, "a", port=port)
     [error] = refused(moved)
-    assert f"runs on port {node_of(single, 'a').port}" in str(error)
+    assert f"runs on port {node_of(prepared, 'a').port}" in str(error)
     assert [one.was_up for one in down(moved)] == [True]
     assert up(moved) == {"a": "started"}
     assert ask(moved, "a", "SELECT 1") == 1
@@ -213,38 +244,38 @@ def test_a_directory_called_new_that_initdb_did_not_make_is_not_removed(single: 
     assert (theirs / "thesis.tex").exists()
 
 
-def test_a_pid_file_of_a_dead_process_is_stale(single: Topology) -> None:
-    up(single)
-    pid = pidfile.read(data_of(single))
+def test_a_pid_file_of_a_dead_process_is_stale(prepared: Topology) -> None:
+    up(prepared)
+    pid = pidfile.read(data_of(prepared))
     assert pid is not None
-    for one in pidfile.orphans(data_of(single)):
+    for one in pidfile.orphans(data_of(prepared)):
         os.kill(one, signal.SIGKILL)
-    wait_for(lambda: not pidfile.orphans(data_of(single)))
-    assert (data_of(single) / pidfile.NAME).exists()
-    assert states(single) == {"a": "down"}
-    assert up(single) == {"a": "started"}
+    wait_for(lambda: not pidfile.orphans(data_of(prepared)))
+    assert (data_of(prepared) / pidfile.NAME).exists()
+    assert states(prepared) == {"a": "down"}
+    assert up(prepared) == {"a": "started"}
 
 
-def test_a_pid_file_with_the_number_of_another_process_is_stale(single: Topology) -> None:
-    up(single)
-    file = data_of(single) / pidfile.NAME
+def test_a_pid_file_with_the_number_of_another_process_is_stale(prepared: Topology) -> None:
+    up(prepared)
+    file = data_of(prepared) / pidfile.NAME
     text = file.read_text()
-    down(single)
+    down(prepared)
     file.write_text(text.replace(text.split()[0], str(os.getpid()), 1))
-    assert states(single) == {"a": "down"}
-    assert [one.was_up for one in down(single)] == [False]
-    assert up(single) == {"a": "started"}
+    assert states(prepared) == {"a": "down"}
+    assert [one.was_up for one in down(prepared)] == [False]
+    assert up(prepared) == {"a": "started"}
 
 
-def test_a_server_that_does_not_come_up_shows_its_last_words(single: Topology) -> None:
-    up(single)
-    down(single)
-    [error] = refused(changed(single, "a", settings={"no_such_parameter": "1"}))
+def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology) -> None:
+    up(prepared)
+    down(prepared)
+    [error] = refused(changed(prepared, "a", settings={"no_such_parameter": "1"}))
     lines = str(error).splitlines()
     assert lines[0].startswith("node a: the server did not come up")
     assert 'unrecognized configuration parameter "no_such_parameter"' in lines[1]
     assert "shut down" not in str(error), "words of an earlier run"
-    assert up(single) == {"a": "started"}
+    assert up(prepared) == {"a": "started"}
 
 
 def test_a_parameter_that_the_topology_has_elsewhere_is_refused(single: Topology) -> None:
@@ -252,18 +283,18 @@ def test_a_parameter_that_the_topology_has_elsewhere_is_refused(single: Topology
     assert "settings: Port: nodes.NAME.port says it" in str(error)
 
 
-def test_data_of_another_major_version_is_refused(single: Topology) -> None:
-    up(single)
-    down(single)
-    version = data_of(single) / "PG_VERSION"
+def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
+    up(prepared)
+    down(prepared)
+    version = data_of(prepared) / "PG_VERSION"
     made = version.read_text().strip()
     version.write_text("9999\n")
-    [error] = refused(single)
+    [error] = refused(prepared)
     assert f"was made by PostgreSQL 9999, and {binaries.find(None, account=None).directory}" in str(
         error
     )
     version.write_text(f"{made}\n")
-    assert up(single) == {"a": "started"}
+    assert up(prepared) == {"a": "started"}
 
 
 @needs_root
@@ -278,12 +309,12 @@ def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology
 
 
 @needs_root
-def test_data_of_another_user_is_refused(single: Topology) -> None:
-    up(single)
-    down(single)
-    [error] = refused(changed(single, "a", os_user="daemon"))
+def test_data_of_another_user_is_refused(prepared: Topology) -> None:
+    up(prepared)
+    down(prepared)
+    [error] = refused(changed(prepared, "a", os_user="daemon"))
     assert isinstance(cause(error), directory.DirectoryOwned)
-    [error] = refused(changed(single, "a", os_user="root"))
+    [error] = refused(changed(prepared, "a", os_user="root"))
     assert "PostgreSQL refuses root" in str(error)
 
 
@@ -297,16 +328,16 @@ def test_nothing_is_begun_for_a_node_that_is_not_local(fleet: Topology) -> None:
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
-def test_data_without_the_marker_is_not_deleted(fleet: Topology) -> None:
-    up(fleet)
-    (data_of(fleet, "b") / removal.MARKER).unlink()
-    a, b, _ = down(fleet, delete=True)
+def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> None:
+    up(prepared_fleet)
+    (data_of(prepared_fleet, "b") / removal.MARKER).unlink()
+    a, b, _ = down(prepared_fleet, delete=True)
     assert (a.left, b.deleted) == (None, ())
     assert b.left is not None
     assert removal.MARKER in b.left[1]
-    assert not data_of(fleet, "a").exists()
-    assert (data_of(fleet, "b") / "PG_VERSION").exists()
-    assert directory.log(data_of(fleet, "b")).exists()
+    assert not data_of(prepared_fleet, "a").exists()
+    assert (data_of(prepared_fleet, "b") / "PG_VERSION").exists()
+    assert directory.log(data_of(prepared_fleet, "b")).exists()
 
 
 @pytest.mark.parametrize("moment", [".new/PG_VERSION", "/PG_VERSION", "/postmaster.pid"])
