@@ -28,15 +28,20 @@ def loaded(code: str, directory: Path) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["decode-id", "1"]])
-def test_start_up_loads_nothing_heavy_beyond_typer_itself(
-    arguments: list[str], tmp_path: Path
-) -> None:
-    by_typer = loaded(
+@pytest.fixture(scope="module")
+def by_typer(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Give what typer loads without us."""
+    return loaded(
         "import typer\napp = typer.Typer()\n@app.command()\ndef f(): pass\n"
         "try: app([])\nexcept SystemExit: print()",
-        tmp_path,
+        tmp_path_factory.mktemp("typer"),
     )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["decode-id", "1"]])
+def test_start_up_loads_nothing_heavy_beyond_typer_itself(
+    arguments: list[str], tmp_path: Path, by_typer: set[str]
+) -> None:
     ours = (
         f"from shardctl.cli.app import main\ntry: main({arguments!r})\nexcept SystemExit: print()"
     )
