@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.fixtures.servers import SUPERUSER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardctl.checks.findings import Finding
     from tests.fixtures.pooled import AddPooler
     from tests.fixtures.servers import PgServer
 
@@ -39,8 +40,8 @@ def fleet(offering: PooledFleet) -> PooledFleet:
     return offering
 
 
-def told(fleet: PooledFleet) -> list[Told]:
-    findings = examine(fleet)
+def told(fleet: PooledFleet, *names: str) -> list[Told]:
+    findings = examine(fleet, None, *names)
     assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
     assert all(f.hint and f.actual and f.expected for f in findings)
     return [(f.code, f.severity.value, f.shards, f.object) for f in findings]
@@ -118,45 +119,13 @@ def load_nothing(fleet: PooledFleet) -> None:
     load_only(fleet.pg_bouncer, "")
 
 
-def load_without_one(fleet: PooledFleet) -> None:
-    text = fleet.pg_bouncer.databases_file.read_text()
-    load_only(fleet.pg_bouncer, re.sub(r"(?m)^shard3 .*\n", "", text))
-
-
-def load_to_the_other_node(fleet: PooledFleet) -> None:
-    text = fleet.pg_bouncer.databases_file.read_text()
-    line = re.search(r"(?m)^shard5 .*$", text)
-    assert line is not None
-    load_only(fleet.pg_bouncer, text.replace(line[0], swap(fleet, line[0])))
-    with fleet.pg_bouncer.connect("shard5") as client:  # to where it is told to go
-        client.execute("SELECT 1")
-
-
-def load_another_database(fleet: PooledFleet) -> None:
-    text = fleet.pg_bouncer.databases_file.read_text()
-    load_only(fleet.pg_bouncer, re.sub(r"(?m)^(shard0 .*) dbname=\w+", r"\1 dbname=postgres", text))
-
-
-def load_one_too_many(fleet: PooledFleet) -> None:
-    text = fleet.pg_bouncer.databases_file.read_text()
-    load_only(fleet.pg_bouncer, f"{text}shard8 = host=127.0.0.1 port=1 dbname=app\n")
-
-
-def say(*commands: str) -> Callable[[PooledFleet], None]:
-    def give(fleet: PooledFleet) -> None:
-        for command in commands:
-            fleet.pg_bouncer.admin(command.format(fleet.database))
-
-    return give
-
-
 def pool_sessions_before_nodes(fleet: PooledFleet) -> None:
     fleet.change(aliases=("node",))
     fixtures.load(fleet, fleet.pg_bouncer)
     fleet.pg_bouncer.admin("SET pool_mode = session")
 
 
-FAULTS: dict[str, tuple[Callable[[PooledFleet], None], Told]] = {
+WRITTEN: dict[str, tuple[Callable[[PooledFleet], None], Told]] = {
     "the file is not there": (remove_file, ("file_missing", "error", (), "FILE")),
     "the file was changed by hand": (edit_file, ("file_edited", "error", (), "FILE")),
     "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), "FILE")),
@@ -170,46 +139,60 @@ FAULTS: dict[str, tuple[Callable[[PooledFleet], None], Told]] = {
         load_nothing,
         ("not_loaded", "error", ALL, "{}_a, {}_b, shard0 and 7 more"),
     ),
-    "one alias is not loaded": (load_without_one, ("not_loaded", "error", (3,), "shard3")),
-    "one alias leads to the other node": (
-        load_to_the_other_node,
-        ("not_loaded", "error", (5,), "shard5"),
-    ),
-    "one alias leads to another database": (
-        load_another_database,
-        ("not_loaded", "error", (0,), "shard0"),
-    ),
-    "one alias is left over": (load_one_too_many, ("left_over", "error", (), "shard8")),
-    "an alias is paused": (say("PAUSE shard2"), ("paused", "error", (2,), "shard2")),
-    "a node's alias is paused": (say("PAUSE {}_b"), ("paused", "error", (4, 5, 6, 7), "{}_b")),
-    "many aliases are paused": (
-        say(*(f"PAUSE shard{n}" for n in range(1, 6))),
-        ("paused", "error", (1, 2, 3, 4, 5), "shard1, shard2, shard3 and 2 more"),
-    ),
-    "the whole pooler is paused": (say("PAUSE"), ("paused", "error", (), "the whole pooler")),
-    "an alias is disabled": (say("DISABLE shard4"), ("disabled", "error", (4,), "shard4")),
-    "sessions are pooled before shards": (
-        say("SET pool_mode = session"),
-        ("refused", "error", (), None),
-    ),
-    "sessions are pooled before nodes": (
-        pool_sessions_before_nodes,
-        ("pool_mode", "warning", (), "pool_mode"),
-    ),
 }
+"""States of the file; which facts are what finding, unit tests tell."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_fault_is_found_and_nothing_else_is_told(fleet: PooledFleet, fault: str) -> None:
-    breaks, (code, severity, shards, named) = FAULTS[fault]
-    breaks(fleet)
-    file = str(fleet.pg_bouncer.databases_file)
-    name = file if named == "FILE" else named and named.format(fleet.database, fleet.database)
-    assert told(fleet) == [(code, severity, shards, name)]
+def test_each_state_of_the_file_is_one_finding(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    right = pooler.databases_file.read_text()
+    for fault, (breaks, (code, severity, shards, named)) in WRITTEN.items():
+        breaks(fleet)
+        file = str(pooler.databases_file)
+        name = file if named == "FILE" else named and named.format(fleet.database, fleet.database)
+        assert told(fleet, "poolers") == [(code, severity, shards, name)], fault
+        pooler.databases_file.write_text(right)
+        pooler.admin("RELOAD")
+    pooler.admin("RECONNECT")
+    assert told(fleet) == []
 
 
-def test_only_a_pool_mode_is_a_warning(fleet: PooledFleet) -> None:
+def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    text = pooler.databases_file.read_text()
+    line = re.search(r"(?m)^shard5 .*$", text)
+    assert line is not None
+    loaded = re.sub(r"(?m)^shard3 .*\n", "", text).replace(line[0], swap(fleet, line[0]))
+    loaded = re.sub(r"(?m)^(shard0 .*) dbname=\w+", r"\1 dbname=postgres", loaded)
+    load_only(pooler, f"{loaded}shard8 = host=127.0.0.1 port=1 dbname=app\n")
+    with pooler.connect("shard5") as client:  # to where it is told to go
+        client.execute("SELECT 1")
+    held = ("shard1", "shard2", f"{fleet.database}_b")
+    for alias in held:
+        pooler.admin(f"PAUSE {alias}")
+    pooler.admin("DISABLE shard4")
+    of_aliases: list[Told] = [
+        ("not_loaded", "error", (0, 3, 5), "shard0, shard3, shard5"),
+        ("left_over", "error", (), "shard8"),
+        ("paused", "error", (1, 2, 4, 5, 6, 7), f"{fleet.database}_b, shard1, shard2"),
+        ("disabled", "error", (4,), "shard4"),
+    ]
+    assert told(fleet) == of_aliases
+    for alias in held:
+        pooler.admin(f"RESUME {alias}")
+    pooler.admin("PAUSE")
+    whole = [one for one in of_aliases if one[0] != "paused"]
+    whole.insert(2, ("paused", "error", (), "the whole pooler"))
+    assert told(fleet, "poolers") == whole
+
+
+def test_pooled_sessions_are_refused_before_shards_and_a_warning_before_nodes(
+    fleet: PooledFleet,
+) -> None:
+    fleet.pg_bouncer.admin("SET pool_mode = session")
+    assert told(fleet, "poolers") == [("refused", "error", (), None)]
     pool_sessions_before_nodes(fleet)
+    assert told(fleet) == [("pool_mode", "warning", (), "pool_mode")]
     done = fleet.here("verify", "--strict")
     assert done.returncode == 1
     assert done.stdout.startswith("warning: poolers: pooler p1: pool_mode: session; should be: ")
@@ -226,46 +209,6 @@ def test_sessions_that_are_pooled_for_one_user_are_found_while_they_are(
         client.execute("SELECT 1")
         [finding] = examine(fleet)
     assert (finding.code, finding.severity) == ("pool_mode", "warning")
-
-
-def test_a_file_of_an_older_map_says_of_which(fleet: PooledFleet) -> None:
-    fleet.raise_map_version()
-    try:
-        [finding] = examine(fleet)
-    finally:
-        fleet.execute_everywhere("UPDATE shardctl.cluster SET map_version = map_version - 1")
-    assert finding.code == "file_differs"
-    assert (finding.actual, finding.expected) == (
-        "of map version 1",
-        "the aliases of map version 2",
-    )
-    assert "`shardctl pgbouncer apply`" in finding.hint
-
-
-@pytest.mark.parametrize("other", ["cluster: test", "map version: 1"])
-def test_a_file_that_apply_would_not_replace_is_told_as_such(
-    fleet: PooledFleet, other: str
-) -> None:
-    file = fleet.pg_bouncer.databases_file
-    text = re.sub("checksum: .*", "checksum: ", file.read_text()).replace(other, f"{other}9")
-    file.write_text(render._seal(text, render._digest(text)))
-    [finding] = examine(fleet)
-    assert finding.code == "file_differs"
-    assert finding.actual in ("of cluster test9", "of map version 19")
-    assert "--force" in finding.hint
-
-
-def test_two_poolers_with_one_fault_are_two_findings(
-    fleet: PooledFleet, pooler_for: AddPooler
-) -> None:
-    offer(fleet, pooler_for, "p2")
-    for pooler in fleet.pg_bouncers:
-        pooler.admin("PAUSE shard2")
-    findings = examine(fleet)
-    assert [(f.pooler, f.code, f.shards) for f in findings] == [
-        ("p1", "paused", (2,)),
-        ("p2", "paused", (2,)),
-    ]
 
 
 def test_databases_of_the_operators_are_none_of_our_business(fleet: PooledFleet) -> None:
@@ -321,19 +264,33 @@ def test_a_pooler_that_hangs_is_not_waited_for_for_ever(fleet: PooledFleet) -> N
     assert "hangs" in finding.hint
 
 
-def test_who_may_not_log_in_to_the_console_is_told_what_to_do(fleet: PooledFleet) -> None:
-    fleet.change(admin_user=fleet.role)
-    [finding] = examine(fleet)
-    assert (finding.code, finding.actual) == ("unreachable", "not allowed")
-    assert f"add {fleet.role} to admin_users" in finding.hint
-
-
-def test_a_server_that_is_no_pooler_is_a_finding(
-    fleet: PooledFleet, two_servers: dict[str, PgServer]
+def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
+    fleet: PooledFleet, pooler_for: AddPooler, two_servers: dict[str, PgServer]
 ) -> None:
-    fleet.change(port=two_servers["a"].port)
-    [finding] = examine(fleet)
-    assert (finding.code, finding.pooler) == ("unreachable", "p1")
+    other = pooler_for(fleet, "p2")
+    true = fleet.pg_bouncers[:1]
+    missing = fleet.pg_bouncer.config.parent / "missing"
+
+    def finding(**untrue: Any) -> Finding:
+        fleet.pg_bouncers = true
+        fleet.change(**untrue)
+        [found] = examine(fleet, None, "poolers")
+        assert found.pooler == "p1"
+        return found
+
+    login = finding(admin_user=fleet.role)
+    assert (login.code, login.actual) == ("unreachable", "not allowed")
+    assert f"add {fleet.role} to admin_users" in login.hint
+    assert finding(port=two_servers["a"].port).code == "unreachable"
+    file = finding(port=other.port)
+    assert file.code == "refused"
+    assert file.actual.startswith(f"it runs with {other.config}, not with ")
+    directory = finding(databases_file=missing / "shards.ini")
+    assert directory.code == "refused"
+    assert directory.actual.endswith(f"{missing}: there is no such directory")
+    user = finding(os_user="nobody-of-this-name")
+    assert user.code == "refused"
+    assert "nobody-of-this-name" in user.actual
 
 
 def test_who_may_only_look_is_told_and_sees_the_rest(fleet: PooledFleet) -> None:
@@ -344,17 +301,6 @@ def test_who_may_only_look_is_told_and_sees_the_rest(fleet: PooledFleet) -> None
         ("refused", "error", (), None),
         ("paused", "error", (2,), "shard2"),
     ]
-
-
-def test_a_pooler_that_runs_with_another_file_is_one_finding(
-    fleet: PooledFleet, pooler_for: AddPooler
-) -> None:
-    other = pooler_for(fleet, "p2")
-    fleet.pg_bouncers = fleet.pg_bouncers[:1]
-    fleet.change(port=other.port)
-    [finding] = examine(fleet)
-    assert finding.code == "refused"
-    assert finding.actual.startswith(f"it runs with {other.config}, not with ")
 
 
 def test_a_file_that_is_not_included_is_one_finding(fleet: PooledFleet) -> None:
@@ -375,21 +321,6 @@ def test_an_alias_that_the_operator_has_taken_is_one_finding(fleet: PooledFleet)
     [finding] = examine(fleet)
     assert finding.code == "refused"
     assert "shard2" in finding.actual
-
-
-def test_a_directory_that_is_not_there_is_one_finding(fleet: PooledFleet) -> None:
-    missing = fleet.pg_bouncer.config.parent / "missing"
-    fleet.change(databases_file=missing / "shards.ini")
-    [finding] = examine(fleet)
-    assert finding.code == "refused"
-    assert finding.actual.endswith(f"{missing}: there is no such directory")
-
-
-def test_a_user_that_this_machine_does_not_have_is_one_finding(fleet: PooledFleet) -> None:
-    fleet.change(os_user="nobody-of-this-name")
-    [finding] = examine(fleet)
-    assert finding.code == "refused"
-    assert "nobody-of-this-name" in finding.actual
 
 
 def test_a_pooler_of_another_machine_is_looked_at_as_far_as_possible(fleet: PooledFleet) -> None:

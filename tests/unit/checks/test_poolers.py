@@ -1,21 +1,179 @@
-"""What the check `poolers` makes of what it saw, without a pooler."""
+"""What the check `poolers` makes of what it saw, without a pooler: each fault is told once."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import poolers, poolers_look
-from shardctl.checks.check import View
-from shardctl.pgbouncer import render
-from shardctl.pgbouncer.console import Alias
-from tests.fixtures.poolers import make as describe
-from tests.fixtures.servers import local_node, local_topology
+from shardctl.checks.poolers_look import Looked
+from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer.console import Alias, PoolerUnavailable
+from shardctl.topology.model import PoolerName
+from tests.fixtures import facts
+from tests.fixtures.facts import P1, A, B, Facts, pooled
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+Told = tuple[str, str, tuple[int, ...], str | None]
+"""A finding's code, severity, shards and object."""
+
+ALL = tuple(range(8))
+FILE = "/etc/pgbouncer/shards.ini"
+
+
+def told(seen: Facts) -> list[Told]:
+    """Judge with all checks; everything that is told is of the one pooler."""
+    findings = seen.findings()
+    assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
+    assert all(f.hint and f.actual and f.expected for f in findings)
+    return [(f.code, f.severity.value, f.shards, f.object) for f in findings]
+
+
+def text_of(seen: Facts) -> str:
+    text = seen.poolers[P1].text
+    assert text is not None
+    return text
+
+
+def write(seen: Facts, text: str | None) -> None:
+    """Let the file be another one; the pooler has not read it."""
+    there = seen.poolers[P1].seen
+    assert there is not None
+    seen.pool(text=text, seen=dataclasses.replace(there, text=text))
+
+
+def owned_otherwise(seen: Facts) -> str:
+    """Give the file of a map by which all shards from 2 on are on b."""
+    a, b = seen.topology.nodes.values()
+    nodes = {A: dataclasses.replace(a, shards=a.shards[:2]),
+             B: dataclasses.replace(b, shards=(*a.shards[2:], *b.shards))}  # fmt: skip
+    other = dataclasses.replace(seen.topology, nodes=nodes)
+    return render.databases(other, other.poolers[P1], 1)
+
+
+def keep_other_aliases(seen: Facts) -> None:
+    other = owned_otherwise(seen)
+    port = seen.topology.nodes[B].port
+    write(seen, other)
+    seen.alias("shard2", "shard3", port=port)
+    # These connections are the old file's doing.
+    seen.pool(servers=[server("shard2", port), server("shard6", port)])
+
+
+def edit_file(seen: Facts) -> None:
+    write(seen, text_of(seen) + "mine = host=127.0.0.1 port=1 dbname=x\n")
+    offered = seen.poolers[P1].offered
+    mine = Alias("mine", "127.0.0.1", 1, "x", paused=False, disabled=False)
+    seen.pool(offered={**offered, "mine": mine})
+
+
+def take_one_off(seen: Facts) -> None:
+    offered = dict(seen.poolers[P1].offered)
+    del offered["shard3"]
+    seen.pool(offered=offered)
+
+
+def offer_one_too_many(seen: Facts) -> None:
+    more = Alias("shard8", "127.0.0.1", 1, "app", paused=False, disabled=False)
+    seen.pool(offered={**seen.poolers[P1].offered, "shard8": more})
+
+
+def lead_one_astray(seen: Facts) -> None:
+    port = seen.topology.nodes[A].port
+    seen.alias("shard5", port=port)
+    seen.pool(servers=[server("shard5", port)])  # to where it is told to go
+
+
+def server(alias: str, port: int, addr: str = "127.0.0.1") -> dict[str, str | None]:
+    return {"database": alias, "addr": addr, "port": str(port)}
+
+
+def pool_sessions(seen: Facts) -> None:
+    seen.pool(
+        refused=faults.PoolingUnfit(P1, "pool_mode = session"), seen=None,
+        config={"pool_mode": "session"},
+    )  # fmt: skip
+
+
+def have_a_fallback_in_the_file(seen: Facts) -> None:
+    write(seen, text_of(seen) + "* = host=127.0.0.1 port=1\n")
+
+
+def write_file_oneself(seen: Facts) -> None:
+    write(seen, "[databases]" + text_of(seen).partition("[databases]")[2])
+
+
+FAULTS: dict[str, tuple[Callable[[Facts], None], Told]] = {
+    "the file is not there": (
+        lambda seen: write(seen, None), ("file_missing", "error", (), FILE),
+    ),
+    "the file was changed by hand": (edit_file, ("file_edited", "error", (), FILE)),
+    "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), FILE)),
+    "the file has a fallback database": (
+        have_a_fallback_in_the_file, ("file_edited", "error", (), FILE),
+    ),
+    "the file is empty": (lambda seen: write(seen, ""), ("file_differs", "error", (), FILE)),
+    "the file is of another map": (keep_other_aliases, ("file_differs", "error", (), FILE)),
+    "nothing of the file is loaded": (
+        lambda seen: seen.pool(offered={}),
+        ("not_loaded", "error", ALL, "app_a, app_b, shard0 and 7 more"),
+    ),
+    "one alias is not loaded": (take_one_off, ("not_loaded", "error", (3,), "shard3")),
+    "one alias leads to the other node": (
+        lead_one_astray, ("not_loaded", "error", (5,), "shard5"),
+    ),
+    "one alias leads to another database": (
+        lambda seen: seen.alias("shard0", dbname="postgres"),
+        ("not_loaded", "error", (0,), "shard0"),
+    ),
+    "one alias is left over": (offer_one_too_many, ("left_over", "error", (), "shard8")),
+    "an alias is paused": (
+        lambda seen: seen.alias("shard2", paused=True), ("paused", "error", (2,), "shard2"),
+    ),
+    "a node's alias is paused": (
+        lambda seen: seen.alias("app_b", paused=True), ("paused", "error", (4, 5, 6, 7), "app_b"),
+    ),
+    "many aliases are paused": (
+        lambda seen: seen.alias(*(f"shard{n}" for n in range(1, 6)), paused=True),
+        ("paused", "error", (1, 2, 3, 4, 5), "shard1, shard2, shard3 and 2 more"),
+    ),
+    "the whole pooler is paused": (
+        lambda seen: seen.pool(held=True), ("paused", "error", (), "the whole pooler"),
+    ),
+    "an alias is disabled": (
+        lambda seen: seen.alias("shard4", disabled=True), ("disabled", "error", (4,), "shard4"),
+    ),
+    "sessions are pooled before shards": (pool_sessions, ("refused", "error", (), None)),
+}  # fmt: skip
+
+
+def test_of_a_healthy_pooler_nothing_is_told() -> None:
+    assert told(pooled()) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
+    breaks, expected = FAULTS[fault]
+    seen = pooled()
+    breaks(seen)
+    assert told(seen) == [expected]
+
+
+def test_sessions_that_are_pooled_before_nodes_are_a_warning() -> None:
+    seen = pooled(aliases=("node",))
+    seen.pool(config={"pool_mode": "session"})
+    assert told(seen) == [("pool_mode", "warning", (), "pool_mode")]
+    seen = pooled()
+    one = {"database": "shard2", "user": "app", "pool_mode": "session"}
+    seen.pool(pools=[one, {**one, "database": "reports", "user": "other"}])
+    [finding] = seen.findings()
+    assert (finding.code, finding.severity, finding.actual) == (
+        "pool_mode", "warning", "session for app",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -30,17 +188,205 @@ if TYPE_CHECKING:
     ],
 )
 def test_prepared_statements_are_a_matter_of_version_and_configuration(
-    tmp_path: Path, version: str, config: dict[str, str], codes: list[str]
+    version: str, config: dict[str, str], codes: list[str]
 ) -> None:
-    topology = local_topology(tmp_path, local_node(tmp_path, "a", 1, range(2)))
-    pooler = describe(tmp_path, program="none").pooler
-    topology = dataclasses.replace(topology, poolers={pooler.name: pooler})
-    text = render.databases(topology, pooler, 1)
-    entries = render.entries(topology, pooler)
-    offered = {
-        e.alias: Alias(e.alias, e.host, e.port, e.dbname, paused=False, disabled=False)
-        for e in entries
+    seen = pooled(version=version)
+    seen.pool(config=config)
+    assert [finding.code for finding in seen.findings()] == codes
+
+
+def test_a_file_of_an_older_map_says_of_which() -> None:
+    seen = pooled()
+    for node in (A, B):
+        seen.row(node, map_version=2)
+    [finding] = seen.findings()
+    assert finding.code == "file_differs"
+    assert (finding.actual, finding.expected) == (
+        "of map version 1",
+        "the aliases of map version 2",
+    )
+    assert "`shardctl pgbouncer apply`" in finding.hint
+
+
+@pytest.mark.parametrize("other", ["cluster: test", "map version: 1"])
+def test_a_file_that_apply_would_not_replace_is_told_as_such(other: str) -> None:
+    seen = pooled()
+    text = re.sub("checksum: .*", "checksum: ", text_of(seen)).replace(other, f"{other}9")
+    write(seen, render._seal(text, render._digest(text)))
+    [finding] = seen.findings()
+    assert finding.code == "file_differs"
+    assert finding.actual in ("of cluster test9", "of map version 19")
+    assert "--force" in finding.hint
+
+
+def test_two_poolers_with_one_fault_are_two_findings() -> None:
+    seen = pooled()
+    seen.alias("shard2", paused=True)
+    p2 = PoolerName("p2")
+    other = dataclasses.replace(seen.topology.poolers[P1], name=p2)
+    seen.topology = dataclasses.replace(seen.topology, poolers={**seen.topology.poolers, p2: other})
+    seen.poolers[p2] = dataclasses.replace(
+        seen.poolers[P1], text=render.databases(seen.topology, other, 1)
+    )
+    assert [(f.pooler, f.code, f.shards) for f in seen.findings()] == [
+        ("p1", "paused", (2,)),
+        ("p2", "paused", (2,)),
+    ]
+
+
+def test_databases_of_the_operators_are_none_of_our_business() -> None:
+    seen = pooled()
+    port = seen.topology.nodes[A].port
+    offered = dict(seen.poolers[P1].offered)
+    offered["reports"] = Alias("reports", None, port, "postgres", paused=True, disabled=False)
+    offered["postgres"] = Alias("postgres", None, port, "postgres", paused=False, disabled=True)
+    there = seen.poolers[P1].seen
+    assert there is not None
+    own = dataclasses.replace(there, own=frozenset({"reports", "*"}))
+    seen.pool(offered=offered, seen=own, servers=[server("reports", 1), server("postgres", 1)])
+    assert told(seen) == []
+
+
+def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined() -> None:
+    seen = pooled()
+    pooler = seen.topology.poolers[P1]
+    seen.poolers[P1] = Looked(PoolerUnavailable(pooler, "Connection refused"))
+    seen.schemas(A, shard99=facts.empty_schema())
+    report = seen.judge()
+    assert [(f.code, f.node, f.pooler) for f in report.findings] == [
+        ("stray_schema", "a", None),
+        ("unreachable", None, "p1"),
+    ]
+    assert report.findings[1].actual == "Connection refused"
+    assert report.findings[1].object == "127.0.0.1:6432"
+    assert report.findings[1].hint
+    assert (report.nodes, report.shards, report.poolers) == (2, 8, 0)
+
+
+def test_what_is_refused_is_told_beside_what_the_console_tells() -> None:
+    seen = pooled()
+    seen.pool(refused=faults.NotAdmin(P1, "watcher", "postgres"), seen=None)
+    seen.alias("shard2", paused=True)
+    assert told(seen) == [("refused", "error", (), None), ("paused", "error", (2,), "shard2")]
+    refused = seen.findings()[0]
+    assert refused.actual.startswith("watcher is no admin there")
+    assert "add watcher to admin_users" in refused.hint
+
+
+def test_a_pooler_that_reads_another_file_is_not_compared_with_its_own() -> None:
+    seen = pooled()
+    pooler = seen.topology.poolers[P1]
+    for error in (
+        faults.NotIncluded(P1, pooler.config, pooler.databases_file),
+        faults.OtherConfig(P1, "/etc/other.ini", pooler.config),
+    ):
+        seen.pool(refused=error, seen=None, offered={})
+        assert told(seen) == [("refused", "error", (), None)]
+
+
+def test_an_alias_that_the_operator_has_taken_is_one_finding() -> None:
+    seen = pooled()
+    seen.pool(refused=faults.AliasTaken(P1, [("shard2", "pgbouncer.ini")]), seen=None)
+    seen.alias("shard2", port=1)
+    assert told(seen) == [("refused", "error", (), None)]
+    assert "shard2" in seen.findings()[0].actual
+
+
+def test_connections_that_stay_on_the_old_node_are_told_by_nodes() -> None:
+    seen = pooled()
+    a, b = (seen.topology.nodes[node].port for node in (A, B))
+    right = [server("shard2", a), server("shard6", b)]
+    astray = [server("shard2", b), server("shard3", b), server("shard6", a)]
+    seen.pool(servers=right + astray)
+    findings = seen.findings()
+    assert [(f.code, f.actual, f.shards, f.object) for f in findings] == [
+        ("wrong_server", "connections to node b", (2, 3), "shard2, shard3"),
+        ("wrong_server", "connections to node a", (6,), "shard6"),
+    ]
+    assert "node a, which owns the shards" in findings[0].expected
+    seen.pool(servers=right)
+    assert told(seen) == []
+
+
+def test_connections_to_a_server_that_is_gone_from_the_topology_are_found() -> None:
+    seen = pooled()
+    seen.pool(servers=[server("shard2", 4711)])
+    [finding] = seen.findings()
+    assert (finding.code, finding.shards) == ("wrong_server", (2,))
+    assert finding.actual == "connections to 127.0.0.1:4711"
+    assert "node a" in finding.expected
+
+
+def test_a_name_of_a_host_is_compared_by_its_addresses() -> None:
+    seen = pooled()
+    nodes = {
+        name: dataclasses.replace(node, pooler_host="localhost")
+        for name, node in seen.topology.nodes.items()
     }
-    looked = poolers_look.Looked(None, text=text, version=version, offered=offered, config=config)
-    view: View[None] = View(topology, (), {}, {}, deep=False, poolers={pooler.name: looked})
-    assert [finding.code for finding in poolers.judge(view)] == codes
+    seen.topology = dataclasses.replace(seen.topology, nodes=nodes)
+    seen.poolers[P1] = facts.pooler_of(seen.topology, seen.topology.poolers[P1])
+    a, b = (seen.topology.nodes[node].port for node in (A, B))
+    known = {"localhost": ("127.0.0.1", "::1")}
+    right = [server("shard2", a), server("shard6", b, "::1")]
+    seen.pool(addresses=known, servers=right)
+    assert told(seen) == []
+    seen.pool(servers=[*right, server("shard2", b)])
+    [finding] = seen.findings()
+    assert (finding.code, finding.actual) == ("wrong_server", "connections to node b")
+
+
+def test_an_old_topology_is_not_the_poolers_fault() -> None:
+    seen = pooled()
+    a, b = seen.topology.nodes.values()
+    seen.pool(servers=[server("shard2", a.port), server("shard6", b.port)])
+    nodes = {A: dataclasses.replace(a, shards=(*a.shards, b.shards[0])),
+             B: dataclasses.replace(b, shards=b.shards[1:])}  # fmt: skip
+    seen.topology = dataclasses.replace(seen.topology, nodes=nodes)
+    assert {f.check for f in seen.findings("map", "poolers")} == {"map"}
+
+
+def test_one_nodes_wrong_map_is_not_the_poolers_fault() -> None:
+    seen = pooled()
+    owners = seen.topology.owners()
+    seen.basics(A, map={**owners, next(s for s in owners if s == 2): B})
+    assert [f.code for f in seen.findings()] == ["map_differs"]
+
+
+def test_when_no_node_tells_the_map_the_files_are_not_said_to_differ() -> None:
+    seen = pooled()
+    seen.alias("shard2", paused=True)
+    for node in (A, B):
+        seen.unreachable(node)
+    assert [f.code for f in seen.findings()] == ["unreachable", "unreachable", "paused"]
+
+
+ALL_2000 = tuple(range(2000))
+OF_MANY: dict[str, tuple[Callable[[Facts], None], list[tuple[str, tuple[int, ...]]]]] = {
+    "nothing": (lambda _: None, []),
+    "an empty file": (lambda seen: write(seen, ""), [("file_differs", ())]),
+    "nothing loaded": (lambda seen: seen.pool(offered={}), [("not_loaded", ALL_2000)]),
+    "all paused one by one": (
+        lambda seen: seen.alias(*(f"shard{n}" for n in ALL_2000), paused=True),
+        [("paused", ALL_2000)],
+    ),
+    "connections to the wrong nodes": (
+        lambda seen: seen.pool(
+            servers=[
+                server(f"shard{n}", seen.topology.nodes[B if n < 1000 else A].port)
+                for n in range(0, 2000, 100)
+            ]
+        ),
+        [("wrong_server", tuple(range(0, 1000, 100))),
+         ("wrong_server", tuple(range(1000, 2000, 100)))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", OF_MANY)
+def test_a_fault_of_2000_aliases_is_one_finding(fault: str) -> None:
+    breaks, expected = OF_MANY[fault]
+    seen = pooled(shards=2000)
+    breaks(seen)
+    findings = seen.findings("poolers")
+    assert [(f.code, f.shards) for f in findings] == expected
+    assert all(len(f.object or "") < 200 for f in findings)
