@@ -13,7 +13,6 @@ from tests.fixtures.verifying import SAFE, told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.fixtures.servers import PgServer, StartServer
 
@@ -24,26 +23,29 @@ def logical_server(pg_server: StartServer) -> PgServer:
     return pg_server(SAFE | {"max_prepared_transactions": "5", "wal_level": "logical"})
 
 
-@pytest.fixture
-def logical_fleet(logical_server: PgServer, tmp_path: Path) -> Iterator[Fleet]:
-    """Give a fleet of one such node."""
-    fleet = Fleet(tmp_path, {"a": logical_server}, "logical", "logical", shards={"a": "0-7"})
+@pytest.fixture(scope="module")
+def logical_fleet(
+    logical_server: PgServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """Give a fleet of one such node, which tests leave as it was."""
+    directory = tmp_path_factory.mktemp("logical")
+    fleet = Fleet(directory, {"a": logical_server}, "logical", "logical", shards={"a": "0-7"})
     fleet.migration("0001_photos.sql", PHOTOS)
     fleet.init()
     yield fleet
     fleet.drop()
 
 
-def test_a_healthy_fleet_has_no_findings(healthy_fleet: Fleet) -> None:
-    assert verify(healthy_fleet) == []
+def test_a_healthy_fleet_has_no_findings(lasting_healthy: Fleet) -> None:
+    assert verify(lasting_healthy) == []
 
 
-def test_an_inactive_slot_is_found_with_what_it_holds_back(healthy_fleet: Fleet) -> None:
-    healthy_fleet.execute("b", "SELECT pg_create_physical_replication_slot('left_over', true)")
+def test_an_inactive_slot_is_found_with_what_it_holds_back(lasting_healthy: Fleet) -> None:
+    lasting_healthy.execute("b", "SELECT pg_create_physical_replication_slot('left_over', true)")
     try:
-        (finding,) = verify(healthy_fleet)
+        (finding,) = verify(lasting_healthy)
     finally:
-        healthy_fleet.execute("b", "SELECT pg_drop_replication_slot('left_over')")
+        lasting_healthy.execute("b", "SELECT pg_drop_replication_slot('left_over')")
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
     assert finding.actual.startswith("physical slot, inactive, holds back ")
@@ -79,28 +81,30 @@ def test_a_prepared_transaction_is_found(logical_fleet: Fleet, logical_server: P
 
 
 def test_sessions_idle_in_transaction_are_told_by_application(
-    healthy_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    lasting_healthy: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def idle() -> int:
         statement = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-        return int(healthy_fleet.query("a", f"{statement} AND datname = current_database()")[0][0])
+        return int(
+            lasting_healthy.query("a", f"{statement} AND datname = current_database()")[0][0]
+        )
 
     names = {"autocommit": False, "application_name": "100% web"}
     with (
-        healthy_fleet.connect("a", **names) as first,
-        healthy_fleet.connect("a", **names) as second,
+        lasting_healthy.connect("a", **names) as first,
+        lasting_healthy.connect("a", **names) as second,
     ):
         first.execute("SELECT 'secret' FROM shard1.photos")
         second.execute("SELECT 'secret'")
         wait_for(lambda: idle() == 2)
-        assert verify(healthy_fleet) == []
+        assert verify(lasting_healthy) == []
         monkeypatch.setattr(leftovers, "IDLE_S", 0)
-        (finding,) = verify(healthy_fleet)
+        (finding,) = verify(lasting_healthy)
         assert finding.actual.startswith(f"pid {first.info.backend_pid} idle in transaction for ")
         assert finding.actual.endswith(", and 1 more for less")
         assert "secret" not in str(finding)
     assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]
 
 
-def test_clocks_of_one_machine_agree(healthy_fleet: Fleet) -> None:
-    assert verify(healthy_fleet, "clock") == []
+def test_clocks_of_one_machine_agree(lasting_healthy: Fleet) -> None:
+    assert verify(lasting_healthy, "clock") == []

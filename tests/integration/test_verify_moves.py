@@ -181,9 +181,3 @@ def test_a_move_that_one_side_does_not_know_to_be_over_is_a_warning(pruned: Prun
     assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
     assert finding.severity.value == "warning"
     assert finding.hint == "`shardctl moves resume` goes on with it"
-
-
-def test_of_a_newer_journal_nothing_is_read(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "ALTER TABLE shardctl.move RENAME TO moves")
-    fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 3")
-    assert [f.code for f in verify(fleet_8, "leftovers")] == ["format_newer"]

@@ -1,0 +1,105 @@
+"""What the check `ids` makes of odd ids, and how it cuts its questions; without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardctl.checks import ids
+from shardctl.checks.findings import Severity
+from shardctl.checks.ids import Table, chunks
+from shardctl.checks.ids_odd import Code, Odd, Ruler
+from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
+from shardctl.state.migrations import Migration
+from shardctl.topology.model import ShardId
+from tests.fixtures.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy
+from tests.fixtures.verifying import told
+
+OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
+NOW_MS = int(NOW.timestamp() * 1000)
+
+
+def odd(shard: int, code: Code, example: int | None = None, other: int | None = None,
+        count: int | None = None) -> Odd:  # fmt: skip
+    return Odd(ShardId(shard), "photos", code, example, other, count)
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        (OF_SHARD_6, "other_shard"),
+        (-5, "negative"),
+        (Layout().floor(2_208_988_800_000, 2), "future"),
+        (Layout().floor(NOW_MS + 8000, 2), None),
+        (Layout().floor(NOW_MS, 2), None),
+    ],
+)
+def test_an_id_is_measured_by_its_shard_and_the_clock(number: int, fault: str | None) -> None:
+    ruler = Ruler.at(Layout(), NOW_MS)
+    assert ruler.fault(number, 2) == fault
+
+
+@pytest.mark.parametrize(
+    ("one", "actual"),
+    [
+        (odd(2, "other_shard", OF_SHARD_6, 6), f"id {OF_SHARD_6} in shard 2, made for shard 6"),
+        (odd(2, "negative", -5, 0), "id -5 in shard 2"),
+        (odd(2, "future", OF_SHARD_6, 2), f"id {OF_SHARD_6} in shard 2"),
+        (odd(2, "duplicate", OF_SHARD_6, 6, 1), f"id {OF_SHARD_6} in shard 2 and in shard 6"),
+        (odd(2, "other_key", -1, 7, 2), "key -1 in shard 2, of shard 7; 2 rows in all"),
+        (odd(2, "locked"), "locked by another session, for more than 1s"),
+    ],
+)
+def test_each_kind_is_one_finding(one: Odd, actual: str) -> None:
+    seen = healthy()
+    seen.see(A, "ids", odd=(one,))
+    [finding] = seen.findings()
+    assert told([finding]) == [("ids", one.code, "a", (2,), "photos")]
+    assert finding.actual == actual
+    assert finding.severity is (Severity.warning if one.code == "locked" else Severity.error)
+    assert ("route --id" in finding.hint) == (one.code == "other_shard")
+
+
+def test_the_same_fault_on_both_nodes_is_one_finding() -> None:
+    seen = healthy()
+    seen.see(A, "ids", odd=(odd(2, "other_shard", 1, 6), odd(3, "other_shard", 1, 6)))
+    seen.see(B, "ids", odd=(odd(5, "other_shard", 1, 6),))
+    assert told(seen.findings()) == [("ids", "other_shard", None, (2, 3, 5), "photos")]
+
+
+def test_a_key_column_that_is_not_there_is_a_warning_of_deep_alone() -> None:
+    seen = healthy()
+    text = "-- shardctl: key photos.owner\n"
+    keyed = Migration(DIRECTORY / PHOTOS.name, 1, text, PHOTOS.checksum, transactional=True)
+    seen.migrations = (keyed,)
+    assert seen.findings() == ()
+    assert told(seen.findings(deep=True)) == [("ids", "key_absent", None, (), "photos.owner")]
+    seen.see(B, "ids", keyed=frozenset({"photos"}))
+    assert seen.findings(deep=True) == ()
+
+
+def test_statements_take_no_more_locks_than_they_may() -> None:
+    tables = [Table("s", f"t{n}", "id", locks) for n, locks in enumerate([3, 3, 3, 9, 1, 1])]
+    assert [[t.name for t in chunk] for chunk in chunks(tables, 7)] == [
+        ["t0", "t1"],
+        ["t2"],
+        ["t3"],
+        ["t4", "t5"],
+    ]
+    many = [Table("s", "t", "id", 1)] * (ids.LARGEST_CHUNK * 2 + 1)
+    assert [len(chunk) for chunk in chunks(many, 10_000)] == [ids.LARGEST_CHUNK] * 2 + [1]
+    assert list(chunks([], 7)) == []
+
+
+def test_the_end_of_the_layout_is_told_once() -> None:
+    seen = healthy()
+    last = Layout.of(seen.topology.id).last_ms
+
+    def judged(years: float) -> list[tuple[str, str, str]]:
+        for node in (A, B):
+            seen.see(node, "ids", now_ms=int(last - years * MILLISECONDS_PER_YEAR))
+        return [(f.code, f.severity.value, f.actual) for f in seen.findings("ids")]
+
+    assert judged(5.1) == []
+    until = "ids last until 2046-06-27T17:00:49.496Z, for"
+    assert judged(4.9) == [("years_left", "warning", f"{until} 4.9 years")]
+    assert judged(-1) == [("years_left", "error", f"{until} 0.0 years")]

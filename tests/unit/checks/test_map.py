@@ -1,0 +1,120 @@
+"""What the checks `map` and `identity` make of what nodes say, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shardctl.checks.findings import Severity
+from shardctl.topology.model import ShardId
+from tests.fixtures.facts import A, B, Facts, empty_schema, healthy
+from tests.fixtures.verifying import told
+
+
+def test_of_a_healthy_fleet_nothing_is_told() -> None:
+    report = healthy().judge()
+    assert report.findings == ()
+    assert (report.nodes, report.shards, report.poolers) == (2, 8, 0)
+
+
+def test_a_stray_schema_is_a_warning() -> None:
+    seen = healthy()
+    seen.schemas(A, shard8=empty_schema(), shard99=empty_schema())
+    [finding] = seen.findings()
+    assert told([finding]) == [("map", "stray_schema", "a", (), "shard8")]
+    assert finding.severity is Severity.warning
+    assert finding.actual == "schema shard8, shard99"
+
+
+def test_a_schema_that_is_dropped_is_missed() -> None:
+    seen = healthy()
+    seen.schemas(A, shard3=None)
+    [finding] = seen.findings("map")
+    assert told([finding]) == [("map", "shard_missing", "a", (3,), None)]
+    assert finding.severity is Severity.error
+    assert (finding.actual, finding.expected) == ("no schema", "a live schema on a")
+
+
+@pytest.mark.parametrize(
+    ("kept", "code", "actual"),
+    [(True, "shard_twice", "live on b too"), (False, "shard_misplaced", "live on b only")],
+)
+def test_a_shard_on_another_node(kept: bool, code: str, actual: str) -> None:  # a case
+    seen = healthy()
+    seen.schemas(B, shard2=empty_schema())
+    if not kept:
+        seen.schemas(A, shard2=None)
+    [finding] = seen.findings("map")
+    assert told([finding]) == [("map", code, "b", (2,), None)]
+    assert (finding.severity, finding.actual) == (Severity.error, actual)
+
+
+def test_a_maps_row_of_another_node_is_told_of_the_node_that_says_so() -> None:
+    seen = healthy()
+    seen.basics(B, map={**seen.topology.owners(), ShardId(2): B})
+    [finding] = seen.findings()
+    assert told([finding]) == [("map", "map_differs", "b", (2,), None)]
+    assert (finding.actual, finding.expected) == ("shardctl.map: node b", "the topology: node a")
+
+
+def test_an_older_map_and_a_table_behind_the_shards_are_told_by_node() -> None:
+    seen = healthy()
+    seen.row(B, map_version=2)
+    seen.basics(A, shadows=(("public", "photos"),))
+    assert told(seen.findings()) == [
+        ("map", "map_version", "a", (), "shardctl.map"),
+        ("map", "table_shadowed", "a", (), "public.photos"),
+    ]
+
+
+def test_two_names_of_one_server_are_one_finding() -> None:
+    seen = healthy()
+    seen.looked[B] = seen.looked[A]
+    assert told(seen.findings()) == [("identity", "same_server", "b", (), None)]
+    assert seen.findings()[0].actual == "the same server as node a"
+
+
+def test_a_strange_server_is_told_whatever_was_asked() -> None:
+    seen = healthy()
+    seen.row(B, node="z")
+    seen.looked[B] = dataclasses.replace(seen.looked[B], seen={})
+    assert told(seen.findings("clock")) == [("identity", "other_node", "b", (), None)]
+
+
+def test_a_newer_format_is_told_and_nothing_else_of_that_node() -> None:
+    seen = healthy()
+    seen.row(A, format=99)
+    seen.schemas(A, shard3=None)
+    assert [f[:3] for f in told(seen.findings())] == [("identity", "format_newer", "a")]
+
+
+def test_a_server_that_is_not_there_is_one_finding_and_the_others_are_judged() -> None:
+    seen = healthy()
+    seen.unreachable(B)
+    assert told(seen.findings()) == [("connection", "unreachable", "b", (), "127.0.0.1:5433")]
+
+
+def lacking(seen: Facts) -> None:
+    """Let something be wrong that two checks tell."""
+    seen.schemas(A, shard99=empty_schema())
+    structure = seen.seen(A, "structure")
+    seen.see(A, "structure", digests={**structure.digests, ShardId(1): "empty"},
+             details={**structure.details, "empty": ()})  # fmt: skip
+
+
+def test_only_the_chosen_checks_are_told() -> None:
+    seen = healthy()
+    lacking(seen)
+    assert [f.code for f in seen.findings()] == ["stray_schema", "table_missing"]
+    assert [f.code for f in seen.findings("map")] == ["stray_schema"]
+    assert [f.code for f in seen.findings("structure")] == ["table_missing"]
+
+
+def test_a_warning_fails_only_where_it_is_asked_to() -> None:
+    seen = healthy()
+    seen.schemas(A, shard99=empty_schema())
+    report = seen.judge()
+    assert report.counts() == {"error": 0, "warning": 1, "note": 0}
+    assert report.ok()
+    assert not report.ok(strict=True)

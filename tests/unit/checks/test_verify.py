@@ -1,0 +1,42 @@
+"""What `verify` refuses before it contacts a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks.keys import KeyLineInvalid
+from shardctl.checks.verify import CheckNotFound, scope, verify
+from shardctl.fanout import Silent
+from tests.fixtures.facts import healthy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Contacts(Silent):
+    """Fails when work on a node begins."""
+
+    def expect(self, item: str, phase: str, total: int) -> None:
+        raise AssertionError((item, phase, total))
+
+
+def test_an_unknown_check_is_bad_usage_and_the_known_are_named() -> None:
+    with pytest.raises(CheckNotFound, match="'maps' is no check") as refused:
+        scope(healthy().topology, ["maps"], deep=False)
+    assert "connection, identity, map" in refused.value.hint
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_malformed_key_line_is_said_before_anything_is_contacted(
+    tmp_path: Path, *, deep: bool
+) -> None:
+    file = tmp_path / "0002_key.sql"
+    file.write_text("SELECT 1;\n-- shardctl: key photos\n")
+    topology = healthy().topology
+    database = dataclasses.replace(topology.database, migrations=tmp_path)
+    topology = dataclasses.replace(topology, database=database)
+    with pytest.raises(KeyLineInvalid, match=f"{file}:2"):
+        verify(topology, (), deep=deep, progress=Contacts())
