@@ -103,7 +103,8 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
     """Drop retired schemas in small transactions, node by node, under the nodes' locks.
 
     The fleet is looked at again when nobody else can change these nodes any more, and what
-    uses or depends on a schema in the transaction that drops it. Raises NodeLocked and what
+    uses or depends on a schema in the transaction that drops it: who only looks at one for a
+    moment, as another prune does, is waited for. Raises NodeLocked and what
     `plan` raises with nothing done; PruneUnfinished and NodeLost when all else is done.
     """
     concerned = {one.node for one in chosen}
@@ -117,7 +118,7 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
         left = {
             one: why
             for one in chosen
-            if (why := _why_not_by_place(fleet, one.node, one.schema, one.shard)) is not None
+            if (why := _why_not_proved(fleet, one.node, one.shard)) is not None
         }
         outcomes = fanout.run(
             locks,

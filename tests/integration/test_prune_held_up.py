@@ -87,6 +87,20 @@ def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(pruned: Pruned) 
     assert pruned.left() == []
 
 
+def test_it_waits_for_a_reader_who_came_after_the_plan(pruned: Pruned) -> None:
+    pruned.retire(2, 3)
+    pruned.record()
+    chosen = pruned.plan()
+    with pruned.fleet.connect("a") as session:
+        session.execute("BEGIN")
+        session.execute(READ)
+        thread = threading.Thread(target=_end_when_left_alone, args=(pruned, session))
+        thread.start()
+        pruned.carry_out(chosen)
+        thread.join()
+    assert pruned.left() == []
+
+
 def test_what_is_held_all_the_time_is_named_when_the_others_are_gone(
     pruned: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
