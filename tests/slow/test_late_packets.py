@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,23 +18,28 @@ from shardctl.pgbouncer import batch
 from shardctl.pgbouncer.console import PoolerLost, PoolerUnavailable
 from tests.fixtures.poolers import _CONFIGURATION, PgBouncer, make
 from tests.fixtures.servers import wait_for
+from tests.fixtures.switches import take_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPACE = f"shardctl{os.getpid()}"
 LINK = f"sc{os.getpid()}"
-NEAR, FAR = (f"198.18.{os.getpid() % 250}.{last}" for last in (1, 2))
-NETWORK = [
-    f"ip netns add {SPACE}",
-    f"ip link add {LINK} type veth peer name far netns {SPACE}",
-    f"ip addr add {NEAR}/24 dev {LINK}",
-    f"ip link set {LINK} up",
-    f"ip -n {SPACE} addr add {FAR}/24 dev far",
-    f"ip -n {SPACE} link set far up",
-]
-CUT = f"ip neigh replace {FAR} lladdr 02:00:00:00:00:01 dev {LINK} nud permanent"
-MEND = f"ip neigh del {FAR} dev {LINK}"
+
+
+@dataclass
+class Far:
+    """A PgBouncer on the other side of a network that can be cut."""
+
+    pooler: PgBouncer
+    host: str
+
+    def cut(self) -> None:
+        lost = f"lladdr 02:00:00:00:00:01 dev {LINK} nud permanent"
+        assert run(f"ip neigh replace {self.host} {lost}").returncode == 0
+
+    def join(self) -> None:
+        assert run(f"ip neigh del {self.host} dev {LINK}").returncode == 0
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
@@ -41,25 +47,36 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def far(pgbouncer_program: str, server_directory: Path) -> Iterator[PgBouncer]:
+def far(pgbouncer_program: str, server_directory: Path) -> Iterator[Far]:
     """A PgBouncer with one alias on the other side of a network that can be cut."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("only root, with `ip`, makes a network")
+    number, held = take_number()
+    near, host = (f"198.18.{number}.{last}" for last in (1, 2))
     try:
-        for command in NETWORK:
+        for command in (
+            f"ip netns add {SPACE}",
+            f"ip link add {LINK} type veth peer name far netns {SPACE}",
+            f"ip addr add {near}/24 dev {LINK}",
+            f"ip link set {LINK} up",
+            f"ip -n {SPACE} addr add {host}/24 dev far",
+            f"ip -n {SPACE} link set far up",
+        ):
             if (done := run(command)).returncode != 0:
                 pytest.skip(f"no network may be made here: {done.stderr.strip()}")
-        yield start(make(
+        made = make(
             server_directory,
             program=pgbouncer_program,
-            configuration=_CONFIGURATION.replace("= 127.0.0.1", f"= {FAR}"),
-        ))  # fmt: skip
+            configuration=_CONFIGURATION.replace("= 127.0.0.1", f"= {host}"),
+        )
+        yield Far(start(made, host), host)
     finally:
         run(f"ip netns del {SPACE}")
         run(f"ip link del {LINK}")
+        os.close(held)
 
 
-def start(made: PgBouncer) -> PgBouncer:
+def start(made: PgBouncer, host: str) -> PgBouncer:
     """Start it in the other network, as its server would here."""
     account = made.server.account
     assert account is not None
@@ -70,7 +87,7 @@ def start(made: PgBouncer) -> PgBouncer:
     made.databases_file.write_text("[databases]\none = host=127.0.0.1 port=1\n")
     enter = ["nsenter", f"--net=/run/netns/{SPACE}", "runuser", "-u", account, "--"]
     Local().run([*enter, made.server.program, "-d", str(made.config)])
-    found = dataclasses.replace(made, pooler=dataclasses.replace(made.pooler, host=FAR))
+    found = dataclasses.replace(made, pooler=dataclasses.replace(made.pooler, host=host))
     wait_for(lambda: answers(found))
     return found
 
@@ -89,19 +106,17 @@ def unsent(pooler: PgBouncer) -> int:
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["alone", "in a batch"])
-def test_a_pause_that_was_given_up_does_not_come_after_the_resume(
-    far: PgBouncer, many: bool
-) -> None:
-    with far.console() as console:
-        assert run(CUT).returncode == 0
+def test_a_pause_that_was_given_up_does_not_come_after_the_resume(far: Far, many: bool) -> None:
+    with far.pooler.console() as console:
+        far.cut()
         if many:
             [found] = batch.pause([([console], ["one"])], seconds=0.5)
             assert found.waiting == ("one",)
         else:
             with pytest.raises(PoolerLost):
                 console.pause("one", seconds=0.5)
-    assert unsent(far) == 0
-    assert run(MEND).returncode == 0
-    with far.console() as other:
+    assert unsent(far.pooler) == 0
+    far.join()
+    with far.pooler.console() as other:
         assert other.resume("one") is False
         assert not other.databases()["one"].paused
