@@ -26,6 +26,9 @@ CLIENTS = 8
 RATE = 100.0
 """Operations a second of each client: load enough to notice, on any laptop."""
 
+LOGINS = 50.0
+"""Logins a second beside these, an operation each, also while clients wait."""
+
 _OPERATIONS = 800
 """How many operations the load does before the first move, and after the last."""
 _SECONDS = 60.0
@@ -53,7 +56,7 @@ class Story:
 def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) -> Story:
     """Move shards under load, and compare every row; raises DemoFailed and what a move raises."""
     aliases: Aliases = "shard" if topology.poolers else "direct"
-    with Load.start(topology, clients=CLIENTS, aliases=aliases, rate=RATE) as load:
+    with Load.start(topology, clients=CLIENTS, aliases=aliases, rate=RATE, logins=LOGINS) as load:
         _wait(load, _OPERATIONS)
         moves = []
         for shards, target in MOVES:

@@ -146,9 +146,15 @@ class Tour:
         yield from steps
         report = story.report
         done = sum(report.operations.values())
-        yield step("the load beside it", f"{done:,} operations of {report.clients} clients")
+        load = f"{done:,} operations: {report.clients} clients, {moving.LOGINS:g} logins a second"
+        yield step("the load beside it", load)
         longest, stayed = report.longest_moved_ms or 0, report.longest_stayed_ms or 0
         yield step("longest wait", f"{longest:.0f} ms on moved shards, {stayed:.0f} ms on others")
+        if report.logins is not None:
+            latencies = report.logins.latencies
+            moved, others = (latencies.longest_ms(moved=one) or 0 for one in (True, False))
+            found = f"{moved:.0f} ms on moved shards, {others:.0f} ms on others"
+            yield step("longest wait of a login", found)
         written = report.acknowledged_inserts
         yield step(
             "compared with the fleet",

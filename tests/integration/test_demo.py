@@ -56,6 +56,8 @@ def told_of_the_moves(said: str) -> None:
     """See that shards went to the two waiting nodes, and that nothing was lost by it."""
     for move in ("shardctl move-shards 2-3 --to c", "shardctl move-shards 6-7 --to d"):
         assert re.search(rf"{move} +cloned [ab]; clients held for [0-9]+ ms", said)
+    assert re.search(r"[0-9,]+ operations: 8 clients, 50 logins a second", said)
+    assert re.search(r"longest wait of a login +[0-9]+ ms on moved shards, [0-9]+ ms on", said)
     assert re.search(r"[0-9,]+ rows: 0 errors, 0 lost, 0 duplicates", said)
     assert re.search(r"shardctl verify, prune +all is well, [0-9.]+ MB given back", said)
 
