@@ -263,3 +263,5 @@ def _notes(
         )
     for looked in poolers:
         yield from pooling.notes(plan, looked)
+    if source.wal is not None:
+        yield from wal.notes(plan, source.wal)

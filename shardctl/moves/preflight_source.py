@@ -244,8 +244,6 @@ def notes(topology: Topology, plan: MovePlan, source: Source) -> Iterator[str]:
             f"archiving has to be set up on node {plan.target}: it does not write into the "
             f"archive of node {plan.source}"
         )
-    if source.wal is not None:
-        yield from wal.notes(plan, source.wal)
     yield from managers.notes(plan, source.managed)
     if plan.options.ignore_standby:
         for name, address in source.standbys:
