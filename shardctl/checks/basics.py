@@ -40,7 +40,7 @@ class Basics:
     shadows: tuple[tuple[str, str], ...]
     journal: tuple[Copy, ...]
     missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that somebody has dropped; without its journal none is read."""
+    """Tables of schema shardctl that were dropped; without its journal none is read."""
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""

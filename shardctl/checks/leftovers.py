@@ -118,7 +118,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
 
 
 def _missing(view: View[Seen]) -> Iterator[Finding]:
-    """Find tables that somebody has dropped; a slot of a move that only they knew is told, too."""
+    """Find tables of schema shardctl that were dropped."""
     for node, basics in view.basics.items():
         for table in basics.missing:
             yield Finding(

@@ -185,7 +185,7 @@ def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[Shardctl
     if seen.fleet is not None:
         yield from fleets.judge(topology, plan, seen.fleet)
     if source is not None:
-        # The clone of another move follows the source, and is no standby that could be promoted.
+        # The clone of another move follows the source; nothing promotes it but that move.
         clones = [journal.slot(move.id) for move, _ in others]
         yield from sources.judge(topology, plan, source, clones=clones)
         yield from _wal(plan, source)

@@ -51,7 +51,7 @@ class Peer:
     system: str
     """The server's system identifier, which clones share with their sources."""
     missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that somebody has dropped."""
+    """Tables of schema shardctl that were dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,14 +111,18 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
 def carry_out(rescue: Rescue) -> None:
     """Take the slot and its WAL from the server, and start that; repeatable.
 
-    WAL that other slots or the archiver need stays. Raises ServerDidNotStop, ServerDidNotStart
-    where that leaves too little room, and CommandFailed.
+    WAL that other slots or the archiver need stays. Raises SourceServes for a server that was
+    started since, ServerDidNotStop, ServerDidNotStart where what is left is too little room, and
+    CommandFailed.
     """
     server, programs = rescue.server, rescue.server.binaries
-    if rescue.running:
-        server.stop(
-            mode="immediate"
-        )  # another mode writes a checkpoint, for which there is no room
+    if server.running():
+        if not rescue.running:
+            raise SourceServes(
+                rescue.node, "its server was started meanwhile", "run the same command again"
+            )
+        # Every other mode writes a checkpoint, for which there may be no room.
+        server.stop(mode="immediate")
     tools = [programs.program("pg_controldata"), programs.program("pg_archivecleanup")]
     _script(server, "drop", journal.slot(rescue.move), *tools)
     server.start()

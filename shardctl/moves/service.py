@@ -229,7 +229,7 @@ def require_abortable(
 
 
 def _purpose(command: str, decided: MovePlan) -> str:
-    """Say who is at which move: that is what others read of its locks."""
+    """Name the command, the move and the operator, as those read who meet its locks."""
     return lock.purpose(f"{command} {decided.id}")
 
 

@@ -80,7 +80,7 @@ def megabytes(count: float) -> str:
 
 
 def look(node: Node, session: Connection) -> Wal:
-    """Ask a source and its host; `session` is with the source, which is no standby."""
+    """Ask a source and its host; `session` is with the source, a primary."""
     row = session.execute(QUERIES["source"]).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError

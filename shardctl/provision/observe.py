@@ -52,7 +52,7 @@ class Observed:
     read_only: frozenset[str] = frozenset()
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
     missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that somebody has dropped."""
+    """Tables of schema shardctl that were dropped."""
 
 
 def observe(topology: Topology, node: Node, *, command: str) -> Observed:

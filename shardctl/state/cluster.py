@@ -83,7 +83,7 @@ def is_present(connection: Connection) -> bool:
 
 
 def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]:
-    """Name tables of schema shardctl that somebody has dropped, and that `init` makes again."""
+    """Name tables of schema shardctl that were dropped, and that `init` makes again."""
     if state is None or state.format != FORMAT:
         return ()
     found = connection.execute(QUERIES["missing"], {"names": list(RESTORABLE)})

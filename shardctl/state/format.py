@@ -17,7 +17,7 @@ FORMAT = 2
 
 
 RESTORABLE = ("event", "move", "move_step")
-"""Tables that may be made again, empty, where somebody has dropped them: they tell what was."""
+"""Tables that may be made again, empty, where they were dropped: they tell what was."""
 
 
 class FormatTooNew(ShardctlError):

@@ -1,4 +1,4 @@
-"""Schemas that somebody makes under moved names while shardctl is killed behind its fence."""
+"""Schemas that are made under moved names while shardctl is killed behind its fence."""
 
 from __future__ import annotations
 

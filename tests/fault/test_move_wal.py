@@ -1,4 +1,4 @@
-"""A move that nobody goes on with, and the disk of its source: the slot holds back what is written.
+"""A move that is left alone, and the disk of its source: the slot holds back what is written.
 
 The source's WAL is on a small disk. Clients write more than it has room for.
 """

@@ -1,4 +1,4 @@
-"""A journal that somebody has dropped by hand, and the slot of a move that only it knew."""
+"""A journal that was dropped by hand, and the slot of a move that only it knew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leash of a replication slot: a server ends what holds back too much WAL, whoever is gone."""
+"""The leash of a replication slot: a server ends what holds back too much WAL, without a client."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def run(world: World) -> None:
     """Take the source's lock, write the journal, make the slot and bound what it holds back.
 
     A slot that is gone since an earlier attempt has taken the use of its copy with it. Raises
-    MoveUnderWay where somebody has begun another move at the same moment, and LeashNotArmed.
+    MoveUnderWay where another move was begun at the same moment, and LeashNotArmed.
     """
     plan = world.plan
     world.lock(plan.source)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.errors import ShardctlError
+from shardctl.fanout import Silent
 from shardctl.moves import wal
 from shardctl.moves.plan import MovePlan, Options
+from shardctl.moves.stopped import MoveStopped, stopped
 from shardctl.moves.wal import Wal
+from shardctl.moves.world import World
 from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.servers import free_ports, local_node, local_topology
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MB = 1 << 20
 ROOMY = Wal(free_bytes=10_000 * MB, unknown="", rate=1.0 * MB, keep_bytes=None)
@@ -63,3 +72,14 @@ def test_the_plan_tells_the_limit() -> None:
     assert "keeps at most 1,000 MB of WAL" in note
     assert "60 MB a minute" in note
     assert list(wal.notes(plan(), dataclasses.replace(ROOMY, free_bytes=None))) == []
+
+
+def test_a_move_that_stops_says_what_its_source_keeps_until_it_goes_on(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    nodes = [local_node(tmp_path, *one, range(1)) for one in zip("ac", ports, strict=True)]
+    world = World(local_topology(tmp_path, *nodes), plan(64 * MB), Silent(), "a test")
+    with pytest.raises(MoveStopped) as caught, stopped(world):
+        raise ShardctlError("it broke", hint="go on")
+    assert caught.value.exit_code == 3
+    assert "node a keeps WAL for it, 64 MB at most: then it drops the slot" in caught.value.message
+    assert "shardctl moves abort 5f3a9c1e --restart-source NODE" in (caught.value.hint or "")
