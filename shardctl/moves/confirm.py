@@ -15,6 +15,7 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.errors import Unfinished
+from shardctl.moves import confirm_definitions as definitions
 from shardctl.moves.confirm_sessions import QUERIES, Sessions, SnapshotLost
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
             )
             for schema, name, blocks, names, refer in rows
         ]
+    definitions.tell(sessions, asked, named)
     here, there = set(found[plan.source]), set(found[plan.target])
     absent = [
         f"{t.schema}.{t.name}: not the same table on {plan.source} and {plan.target}"

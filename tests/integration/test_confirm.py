@@ -240,3 +240,27 @@ def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(moved: Mo
     moved.move([1], "d")
     assert [m["state"] for m in moved.listed()] == ["done", "unconfirmed"]
     assert [problem[1] for problem in moved.problems()] == ["move_unconfirmed"]
+
+
+DEFINING = {
+    "function {}.f()": "CREATE FUNCTION {}.f() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+    "type {}.kind": "CREATE TYPE {}.kind AS ENUM ('a')",
+    "table {}.photos": "GRANT SELECT (user_id) ON {}.photos TO PUBLIC",
+}
+"""What a transaction may do that is open during the fence, with no lock there that shows it."""
+
+
+def test_definitions_that_come_too_late_for_the_target_are_told(moved: MovedFleet) -> None:
+    notices: list[str] = []
+    world = moved.cut_over([2, 3], "c")
+    world.notice = notices.append
+    assert confirm.compare(world) is not None
+    assert notices == []
+    retired = world.plan.retired[0]
+    for statement in DEFINING.values():
+        moved.execute("a", statement.format(retired))
+    assert confirm.compare(world) is not None
+    (told,) = notices
+    assert told.startswith("node a: a transaction that was open during the cutover has made or")
+    assert [name for name in DEFINING if name.format(retired) not in told] == []
+    world.close()
