@@ -4,6 +4,7 @@ from shardctl.router.asynchronous import AsyncScattered, AsyncShardedDatabase
 from shardctl.router.database import Scattered, ShardedDatabase
 from shardctl.router.errors import (
     AnotherCluster,
+    AnotherLoop,
     Closed,
     DeadlinePassed,
     IdsUnlike,
@@ -20,6 +21,7 @@ from shardctl.router.statements import Order
 
 __all__ = [
     "AnotherCluster",
+    "AnotherLoop",
     "AsyncScattered",
     "AsyncShardedDatabase",
     "Closed",

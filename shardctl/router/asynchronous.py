@@ -31,7 +31,12 @@ class AsyncShardedDatabase(InTasks):
         return self
 
     async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # the pool's own
-        """Close all pools; connections in use are closed when they come back."""
+        """Close all pools; connections in use are closed when they come back.
+
+        Raises AnotherLoop, unless the loop that it belongs to is closed.
+        """
+        for pool in self._pools.values():
+            pool.require_loop()
         async with self._opening:
             self._closed = True
             pools, self._pools = list(self._pools.values()), {}

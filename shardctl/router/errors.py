@@ -71,6 +71,16 @@ class Closed(UsageError):
         super().__init__("the database has been closed", hint="open another")
 
 
+class AnotherLoop(UsageError):
+    """A database for asyncio that is used in another event loop than the one that opened it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database belongs to another event loop",
+            hint="open one in each event loop, and close it there",
+        )
+
+
 class AnotherCluster(ShardctlError):
     """A node of another cluster, or of one made otherwise, than the others."""
 

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from shardctl.router.bounded import is_quiet
-from shardctl.router.errors import NoConnection
+from shardctl.router.errors import AnotherLoop, Closed, NoConnection
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -38,13 +38,17 @@ class TaskPool:
         self._node = node
         self._timeout = settings.timeout
         self._gate = asyncio.Semaphore(settings.max_size)
+        self._loop = asyncio.get_running_loop()
         self._returning: set[asyncio.Task[None]] = set()
 
     async def take(self, seconds: float | None) -> AsyncBounded:
-        """Take a connection, within so many seconds or the pool's own; raises NoConnection.
+        """Take a connection, within so many seconds or the pool's own.
 
-        One that the other side has ended goes back, and psycopg's pool opens another.
+        One that the other side has ended goes back, and psycopg's pool opens another. Raises
+        NoConnection, Closed, AnotherLoop.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            raise AnotherLoop
         until = time.monotonic() + (
             self._timeout if seconds is None else min(seconds, self._timeout)
         )
@@ -72,8 +76,15 @@ class TaskPool:
         returning.add_done_callback(self._returning.discard)
         await asyncio.shield(returning)
 
+    def require_loop(self) -> None:
+        """Refuse another event loop than its own, unless that is closed; raises AnotherLoop."""
+        if not self._loop.is_closed() and asyncio.get_running_loop() is not self._loop:
+            raise AnotherLoop
+
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109  # the pool's own
         """Close it, and wait for connections that are on their way back."""
+        if self._loop.is_closed():
+            return  # psycopg ends a connection that nothing refers to any more
         await self.connections.close(timeout)
         if self._returning:
             await asyncio.wait(self._returning, timeout=timeout)
@@ -95,6 +106,9 @@ class TaskPool:
         except PoolTimeout as error:
             self._gate.release()
             raise NoConnection(self._node, str(error)) from error
+        except PoolClosed as error:
+            self._gate.release()
+            raise Closed from error
         except BaseException:
             self._gate.release()
             raise

@@ -12,7 +12,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from shardctl.router.bounded import Bounded, is_quiet
-from shardctl.router.errors import NoConnection
+from shardctl.router.errors import Closed, NoConnection
 
 if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
@@ -42,9 +42,10 @@ class ThreadPool:
         self._timeout = timeout
 
     def take(self, seconds: float | None) -> Bounded:
-        """Take a connection, within so many seconds or the pool's own; raises NoConnection.
+        """Take a connection, within so many seconds or the pool's own.
 
-        One that the other side has ended goes back, and psycopg's pool opens another.
+        One that the other side has ended goes back, and psycopg's pool opens another. Raises
+        NoConnection, Closed.
         """
         until = time.monotonic() + (
             self._timeout if seconds is None else min(seconds, self._timeout)
@@ -54,6 +55,8 @@ class ThreadPool:
                 connection = self._next(until - time.monotonic())
             except PoolTimeout as error:
                 raise NoConnection(self._node, str(error)) from error
+            except PoolClosed as error:
+                raise Closed from error
             try:
                 if is_quiet(connection) or _answers(connection, until):
                     return connection
