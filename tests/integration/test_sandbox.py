@@ -26,7 +26,6 @@ from tests.fixtures.processes import ended
 from tests.fixtures.servers import free_ports, free_run, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.topology.model import Node, Topology
@@ -54,14 +53,13 @@ def single(server_directory: Path) -> Topology:
 
 
 @pytest.fixture(scope="module")
-def sandbox(session_directory: Path) -> Iterator[Path]:
+def sandbox(session_directory: Path) -> Path:
     """Make a sandbox of one node, which is down: initdb takes most of what a test would."""
     place = session_directory / "sandbox"
     made = local_topology(place, local_node(place, "a", free_ports(1)[0], range(1)))
     up(made)
     down(made)
-    yield place / ".sandbox"
-    down(made, delete=True)
+    return place / ".sandbox"
 
 
 @pytest.fixture
