@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.fleets import Fleet
-from tests.fixtures.rolled_back import opened
+from tests.fixtures.rolled_back import RolledBack, undone
 from tests.fixtures.verifying import told, verify
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ FAULTS = {
 
 
 def test_each_fault_is_found_once_and_nothing_else_is_told(large: Fleet) -> None:
-    with opened(large) as broken:
+    with undone(RolledBack(large)) as broken:
         for node, breaks, _ in FAULTS.values():
             broken.execute(node, breaks)
         try:

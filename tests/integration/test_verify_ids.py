@@ -10,7 +10,7 @@ import pytest
 from shardctl.checks import ids
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets import PHOTOS, Fleet
-from tests.fixtures.rolled_back import RolledBack, opened
+from tests.fixtures.rolled_back import RolledBack, undone
 from tests.fixtures.verifying import told, verify
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def keyed_fleet(
 @pytest.fixture
 def keyed(keyed_fleet: Fleet) -> Iterator[RolledBack]:
     """Give that fleet with some rows in every shard; all that a test adds is undone."""
-    with opened(keyed_fleet) as made:
+    with undone(RolledBack(keyed_fleet)) as made:
         fill(made)
         yield made
 

@@ -9,7 +9,7 @@ import pytest
 from shardctl.checks import structure
 from shardctl.checks.findings import Severity
 from tests.fixtures.fleets import PHOTOS, Fleet
-from tests.fixtures.rolled_back import RolledBack, opened
+from tests.fixtures.rolled_back import RolledBack, undone
 from tests.fixtures.verifying import told
 
 if TYPE_CHECKING:
@@ -54,20 +54,20 @@ CREATE TRIGGER touch BEFORE UPDATE OF name ON users FOR EACH ROW EXECUTE FUNCTIO
 @pytest.fixture(scope="module")
 def rich_fleet(
     safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+) -> Iterator[RolledBack]:
     """Give a healthy fleet of 8 shards with something of every kind."""
     made = Fleet(tmp_path_factory.mktemp("rich"), safe_servers, "rich", "rich")
     made.migration("0001_photos.sql", PHOTOS)
     made.migration("0002_rich.sql", RICH)
     made.init()
-    yield made
+    yield RolledBack(made)
     made.drop()
 
 
 @pytest.fixture
-def rich(rich_fleet: Fleet) -> Iterator[RolledBack]:
+def rich(rich_fleet: RolledBack) -> Iterator[RolledBack]:
     """Give that fleet, in which what a test changes is undone after it."""
-    with opened(rich_fleet) as made:
+    with undone(rich_fleet) as made:
         yield made
 
 
@@ -272,7 +272,7 @@ def test_odd_names_give_no_finding_and_hide_none(
     fresh_fleet.database = fresh_fleet.role = name
     fresh_fleet.migration("0002_rich.sql", RICH)
     fresh_fleet.init()
-    with opened(fresh_fleet) as odd:
+    with undone(RolledBack(fresh_fleet)) as odd:
         assert odd.verify() == ()
         schema = odd.topology.schema_pattern.schema(6).replace('"', '""')
         odd.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')

@@ -1,0 +1,185 @@
+"""What the check `leftovers` makes of what is left on nodes, without a server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.access.read_only import Mark
+from shardctl.checks.leftovers import Session, Slot
+from shardctl.checks.retired import Retired
+from shardctl.postgres.repack_left import Leftover
+from shardctl.state.journal import Move, MoveState
+from shardctl.state.ledger import Copy
+from shardctl.topology.model import ShardId
+from tests.fixtures.facts import NOW, A, B, Facts, empty_schema, healthy
+from tests.fixtures.verifying import told
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import NodeName
+
+ID, OTHER = "5f3a9c1e", "0badcafe"
+SCHEMAS = (f"shard2__retired_{ID}", f"shard3__retired_{ID}")
+
+
+def record(
+    seen: Facts,
+    state: MoveState,
+    *nodes: NodeName,
+    proof: str | None = "compared",
+    retain_s: float = 0,
+    holder: str | None = None,
+) -> None:
+    """Let journals have a move of shards 2 and 3 from a to b that ended now."""
+    move = Move(
+        id=ID, revision=list(MoveState).index(state), state=state, method="clone", source="a",
+        target="b", shards=(2, 3), schemas=("shard2", "shard3"), retired=SCHEMAS,
+        plan={"options": {"retain_s": retain_s}}, who="ann@ops1", started=NOW, changed=NOW,
+        ended=NOW, drained_at=None, drained_to=None, proof=proof, report=None,
+    )  # fmt: skip
+    for node in nodes or (A, B):
+        seen.basics(node, journal=(Copy(node, move, (), holder),))
+
+
+def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8192) -> None:
+    """Let node a have the retired schemas of that move, looked at some time after its end."""
+    kept = tuple(Retired(name, size, NOW + after) for name in SCHEMAS)
+    seen.see(A, "leftovers", retired=kept)
+    seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
+
+
+def test_a_slot_that_nobody_uses_is_told_with_what_it_holds_back() -> None:
+    seen = healthy()
+    seen.see(B, "leftovers", slots=(Slot("left_over", "physical", active=False, held_bytes=16),))
+    (finding,) = seen.findings()
+    assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
+    assert finding.severity.value == "warning"
+    assert finding.actual == "physical slot, inactive, holds back 16 bytes of WAL"
+    seen.see(B, "leftovers", slots=(Slot("in_use", "logical", active=True, held_bytes=16),))
+    assert seen.findings() == ()
+
+
+def test_the_slot_of_a_move_that_is_over_is_told_as_such() -> None:
+    seen = healthy()
+    record(seen, MoveState.done)
+    slots = (Slot(f"shardctl_{ID}", "physical", active=False, held_bytes=None),)
+    seen.see(A, "leftovers", slots=slots)
+    (finding,) = seen.findings()
+    assert told([finding]) == [("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}")]
+    assert finding.actual.startswith("physical slot of a move that is done, inactive, ")
+    assert f"pg_drop_replication_slot('shardctl_{ID}')" in finding.hint
+
+
+def test_a_prepared_transaction_is_found() -> None:
+    seen = healthy()
+    seen.see(A, "leftovers", prepared={"it's 100% left": 400})
+    (finding,) = seen.findings()
+    assert told([finding]) == [
+        ("leftovers", "prepared_transaction", "a", (), "it's 100% left")
+    ]  # fmt: skip
+    assert finding.actual == "prepared for 0:06:40"
+
+
+def test_sessions_idle_in_transaction_are_told_by_application() -> None:
+    seen = healthy()
+    sessions = (Session(1, "web", 400), Session(2, "web", 500), Session(3, "jobs", 301))
+    seen.see(A, "leftovers", sessions=sessions)
+    jobs, web = seen.findings()
+    assert (jobs.object, web.object) == ("jobs", "web")
+    assert web.actual == "pid 2 idle in transaction for 0:08:20, and 1 more for less"
+
+
+def test_read_only_shards_are_a_note_and_an_error_in_part() -> None:
+    seen = healthy()
+    whole, half = Mark(NOW, "ann@ops1", 4, 4), Mark(None, "somebody", 4, 3)
+    marks = {ShardId(1): whole, ShardId(2): whole, ShardId(3): half}
+    seen.see(A, "leftovers", read_only=marks)
+    note, error = seen.findings()
+    assert told([note, error]) == [
+        ("leftovers", "read_only", "a", (1, 2), None),
+        ("leftovers", "read_only_in_part", "a", (3,), None),
+    ]
+    assert (note.severity, error.severity) == ("note", "error")
+    assert "shardctl read-only off 1-2" in note.hint
+    assert error.actual == "3 of 4 tables refuse writes, by somebody"
+    assert "`shardctl read-only on 3` finishes it" in error.hint
+
+
+def test_what_a_killed_repack_left_is_told_with_its_table() -> None:
+    seen = healthy()
+    left = Leftover(4711, "shard2", "photos", ("trigger repack_trigger",))
+    seen.see(A, "leftovers", repacked=(left,))
+    (finding,) = seen.findings()
+    assert told([finding]) == [("leftovers", "repack_left", "a", (2,), "shard2.photos")]
+    assert "`shardctl repack 2` drops it" in finding.hint
+
+
+def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="shardctl move-shards by ann@ops1")
+    (running,) = seen.findings()
+    assert told([running]) == [("leftovers", "move_running", None, (2, 3), ID)]
+    assert running.severity.value == "note"
+    assert "shardctl move-shards by " in running.actual
+    record(seen, MoveState.reserved)
+    (finding,) = seen.findings()
+    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
+    assert finding.severity.value == "warning"
+    assert "`shardctl moves resume`" in finding.hint
+    assert "`shardctl moves abort`" in finding.hint
+
+
+@pytest.mark.parametrize("state", [MoveState.promoting, MoveState.claimed])
+def test_between_two_owners_it_is_an_error_without_a_way_back(state: MoveState) -> None:
+    seen = healthy()
+    record(seen, state)
+    (finding,) = seen.findings()
+    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
+    assert finding.severity.value == "error"
+    assert finding.actual.startswith(f"unfinished, state {state}: from a to b, ")
+    assert "abort" not in finding.hint
+
+
+def test_retired_schemas_are_told_with_their_age_and_whether_they_are_due() -> None:
+    seen = healthy()
+    record(seen, MoveState.done, retain_s=3600)
+    retire(seen)
+    (kept,) = seen.findings()
+    assert told([kept]) == [("leftovers", "retired_kept", "a", (2, 3), ID)]
+    assert kept.severity.value == "note"
+    assert kept.actual.startswith("2 retired schemas, 16,384 bytes, of a move that ended 0:00:00")
+    assert ", kept until 2026-11-21 08:58:16 UTC" in kept.actual
+    retire(seen, after=timedelta(days=1, hours=1), size=None)
+    (due,) = seen.findings()
+    assert told([due]) == [("leftovers", "retired_due", "a", (2, 3), ID)]
+    unknown = "2 retired schemas, of unknown size, of a move that ended 1 day, 1:00:00 ago"
+    assert due.actual == unknown
+    assert due.hint == "`shardctl prune` gives the space back"
+
+
+def test_unconfirmed_copies_are_a_warning_and_differing_ones_an_error() -> None:
+    seen = healthy()
+    record(seen, MoveState.unconfirmed, proof=None)
+    assert seen.findings() == ()
+    retire(seen)
+    unconfirmed, due = seen.findings()
+    assert told([unconfirmed]) == [("leftovers", "move_unconfirmed", None, (2, 3), ID)]
+    assert unconfirmed.severity.value == "warning"
+    assert "`shardctl prune --accept-unconfirmed`" in unconfirmed.hint
+    assert due.hint == "`shardctl prune --accept-unconfirmed` gives the space back"
+    record(seen, MoveState.unconfirmed, proof="differs")
+    (differs,) = seen.findings()
+    assert told([differs]) == [("leftovers", "copies_differ", None, (2, 3), ID)]
+    assert differs.severity.value == "error"
+
+
+def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
+    seen = healthy()
+    name = f"shard2__retired_{OTHER}"
+    seen.schemas(A, **{name: empty_schema()})
+    seen.put(A, "map", {name: 8192})
+    (finding,) = seen.findings()
+    assert told([finding]) == [("map", "retired_schema", "a", (), name)]
+    assert finding.actual == "8,192 bytes"
