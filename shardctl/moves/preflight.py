@@ -72,8 +72,8 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
     Changes nothing. `purpose` names who asks, in every session. Raises every refusal at once:
     one ShardctlError (most are PreflightRefused), or Problems of several.
     """
-    seen = _look(topology, plan, purpose)
-    problems = [*seen.problems, *_judge(topology, plan, seen)]
+    seen = look(topology, plan, purpose)
+    problems = [*seen.problems, *judge(topology, plan, seen)]
     source, target = seen.source, seen.target
     if problems or source is None or target is None or source.bytes is None:
         # One node that is away is met by several questions.
@@ -88,7 +88,7 @@ def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
         predicted_refused_ms=prediction.refused_ms(topology, plan, seen.distance, source.tables),
         reclaimed_bytes=sources.reclaimed(topology, plan, source),
         poolers=tuple(one.fact for one in seen.poolers if one.fact is not None),
-        notes=tuple(_notes(topology, plan, source, target, seen.poolers)),
+        notes=tuple(notes(topology, plan, source, target, seen.poolers)),
     )
 
 
@@ -123,7 +123,7 @@ def rate(text: str | None) -> int:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """All that was seen; what could not be looked at is None, and `problems` say why."""
 
     fleet: Fleet | None = None
@@ -142,9 +142,9 @@ class _Seen:
         )
 
 
-def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
+def look(topology: Topology, plan: MovePlan, purpose: str) -> Seen:
     """Look at all parts at the same time."""
-    seen = _Seen()
+    seen = Seen()
 
     def the_fleet() -> None:
         seen.fleet = fleets.look(topology, plan, purpose=purpose)
@@ -178,7 +178,7 @@ def _look(topology: Topology, plan: MovePlan, purpose: str) -> _Seen:
     return seen
 
 
-def _judge(topology: Topology, plan: MovePlan, seen: _Seen) -> Iterator[ShardctlError]:
+def judge(topology: Topology, plan: MovePlan, seen: Seen) -> Iterator[ShardctlError]:
     """Judge all that was seen; pure but for the search for installed servers."""
     source, target = seen.source, seen.target
     others = fleets.unfinished(plan, seen.fleet) if seen.fleet is not None else []
@@ -242,13 +242,14 @@ def _budget(
     yield from problems
 
 
-def _notes(
+def notes(
     topology: Topology,
     plan: MovePlan,
     source: Source,
     target: Target,
     poolers: Sequence[Looked],
 ) -> Iterator[str]:
+    """Say what the operator should know beside refusals."""
     yield from targets.notes(topology, plan, target)
     yield from sources.notes(topology, plan, source)
     if poolers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_prepared_transactions(movable: Movable) -> None:
     begun = "BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1); PREPARE TRANSACTION 'half'"
     with movable.having(begun, "ROLLBACK PREPARED 'half'"):
-        told = movable.only("prepared_transactions")
+        told = movable.only_source("prepared_transactions")
     assert "'half' in database preflight" in told
     assert "ROLLBACK PREPARED" in told
 
@@ -27,15 +27,15 @@ def test_prepared_transactions(movable: Movable) -> None:
 def test_unlogged_tables(movable: Movable) -> None:
     made = "CREATE UNLOGGED TABLE shard2.cache (id int)"
     with movable.having(made, "DROP TABLE shard2.cache"):
-        assert "unlogged tables would arrive empty: shard2.cache" in movable.only("unlogged")
+        assert "unlogged tables would arrive empty: shard2.cache" in movable.only_source("unlogged")
     made = "CREATE UNLOGGED TABLE shard0.cache (id int)"  # which stays
     with movable.having(made, "DROP TABLE shard0.cache"):
-        movable.check()
+        assert movable.beside_fit(source=movable.look_at_source()) == {}
 
 
 def test_large_objects(movable: Movable) -> None:
     with movable.having("SELECT lo_create(4711)", "SELECT lo_unlink(4711)"):
-        assert "it has 1 large objects" in movable.only("large_objects")
+        assert "it has 1 large objects" in movable.only_source("large_objects")
 
 
 def test_subscriptions(movable: Movable) -> None:
@@ -45,16 +45,20 @@ def test_subscriptions(movable: Movable) -> None:
     )
     drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
     with movable.having(made, "DROP SUBSCRIPTION sub"):
-        movable.check()  # disabled, and of no moved table
+        assert (
+            movable.beside_fit(source=movable.look_at_source()) == {}
+        )  # disabled, and of no moved table
         movable.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
         with movable.having("ALTER SUBSCRIPTION sub ENABLE", drop):
-            assert "subscriptions: sub in database preflight" in movable.only("subscriptions")
+            assert "subscriptions: sub in database preflight" in movable.only_source(
+                "subscriptions"
+            )
 
 
 def test_publications_are_a_note(movable: Movable) -> None:
     made = "CREATE PUBLICATION pub FOR TABLE shard2.photos"
     with movable.having(made, "DROP PUBLICATION pub"):
-        assert "publications hold tables of moved shards: pub" in movable.notes()
+        assert "publications hold tables of moved shards: pub" in movable.source_notes()
 
 
 PLAIN = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
@@ -105,7 +109,7 @@ DROP TYPE IF EXISTS shard2.y
 def test_what_binds_by_more_than_a_name(movable: Movable, kind: str) -> None:
     made, named = CROSSING[kind]
     with movable.having(made, CLEAR):
-        told = movable.only("crossing")
+        told = movable.only_source("crossing")
     assert "1 objects are bound across the border of the shards' schemas" in told
     assert named in told
 
@@ -120,7 +124,7 @@ def test_rows_that_tables_elsewhere_route_or_delete(movable: Movable) -> None:
         "CREATE TABLE shard2.refers (id int REFERENCES public.parent ON DELETE CASCADE)",
         "DROP TABLE shard2.child, shard2.refers, public.parent, public.parts",
     ):
-        told = movable.only("crossing")
+        told = movable.only_source("crossing")
     assert "3 objects" in told
     for named in ("table shard2.child", "table shard2.part", "constraint refers_id_fkey"):
         assert named in told
@@ -141,7 +145,7 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Mova
         "DROP VIEW shard2.v, shard0.v; DROP TABLE shard2.y, public.countries;"
         "DROP FUNCTION public.f, public.g",
     ):
-        notes = movable.notes()
+        notes = movable.source_notes()
     assert "tables of database preflight are on both nodes afterwards" in notes
     assert "(--duplicate-shared): public.countries" in notes
 
@@ -149,7 +153,7 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Mova
 def test_tables_named_like_a_shards(movable: Movable) -> None:
     movable.choose(duplicate_shared=True)
     with movable.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
-        assert "table public.photos has the name" in movable.only("TableShadowed")
+        assert "table public.photos has the name" in movable.only_source("TableShadowed")
 
 
 def test_tables_beside_the_shards(movable: Movable) -> None:
@@ -157,7 +161,7 @@ def test_tables_beside_the_shards(movable: Movable) -> None:
         "CREATE TABLE public.users (id serial PRIMARY KEY); CREATE SEQUENCE public.numbers",
         "DROP TABLE public.users; DROP SEQUENCE public.numbers",
     ):
-        told = movable.only("shared_tables")
+        told = movable.only_source("shared_tables")
         assert "beside the shards: public.numbers, public.users\n" in told
         assert "--duplicate-shared" in told
 
@@ -167,16 +171,16 @@ def test_other_databases(movable: Movable) -> None:
     with server.connect() as session:
         session.execute("CREATE DATABASE other")
     try:
-        movable.check()  # it is empty
+        assert movable.beside_fit(source=movable.look_at_source()) == {}  # it is empty
         with server.connect("other") as session:
             session.execute("CREATE TABLE things (id int)")
-        told = movable.only("other_databases")
+        told = movable.only_source("other_databases")
         assert "other databases with data: other (public.things)" in told
         with barred(movable, "other"):
-            told = movable.only("database_closed")
+            told = movable.only_source("database_closed")
             assert "database other cannot be looked into: pg_hba.conf rejects" in told
         movable.choose(duplicate_shared=True)
-        assert "tables of database other are on both nodes" in movable.notes()
+        assert "tables of database other are on both nodes" in movable.source_notes()
     finally:
         with server.connect() as session:
             session.execute("DROP DATABASE other WITH (FORCE)")
@@ -215,8 +219,8 @@ def test_collations_of_another_version(movable: Movable) -> None:
         "CREATE TABLE shard2.y (name text COLLATE public.german)",
         "DROP TABLE shard2.y; DROP COLLATION public.german",
     ):
-        movable.check()
+        assert movable.beside_fit(source=movable.look_at_source()) == {}
         changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
         movable.fleet.execute("a", changed)
-        told = movable.only("collation")
+        told = movable.only_source("collation")
     assert "public.german was made with version 1.1 of its collation, and the system has" in told

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Problems
-from shardctl.moves import plan as planning
-from shardctl.moves import preflight
-from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.hosts.local import Local
+from shardctl.moves import preflight_login as login
+from shardctl.moves.preflight_refusals import TargetUnfit
 from tests.fixtures.servers import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.pooled import PooledFleet
     from tests.fixtures.preflights import Movable
     from tests.fixtures.servers import StartServer
 
@@ -44,19 +42,14 @@ def configured(movable: Movable, name: str, value: str) -> Iterator[None]:
             wait_for(lambda: settled(None))
 
 
-def test_commits_that_would_wait_for_the_clone(movable: Movable) -> None:
-    with configured(movable, "synchronous_standby_names", "ANY 1 (other, C)"):
-        told = movable.only("synchronous_clone")
+def test_what_is_seen_of_its_configuration(movable: Movable) -> None:
+    with (
+        configured(movable, "synchronous_standby_names", "ANY 1 (other, C)"),
+        configured(movable, "max_slot_wal_keep_size", "64MB"),
+    ):
+        told = movable.only_source("synchronous_clone")
         assert "synchronous_standby_names has c, so commits would wait for the clone" in told
-    with configured(movable, "synchronous_standby_names", "*"):
-        assert "has *, so commits" in movable.only("synchronous_clone")
-    with configured(movable, "synchronous_standby_names", "FIRST 2 (s1, s2)"):
-        movable.check()
-
-
-def test_wal_that_is_not_kept_for_a_slow_clone(movable: Movable) -> None:
-    with configured(movable, "max_slot_wal_keep_size", "64MB"):
-        assert "keeps no more than max_slot_wal_keep_size = 64 MB" in movable.notes()
+        assert movable.look_at_source().settings["max_slot_wal_keep_size"] == "64"
 
 
 def test_other_standbys(movable: Movable, server_directory: Path) -> None:
@@ -66,13 +59,11 @@ def test_other_standbys(movable: Movable, server_directory: Path) -> None:
         wait_for(lambda: movable.fleet.query("a", "SELECT FROM pg_stat_replication"))
         # On the port of node c, it is in the way of a clone, too.
         movable.change(port=free_ports(1)[0])
-        told = movable.only("standbys")
+        told = movable.only_source("standbys")
         assert "it has standbys: replica (127.0.0.1); one that is promoted during" in told
-        movable.choose(ignore_standby=True)
-        assert "standby replica (127.0.0.1) is ignored" in movable.notes()
-        movable.choose(ignore_standby=False)
         # Taken for the source itself, it is none.
-        every = movable.refused(movable.changed("a", port=standby.port))
+        astray = movable.changed("a", port=standby.port)
+        every = movable.beside_fit(astray, source=movable.look_at_source(astray))
         assert "is a standby" in every["standby"]
 
 
@@ -80,16 +71,16 @@ def test_too_few_slots_and_senders(movable: Movable) -> None:
     slots = "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, 10) AS n"
     dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
     with movable.having(slots, dropped):
-        told = movable.only("replication_slots")
+        told = movable.only_source("replication_slots")
         assert "max_replication_slots = 10, 10 of them in use; a move needs 1 free" in told
     one = "SELECT pg_create_physical_replication_slot('away')"
     with movable.having(one, dropped):
-        assert "replication slots whose standbys are away: away" in movable.notes()
+        assert "replication slots whose standbys are away: away" in movable.source_notes()
     with ExitStack() as stack:
         for _ in range(9):
             session = movable.fleet.servers["a"].connect(replication="true")
             stack.callback(session.close)
-        told = movable.only("wal_senders")
+        told = movable.only_source("wal_senders")
         assert "max_wal_senders = 10, 9 of them in use; a move needs 2 free" in told
     wait_for(lambda: not movable.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
 
@@ -100,7 +91,7 @@ def test_a_tablespace(movable: Movable, server_directory: Path) -> None:
     session = movable.fleet.servers["a"].connect()
     try:
         session.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
-        assert "tablespaces outside its data directory: slow" in movable.only("tablespaces")
+        assert "tablespaces outside its data directory: slow" in movable.only_source("tablespaces")
     finally:
         session.execute("DROP TABLESPACE IF EXISTS slow")
         session.close()
@@ -110,7 +101,7 @@ def test_a_table_that_somebody_holds_locked(movable: Movable) -> None:
     movable.choose(max_pause_s=1)
     with movable.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard2.photos")
-        assert "somebody holds tables locked in shard2" in movable.only("locked")
+        assert "somebody holds tables locked in shard2" in movable.only_source("locked")
         holder.rollback()
 
 
@@ -129,20 +120,20 @@ def test_transactions_that_are_older_than_the_budget(movable: Movable) -> None:
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
         pid = writer.info.backend_pid
         wait_for(lambda: age(movable, pid) > 0.65)
-        told = movable.only("old_transactions")
+        told = movable.only_source("old_transactions")
         assert f"older than --max-pause (0.6 s): pid {pid} (slow, for " in told
         movable.choose(max_pause_s=60)
-        movable.check()
+        assert movable.beside_fit(source=movable.look_at_source()) == {}
         writer.rollback()
         movable.choose(max_pause_s=0.6)
         writer.execute("SELECT * FROM shard2.photos")
         wait_for(lambda: age(movable, pid) > 0.65)
-        told = movable.notes()
+        told = movable.source_notes()
         assert f"that only read moved shards, and are not waited for: pid {pid}" in told
         writer.rollback()
         writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
         wait_for(lambda: age(movable, pid) > 0.65)
-        movable.check()
+        assert movable.beside_fit(source=movable.look_at_source()) == {}
         writer.rollback()
 
 
@@ -157,9 +148,13 @@ def test_a_login_role_that_may_not_do_what_a_move_does(movable: Movable) -> None
             "GRANT USAGE ON SCHEMA shardctl, shard0, shard1, shard2, shard3 TO limited;"
             "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
         )
-        told = movable.refused(topology)["rights"]
+
+        def rights() -> str:
+            return movable.beside_fit(topology, source=movable.look_at_source(topology))["rights"]
+
+        told = rights()
         movable.choose(read_only=True)
-        with_triggers = movable.refused(topology)["rights"]
+        with_triggers = rights()
     for right in ("CREATE on schema shardctl", "ownership of table shard2.photos and 1 more"):
         assert right not in told
         assert right in with_triggers
@@ -174,45 +169,19 @@ def test_a_login_role_that_may_not_do_what_a_move_does(movable: Movable) -> None
         assert right in told
 
 
-@pytest.fixture
-def poor_fleet(pg_server: StartServer, movable: Movable, tmp_path: Path) -> Iterator[PooledFleet]:
-    """Give a fleet whose node a has next to nothing of anything, and many shards."""
-    poor = pg_server(
-        {
-            "wal_level": "minimal",
-            "max_wal_senders": "0",
-            "max_connections": "20",
-            "max_locks_per_transaction": "10",
-        }
-    )
-    fleet = dataclasses.replace(
-        movable.fleet,
-        directory=tmp_path,
-        servers={"a": poor, "b": movable.fleet.servers["b"]},
-        shards={"a": "0-199", "b": "200-201"},
-        count=202,
-        database="poor",
-        role="poor",
-    )
-    fleet.migration("0001_photos.sql", "CREATE TABLE photos (id bigint)")
-    fleet.init()
-    yield fleet
-    fleet.drop()
+def test_a_server_without_senders_lets_no_clone_log_in(
+    movable: Movable, pg_server: StartServer
+) -> None:
+    poor = pg_server({"wal_level": "minimal", "max_wal_senders": "0"})
+    topology = movable.changed("a", port=poor.port)
+    with pytest.raises(TargetUnfit) as refused:
+        login.try_replication(
+            topology,
+            movable.plan(topology),
+            Local(),
+            programs=movable.server().binaries,
+            account=None,
+            purpose="test",
+        )
+    assert refused.value.code == "replication_login"
     poor.stop()
-
-
-def test_a_server_with_too_little(movable: Movable, poor_fleet: PooledFleet) -> None:
-    movable.fleet = poor_fleet
-    topology = movable.topology
-    plan = planning.make(topology, range(180), "c", 1, movable.options)
-    with pytest.raises(Problems) as caught:
-        preflight.check(topology, plan, purpose="test")
-    refused = [one for one in caught.value.parts() if isinstance(one, PreflightRefused)]
-    assert len(refused) == len(caught.value.parts()) == 4
-    told = {(one.where, one.code): str(one) for one in refused}
-    assert "minimal: nothing can be cloned from it" in told["node a", "wal_level"]
-    assert ("node c", "replication_login") in told
-    fence, claim = told["node a", "lock_table"], told["node c", "lock_table"]
-    assert "the fence takes 180 locks in one transaction" in fence
-    assert "room for 150 beside" in fence
-    assert "the claim takes 200 locks in one transaction" in claim

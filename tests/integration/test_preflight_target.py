@@ -14,7 +14,8 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
-from shardctl.moves import preflight_libraries, preflight_source
+from shardctl.moves import preflight_directory as directories
+from shardctl.moves import preflight_libraries
 from shardctl.moves import preflight_login as login
 from shardctl.moves.preflight_target import PROGRAMS
 from shardctl.postgres import binaries
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from shardctl.moves.preflight_directory import Directory
     from tests.fixtures.preflights import Movable
 
 
@@ -50,18 +52,18 @@ def first_in_path(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 
 def test_no_data_directory(movable: Movable) -> None:
     movable.change(data_directory=None)
-    assert "node c: it has no data_directory" in movable.only("no_data_directory")
+    assert "node c: it has no data_directory" in movable.only_target("no_data_directory")
 
 
 def test_a_host_that_cannot_be_worked_on(movable: Movable) -> None:
     movable.change(ssh=Ssh("nosuch.invalid", None, None, None, accept_new=False))
-    told = next(iter(movable.refused().values()))
+    told = next(iter(movable.beside_fit(target=movable.look_at_target()).values()))
     assert "host nosuch.invalid cannot be reached by ssh" in told
 
 
 def test_an_os_user_that_does_not_exist(movable: Movable) -> None:
     movable.change(os_user="nobody-of-this-name")
-    assert "there is no such user" in movable.only("OsUserRefused")
+    assert "there is no such user" in movable.only_target("OsUserRefused")
 
 
 @pytest.mark.parametrize(
@@ -69,14 +71,14 @@ def test_an_os_user_that_does_not_exist(movable: Movable) -> None:
 )
 def test_commands_of_its_own_that_cannot_be_run(movable: Movable, status: str, told: str) -> None:
     movable.change(control=Control(start=None, stop=None, reload=None, status=status))
-    assert told in movable.only("control")
+    assert told in movable.only_target("control")
     movable.change(control=Control(start=None, stop=None, reload=None, status="exit 3"))
-    movable.check()
+    assert movable.beside_fit(target=movable.look_at_target()) == {}
 
 
 def test_root_as_the_servers_user(movable: Movable) -> None:
     movable.change(os_user="root")
-    told = next(iter(movable.refused().values()))
+    told = next(iter(movable.beside_fit(target=movable.look_at_target()).values()))
     assert told.startswith("node c: ")
     assert "root: PostgreSQL refuses root\n" in told
     assert "name an ordinary user of this machine as os_user of the node" in told
@@ -89,7 +91,7 @@ def test_programs_of_another_version(movable: Movable, server_directory: Path) -
         postgres=other, initdb="", pg_ctl="", pg_basebackup="", pg_controldata="",
     )  # fmt: skip
     movable.change(bin_directory=folder)
-    told = movable.only("version")
+    told = movable.only_target("version")
     assert f"node c: {folder} has PostgreSQL 99, and the source is" in told
     major = movable.server().binaries.major
     fitting = binaries.of_major(major)
@@ -100,28 +102,11 @@ def test_programs_of_another_version(movable: Movable, server_directory: Path) -
 def test_programs_that_are_missing(movable: Movable, server_directory: Path) -> None:
     folder = programs(server_directory / "bin")
     movable.change(bin_directory=folder)
-    assert "lacks postgres, initdb, pg_ctl" in movable.only("host")
+    assert "lacks postgres, initdb, pg_ctl" in movable.only_target("host")
     for name in binaries.PROGRAMS:
         (folder / name).symlink_to(movable.server().binaries.program(name))
-    told = movable.only("programs")
+    told = movable.only_target("programs")
     assert "has no pg_basebackup that runs, which a clone needs" in told
-
-
-def test_a_directory_with_something_else_in_it(movable: Movable) -> None:
-    movable.make(place(movable))
-    movable.check()
-    (place(movable) / "photo.jpg").touch()
-    told = movable.only("directory_not_empty")
-    assert f"{place(movable)} is not empty, and no server's: photo.jpg" in told
-
-
-def test_a_place_that_is_no_directory(movable: Movable, server_directory: Path) -> None:
-    place(movable).touch()
-    assert "is no directory" in movable.only("directory_unfit")
-    place(movable).unlink()
-    (server_directory / "elsewhere").mkdir()
-    place(movable).symlink_to(server_directory / "elsewhere")
-    assert "is a symbolic link" in movable.only("directory_unfit")
 
 
 def test_a_directory_that_its_user_may_not_enter(movable: Movable, server_directory: Path) -> None:
@@ -130,7 +115,7 @@ def test_a_directory_that_its_user_may_not_enter(movable: Movable, server_direct
     closed = server_directory / "closed"
     closed.mkdir(mode=0o700)
     movable.change(data_directory=closed / "deeper" / "data")
-    told = movable.only("directory_closed")
+    told = movable.only_target("directory_closed")
     assert f"{accounts.server_account(None)} may not go through {closed}" in told
 
 
@@ -149,82 +134,89 @@ def small_disk(server_directory: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)  # noqa: S607
 
 
-def test_a_disk_without_room(movable: Movable, small_disk: Path) -> None:
+def test_what_is_seen_of_a_place_for_a_clone(movable: Movable) -> None:
+    there = place(movable)
+
+    def look(path: Path) -> Directory:
+        return look_at_place(movable, path)
+
+    seen = look(there)
+    assert (seen.kind, seen.leftover, seen.seen) == ("absent", False, str(there.parent))
+    assert seen.free_bytes is not None
+    movable.make(there)
+    assert look(there).kind == "empty"
+    (there / "photo.jpg").touch()
+    assert (look(there).kind, look(there).holds) == ("other", ("photo.jpg",))
+    movable.make(there.with_name("c.clone"))
+    assert look(there).leftover
+    file, link = there.with_name("file"), there.with_name("link")
+    file.touch()
+    link.symlink_to(there)
+    assert (look(file).kind, look(link).kind) == ("file", "link")
+
+
+def test_what_is_seen_of_a_small_disk_and_where_it_is_mounted(
+    movable: Movable, small_disk: Path
+) -> None:
     movable.change(data_directory=small_disk / "below" / "data")
-    told = movable.only("disk")
+    told = movable.only_target("disk")
     assert f"node c: {small_disk} has 8 MB free, and a clone needs 1,0" in told
     assert "and max_wal_size = 1024 MB" in told
+    assert look_at_place(movable, small_disk).kind == "mount"
 
 
-def test_a_mount_point(movable: Movable, small_disk: Path) -> None:
-    movable.change(data_directory=small_disk)
-    told = movable.refused()
-    assert set(told) == {"directory_unfit", "disk"}
-    assert "is a mount point" in told["directory_unfit"]
-    assert "such as one below it" in told["directory_unfit"]
-
-
-def test_what_an_earlier_clone_has_left(movable: Movable) -> None:
-    movable.make(place(movable).with_name("c.clone"))
-    assert f"{place(movable)}.clone is there" in movable.only("leftover_clone")
-
-
-def test_an_old_clone_of_this_cluster_is_moved_aside(movable: Movable) -> None:
-    movable.clone(place(movable))
-    assert f"{place(movable)} is moved aside: it has an old clone" in movable.notes()
-
-
-def test_a_stopped_standby_is_not_moved_aside(movable: Movable) -> None:
-    movable.clone(place(movable), standby=True)
-    with movable.running(place(movable)) as there:
-        there.server.stop()
-        told = movable.only("directory_standby")
-    assert f"{place(movable)} has a stopped standby's data (shut down in recovery)" in told
-    with movable.running(place(movable)):
-        pass  # it ends at once, as in a crash
-    assert "(in archive recovery)" in movable.only("directory_standby")
-
-
-def test_somebody_elses_stopped_server(movable: Movable) -> None:
+def look_at_place(movable: Movable, path: Path) -> Directory:
     there = movable.server()
-    other = dataclasses.replace(there, name="other", data_directory=place(movable))
-    other.init(superuser=SUPERUSER)
-    told = movable.only("directory_foreign")
-    assert "has a stopped server's data, and it is no clone of this cluster's servers" in told
+    return directories.look(Local(), path, programs=there.binaries, account=there.account)
 
 
-def test_the_directory_of_a_server_that_runs(movable: Movable) -> None:
-    movable.change(data_directory=movable.server().data_directory)
-    told = movable.only("directory_in_use")
-    assert "a server runs in" in told
-    assert f"on another port than the topology's {movable.target.port}" in told
-
-
-def test_a_running_server_that_is_not_empty(movable: Movable, server_directory: Path) -> None:
+def test_a_clone_that_runs_and_then_is_stopped(movable: Movable, server_directory: Path) -> None:
     # It has the shards of node a, whose copy it is, and is told so by its own row too.
     movable.clone(place(movable))
+    assert f"{place(movable)} is moved aside: it has an old clone" in movable.target_notes()
     with movable.running(place(movable)) as there:
         told = movable.refused()
         assert set(told) == {"NodeUnfit", "target_has_shards"}
         assert "shards live there: shard0, shard1, shard2, shard3" in told["target_has_shards"]
         with there.connect() as session:
             session.execute("DROP DATABASE preflight WITH (FORCE)")
-            notes = movable.notes()
+            notes = movable.target_notes()
             assert "the empty server of node c is stopped, and its data directory moved" in notes
             session.execute("CREATE TABLE accounts (id int)")
-        data = movable.only("target_has_data")
+        data = movable.only_target("target_has_data")
         assert "database postgres has tables, which a clone would replace: public.accounts" in data
         movable.change(data_directory=server_directory / "other")
-        told = movable.refused()
+        told = movable.beside_fit(target=movable.look_at_target())
         assert f"runs in {server_directory / 'c'}" in told["other_directory"]
 
 
-def test_a_standby_in_its_place(movable: Movable) -> None:
+def test_a_standby_in_its_place_that_runs_and_then_is_stopped(movable: Movable) -> None:
     movable.clone(place(movable), standby=True)
-    with movable.running(place(movable)):
+    with movable.running(place(movable)) as there:
         movable.choose(ignore_standby=True)
-        told = movable.refused()
+        told = movable.beside_fit(target=movable.look_at_target())
         assert "a standby runs there" in told["target_standby"]
+        there.server.stop()
+        told_stopped = movable.only_target("directory_standby")
+    assert f"{place(movable)} has a stopped standby's data (shut down in recovery)" in told_stopped
+    with movable.running(place(movable)):
+        pass  # it ends at once, as in a crash
+    assert "(in archive recovery)" in movable.only_target("directory_standby")
+
+
+def test_somebody_elses_stopped_server(movable: Movable) -> None:
+    there = movable.server()
+    other = dataclasses.replace(there, name="other", data_directory=place(movable))
+    other.init(superuser=SUPERUSER)
+    told = movable.only_target("directory_foreign")
+    assert "has a stopped server's data, and it is no clone of this cluster's servers" in told
+
+
+def test_the_directory_of_a_server_that_runs(movable: Movable) -> None:
+    movable.change(data_directory=movable.server().data_directory)
+    told = movable.only_target("directory_in_use")
+    assert "a server runs in" in told
+    assert f"on another port than the topology's {movable.target.port}" in told
 
 
 def test_a_port_that_something_else_has(movable: Movable) -> None:
@@ -232,7 +224,7 @@ def test_a_port_that_something_else_has(movable: Movable) -> None:
         threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}).start()
         try:
             movable.change(port=other.server_address[1])
-            told = movable.only("port_taken")
+            told = movable.only_target("port_taken")
         finally:
             other.shutdown()
     port = movable.target.port
@@ -246,19 +238,6 @@ class _HangsUp(socketserver.BaseRequestHandler):
         self.request.sendall(b"220 ready\r\n")
 
 
-def test_settings_with_which_no_standby_starts(movable: Movable) -> None:
-    movable.change(settings={"max_connections": "50", "Max_Prepared_Transactions": "0"})
-    told = movable.only("settings")
-    assert "settings: max_connections = 50, and the source has 100" in told
-    assert "settings: max_prepared_transactions = 0, and the source has 4" in told
-    movable.change(settings={"max_connections": "200", "work_mem": "8MB"})
-    movable.check()
-    movable.change(settings={"max_connections": "many", "wal_level": "minimal"})
-    told = movable.only("settings")
-    assert "max_connections = many" in told
-    assert "wal_level = minimal" in told
-
-
 def test_libraries_without_which_the_clone_would_not_start(
     movable: Movable, server_directory: Path
 ) -> None:
@@ -268,16 +247,17 @@ def test_libraries_without_which_the_clone_would_not_start(
     shutil.copy(next(installed.rglob("auth_delay.so")), own)
     there = ["auto_explain", "$libdir/auth_delay", f"{own}/auth_delay", f"{own}/auth_delay.so"]
     movable.change(settings={"shared_preload_libraries": ", ".join(map('"{}"'.format, there))})
-    movable.check()
+    assert movable.beside_fit(target=movable.look_at_target()) == {}
     movable.change(settings={"Shared_Preload_Libraries": f"nosuch, auto_explain,{own}/other"})
-    told = movable.only("preload_libraries")
+    told = movable.only_target("preload_libraries")
     assert f"node c: shared_preload_libraries names nosuch, {own}/other, which its host" in told
     assert "`settings: {shared_preload_libraries: ...}`" in told
 
 
 def test_libraries_that_the_source_loads(movable: Movable) -> None:
-    plan = movable.plan()
-    source = preflight_source.look(movable.topology, plan, purpose="a test")
+    assert movable.fit is not None
+    source = movable.fit.source
+    assert source is not None
     assert source.settings["shared_preload_libraries"] == ""
     server = movable.server()
 
@@ -298,10 +278,10 @@ def test_libraries_that_cannot_be_looked_for(movable: Movable, server_directory:
     real = movable.server().binaries
     said = {name: f'exec {real.program(name)} "$@"' for name in (*binaries.PROGRAMS, *PROGRAMS)}
     movable.change(bin_directory=programs(server_directory / "bin", **said))
-    assert "not looked whether" not in movable.notes()
+    assert "not looked whether" not in movable.target_notes()
     movable.change(settings={"shared_preload_libraries": "nosuch"})
     told = "it was not looked whether node c has what shared_preload_libraries names"
-    assert told in movable.notes()
+    assert told in movable.target_notes()
 
 
 def test_a_role_that_may_not_replicate(movable: Movable) -> None:
@@ -310,7 +290,7 @@ def test_a_role_that_may_not_replicate(movable: Movable) -> None:
         topology, database=dataclasses.replace(topology.database, replication_user="plain")
     )
     with movable.having("CREATE ROLE plain LOGIN", "DROP ROLE plain"):
-        told = movable.only("replication_login", topology)
+        told = movable.only_target("replication_login", topology)
     assert "plain cannot log in from its host to node a for replication: " in told
     assert "must be superuser or replication role" in told
     assert "pg_hba.conf of the source" in told
@@ -348,26 +328,21 @@ def test_a_login_that_cannot_be_tried(
         (folder / name).symlink_to(found)
     movable.change(bin_directory=folder)
     monkeypatch.setenv("PATH", str(folder))
-    assert "replication login from node c was not tried: there is no psql" in movable.notes()
+    assert "replication login from node c was not tried: there is no psql" in movable.target_notes()
 
 
-def test_a_host_whose_clock_is_wrong(
+def test_a_host_whose_clock_is_wrong_or_tells_whole_seconds(
     movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
 ) -> None:
     date = shutil.which("date")
     late = f'exec {date} -d "3 seconds ago" "$@"'
-    first_in_path(monkeypatch, programs(server_directory / "bin", date=late))
-    told = movable.only("clock_skew")
+    with monkeypatch.context() as patch:
+        first_in_path(patch, programs(server_directory / "late", date=late))
+        told = movable.only_target("clock_skew")
     assert "the host of node c: its clock is " in told
     assert " s behind the clock of shardctl's machine; at most 0.5 s is fit" in told
-
-
-def test_a_clock_that_tells_whole_seconds(
-    movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
-) -> None:
-    date = shutil.which("date")
-    first_in_path(monkeypatch, programs(server_directory / "bin", date=f"echo $({date} +%s).%N"))
-    movable.check()
+    first_in_path(monkeypatch, programs(server_directory / "whole", date=f"echo $({date} +%s).%N"))
+    assert movable.beside_fit(target=movable.look_at_target()) == {}
 
 
 def test_hosts_with_other_c_libraries(
@@ -376,7 +351,7 @@ def test_hosts_with_other_c_libraries(
     seen = server_directory / "seen"
     other = f"[ -e {seen} ] && echo glibc 2.17 && exit; : > {seen}; echo glibc 2.36"
     first_in_path(monkeypatch, programs(server_directory / "bin", getconf=other))
-    movable.check()  # nothing there is ordered by the C library
+    assert movable.look_at_target().libc == ("glibc 2.36", "glibc 2.17")
     seen.unlink()
     with movable.having(
         "CREATE COLLATION public.german (provider = icu, locale = 'de');"

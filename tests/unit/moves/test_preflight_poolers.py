@@ -1,0 +1,104 @@
+"""Poolers that would let clients down during a cutover, by what was seen of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shardctl.moves.preflight_source import Transaction
+from shardctl.pgbouncer import faults
+from shardctl.topology.model import PoolerName
+from tests.fixtures.move_facts import P1, C, pooled
+
+
+def test_of_a_fit_pooler_nothing_is_refused() -> None:
+    seen = pooled()
+    assert seen.refused() == {}
+    assert "server_login_retry" not in seen.notes()
+    seen.configure(server_login_retry="15")
+    assert "clients wait 15 s (server_login_retry)" in seen.notes()
+
+
+@pytest.mark.parametrize("key", ["query_wait_timeout", "client_login_timeout"])
+def test_clients_that_would_not_be_let_wait(key: str) -> None:
+    seen = pooled()
+    seen.configure(**{key: "9"})
+    told = seen.only(key)
+    assert f"{key} is 9 s: clients would get errors before a cutover of 5 s" in told
+    assert "set it to 10 or more (0 is never)" in told
+    seen.choose(max_pause_s=3)
+    assert seen.refused() == {}
+    seen.choose(max_pause_s=30)
+    seen.configure(**{key: "0"})
+    assert seen.refused() == {}
+
+
+def test_session_pooling_is_told_once() -> None:
+    seen = pooled()
+    seen.configure(pool_mode="session")
+    assert "until clients disconnect" in seen.only("session_pooling")
+    seen.looked.problems = [faults.PoolingUnfit(P1, "pool_mode = session")]
+    assert "with pool_mode = session" in seen.only("PoolingUnfit")
+
+
+def test_several_processes_at_one_port() -> None:
+    seen = pooled()
+    seen.configure(so_reuseport="1")
+    assert "pooler p1: so_reuseport is on" in seen.only("so_reuseport")
+
+
+def test_aliases_that_somebody_holds() -> None:
+    seen = pooled()
+    seen.alias("shard0", "app_b", paused=True)  # which stay
+    assert seen.refused() == {}
+    seen.alias("shard2", paused=True)
+    told = seen.only("paused")
+    assert "pooler p1: aliases are paused already: shard2" in told
+    assert 'RESUME "shard2"' in told
+    seen.alias("shard2", paused=False)
+    seen.alias("app_a", disabled=True)
+    told = seen.only("disabled")
+    assert "aliases are disabled already: app_a" in told
+    assert 'ENABLE "app_a"' in told
+    seen.alias("app_a", disabled=False)
+    seen.looked.held = True
+    assert "the whole pooler is paused" in seen.only("paused")
+
+
+def test_a_name_that_the_poolers_host_does_not_know() -> None:
+    seen = pooled()
+    seen.node(C, pooler_host="no-such-name.invalid")
+    seen.looked.unresolved = True
+    told = seen.only("target_unresolved")
+    assert "its host does not know the name no-such-name.invalid" in told
+
+
+def test_a_host_on_which_no_guard_could_run() -> None:
+    seen = pooled()
+    seen.looked.lacking = ("setsid", "awk")
+    told = seen.only("guard_programs")
+    assert "pooler p1: its host lacks setsid, awk, which the guard needs" in told
+
+
+def test_a_transaction_that_would_hold_up_the_pause() -> None:
+    seen = pooled()
+    seen.choose(max_pause_s=0.6)
+    old = Transaction(4711, "app", 0.7, writes=False, reads=False)
+    seen.source(transactions=(old,))
+    assert seen.refused() == {}
+    seen.looked.busy = frozenset({4711})
+    told = seen.only("old_transactions")
+    assert "older than --max-pause (0.6 s): pid 4711 (app" in told
+
+
+def test_several_poolers_are_told_each_by_name() -> None:
+    seen = pooled()
+    p2 = PoolerName("p2")
+    other = dataclasses.replace(seen.topology.poolers[P1], name=p2)
+    seen.topology = dataclasses.replace(seen.topology, poolers={**seen.topology.poolers, p2: other})
+    seen.seen.poolers.append(dataclasses.replace(seen.looked, pooler=other, lacking=("awk",)))
+    seen.alias("shard2", paused=True)
+    told = seen.refused()
+    assert "pooler p1: aliases are paused" in told["paused"]
+    assert "pooler p2: " in told["guard_programs"]

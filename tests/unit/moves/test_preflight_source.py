@@ -1,0 +1,180 @@
+"""Sources and fleets from which preflight lets nothing be moved, by what was seen of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from shardctl.moves import budget, prediction
+from shardctl.moves.preflight_source import Transaction
+from shardctl.state.journal import Move, MoveState
+from tests.fixtures.facts import NOW
+from tests.fixtures.move_facts import A, B, fit
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("ANY 1 (other, C)", "synchronous_standby_names has c, so commits would wait for"),
+        ("*", "has *, so commits"),
+    ],
+)
+def test_commits_that_would_wait_for_the_clone(setting: str, told: str) -> None:
+    seen = fit()
+    seen.source(settings={"synchronous_standby_names": setting})
+    assert told in seen.only("synchronous_clone")
+    seen.source(settings={"synchronous_standby_names": "FIRST 2 (s1, s2)"})
+    assert seen.refused() == {}
+
+
+def test_what_is_noted_of_the_source() -> None:
+    seen = fit()
+    assert "archiving" not in seen.notes()
+    seen.source(settings={"archive_mode": "on", "max_slot_wal_keep_size": "64"})
+    seen.source(other_slots=(("away", "physical"), ("decoded", "logical")))
+    told = seen.notes()
+    assert "archiving has to be set up on node c" in told
+    assert "keeps no more than max_slot_wal_keep_size = 64 MB" in told
+    assert "replication slots whose standbys are away: away" in told
+    assert "logical replication slots do not come along: decoded" in told
+
+
+def test_other_standbys() -> None:
+    seen = fit()
+    seen.source(standbys=(("replica", "127.0.0.1"),))
+    told = seen.only("standbys")
+    assert "it has standbys: replica (127.0.0.1); one that is promoted during" in told
+    seen.choose(ignore_standby=True)
+    assert seen.refused() == {}
+    assert "standby replica (127.0.0.1) is ignored" in seen.notes()
+
+
+def test_a_standby_for_a_source() -> None:
+    seen = fit()
+    seen.source(in_recovery=True)
+    assert "is a standby" in seen.only("standby")
+
+
+def test_too_few_slots_and_senders() -> None:
+    seen = fit()
+    seen.source(slots=10)
+    told = seen.only("replication_slots")
+    assert "max_replication_slots = 10, 10 of them in use; a move needs 1 free" in told
+    seen.source(slots=9, senders=9)
+    told = seen.only("wal_senders")
+    assert "max_wal_senders = 10, 9 of them in use; a move needs 2 free" in told
+    seen.source(senders=8)
+    assert seen.refused() == {}
+
+
+def test_a_server_with_too_little() -> None:
+    seen = fit()
+    seen.source(settings={"wal_level": "minimal", "max_wal_senders": "0"})
+    assert "minimal: nothing can be cloned from it" in seen.only("wal_level")
+    seen = fit(owned=200, moved=range(180))
+    seen.source(
+        settings={"max_connections": "20", "max_locks_per_transaction": "10",
+                  "max_prepared_transactions": "0"},
+    )  # fmt: skip
+    told = seen.only("lock_table")
+    assert "node a: the fence takes 180 locks in one transaction" in told
+    assert "room for 150 beside" in told
+    assert "node c: the claim takes 200 locks in one transaction" in told
+
+
+def test_a_tablespace() -> None:
+    seen = fit()
+    seen.source(tablespaces=("slow",))
+    assert "tablespaces outside its data directory: slow" in seen.only("tablespaces")
+
+
+def test_a_table_that_somebody_holds_locked() -> None:
+    seen = fit()
+    seen.source(sizes={"shard1": None, "shard2": 1, "shard3": 1})  # shard 1 stays
+    assert seen.refused() == {}
+    seen.source(sizes={"shard2": None, "shard3": 1})
+    assert "somebody holds tables locked in shard2" in seen.only("locked")
+
+
+def test_transactions_that_are_older_than_the_budget() -> None:
+    seen = fit()
+    seen.choose(max_pause_s=0.6)
+    writer = Transaction(4711, "slow", 0.7, writes=True, reads=True)
+    seen.source(transactions=(writer,))
+    told = seen.only("old_transactions")
+    assert "older than --max-pause (0.6 s): pid 4711 (slow, for " in told
+    seen.source(transactions=(dataclasses.replace(writer, writes=False),))
+    assert seen.refused() == {}
+    assert "that only read moved shards, and are not waited for: pid 4711" in seen.notes()
+    seen.source(transactions=(dataclasses.replace(writer, writes=False, reads=False),))
+    assert seen.refused() == {}
+    assert "4711" not in seen.notes()
+
+
+def test_rights_that_the_login_role_lacks() -> None:
+    seen = fit()
+    seen.source(lacking=("REPLICATION", "pg_monitor"))
+    assert "lacks rights that a move needs: REPLICATION; pg_monitor" in seen.only("rights")
+
+
+def test_a_cutover_that_cannot_be_done_in_time() -> None:
+    assert budget.REST_S * 1000 < prediction.RESERVED_MS
+    seen = fit()
+    seen.choose(max_pause_s=0.4)
+    told = seen.only("pause_too_short")
+    predicted = re.search(r"about (\d+) ms, for which it needs a budget of (\d+) ms", told)
+    assert predicted is not None, told
+    assert 70 <= int(predicted[1]) < 130
+    assert int(predicted[2]) == int(predicted[1]) + 400
+    assert "--max-pause gives it 400 ms" in told
+    assert "such as --max-pause 1s" in told
+    seen.choose(max_pause_s=0.6)
+    assert seen.refused() == {}
+
+
+def test_a_rate_that_pg_basebackup_would_not_take() -> None:
+    seen = fit()
+    seen.choose(max_rate="2G")
+    assert "'2G' is no rate for pg_basebackup" in seen.only("max_rate")
+    seen.choose(max_rate="1M")
+    assert seen.refused() == {}
+
+
+def another_move(state: MoveState, revision: int = 1) -> Move:
+    return Move(
+        id="5f3a9c1e", revision=revision, state=state, method="clone", source="a", target="c",
+        shards=(2, 3), schemas=("shard2", "shard3"), retired=(), plan={}, who="ann",
+        started=NOW, changed=NOW, ended=None, drained_at=None, drained_to=None, proof=None,
+        report=None,
+    )  # fmt: skip
+
+
+def test_another_move_that_has_not_ended() -> None:
+    seen = fit()
+    seen.peer(B, moves=(another_move(MoveState.reserved),))
+    told = seen.only("move_unfinished")
+    assert "node b: move 5f3a9c1e has not ended (it is reserved)" in told
+    assert "`shardctl moves show 5f3a9c1e`" in told
+    # What one node knows to be over is over, though another has an older copy.
+    seen.peer(A, moves=(another_move(MoveState.aborted, 2),))
+    assert seen.refused() == {}
+
+
+def test_a_node_without_a_journal() -> None:
+    seen = fit()
+    seen.peer(B, format=1)
+    told = seen.only("no_journal")
+    assert "node b: schema shardctl has format 1, so there is no journal of moves" in told
+    assert "run `shardctl init`" in told
+
+
+def test_shards_that_are_not_where_they_should_be() -> None:
+    seen = fit()
+    seen.peer(B, live=("shard3",))
+    told = seen.only("SchemaInTheWay")
+    assert "node b: shards that node a owns live here too: shard3 (1)" in told
+    seen = fit()
+    seen.peer(A, live=("shard2",))
+    assert "not there: shard3" in seen.only("shards_missing")
