@@ -9,18 +9,17 @@ import pytest
 
 from shardctl.checks.findings import Severity
 from shardctl.ids import generator
+from tests.fixtures.rolled_back import RolledBack
 from tests.fixtures.verifying import told, verify
 
 if TYPE_CHECKING:
+    from shardctl.checks.findings import Finding
     from tests.fixtures.fleets import Fleet
-    from tests.fixtures.rolled_back import RolledBack
 
 
 @pytest.fixture
 def fleet(rolled_back: RolledBack) -> RolledBack:
-    """Give a healthy fleet some of whose shards may draw ids."""
-    rolled_back.own_sequences("a", 1, 2)
-    rolled_back.own_sequences("b", 6)
+    """Give a healthy fleet; what a test changes in it is undone after the test."""
     return rolled_back
 
 
@@ -29,12 +28,15 @@ BLOCK = 1 << 40  # of a register, with the default layout
 
 def draw(fleet: Fleet | RolledBack, node: str, shard: int, count: int) -> None:
     """Draw ids as an application does."""
+    if isinstance(fleet, RolledBack):
+        fleet.own_sequences(node, shard)
     fleet.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
 
 
 def test_a_healthy_fleet_has_no_finding_before_and_after_ids_were_drawn(fleet: RolledBack) -> None:
     assert fleet.verify() == ()
     draw(fleet, "a", 1, 5000)
+    fleet.own_sequences("a", 2)
     fleet.execute("a", "SELECT shardctl.open_block(1), shardctl.open_block(2)")
     assert fleet.verify() == ()
 
@@ -64,60 +66,63 @@ def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet: Rol
     ]
 
 
-def test_next_id_of_another_shard_is_told_with_its_number(fleet: RolledBack) -> None:
-    body = generator.wrapper_body("shard5", 5)
-    # The body is checked when it is made, so what it names has to be there.
+def replaced(shard: int, body: str) -> str:
+    """Write a statement that gives a shard another next_id()."""
+    literal = generator.quote_literal(body)
+    return (
+        f"CREATE OR REPLACE FUNCTION shard{shard}.next_id() RETURNS bigint LANGUAGE sql"
+        f" AS {literal};"
+    )
+
+
+def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -> None:
+    draw(fleet, "a", 1, 3000)
     fleet.execute(
         "a",
+        # The body is checked when it is made, so what it names has to be there.
         "CREATE SCHEMA shard5; CREATE SEQUENCE shard5.next_id_seq MINVALUE 0 START 0;"
         "CREATE SEQUENCE shard5.next_id_block MINVALUE 0 START 0;"
-        "CREATE OR REPLACE FUNCTION shard2.next_id() RETURNS bigint LANGUAGE sql"
-        f" AS {generator.quote_literal(body)}; DROP SCHEMA shard5 CASCADE",
+        + replaced(2, generator.wrapper_body("shard5", 5))
+        + "DROP SCHEMA shard5 CASCADE;"
+        # Two things to mend: init does not bring back the default that CASCADE dropped.
+        "DROP FUNCTION shard0.next_id() CASCADE; DROP SEQUENCE shard1.next_id_block;"
+        f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet.role};"
+        + replaced(3, "SELECT 1::bigint"),
     )
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "other_shard", None, (2,), "next_id()")]
-    assert finding.actual == "makes ids of shard 5"
-    assert "shardctl init" in finding.hint
-
-
-def test_next_id_with_another_number_and_its_own_sequences_is_told_so_too(
-    fleet: RolledBack,
-) -> None:
-    body = generator.wrapper_body("shard6", 4)
     fleet.execute(
         "b",
-        "CREATE OR REPLACE FUNCTION shard6.next_id() RETURNS bigint LANGUAGE sql"
-        f" AS {generator.quote_literal(body)}",
+        replaced(6, generator.wrapper_body("shard6", 4))
+        + replaced(7, "SELECT 1::bigint")
+        + "DROP SEQUENCE shard5.next_id_seq;"
+        f"REVOKE ALL ON shardctl.map FROM {fleet.role};"
+        "DROP FUNCTION shardctl.id_time(bigint);"
+        "CREATE OR REPLACE FUNCTION shardctl.id_shard(id bigint) RETURNS integer LANGUAGE sql"
+        " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1';"
+        "CREATE OR REPLACE FUNCTION shardctl.id_sequence(id bigint) RETURNS bigint LANGUAGE sql"
+        " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1::bigint'",
     )
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "other_shard", None, (6,), "next_id()")]
-    assert finding.actual == "makes ids of shard 4"
-
-
-def test_another_next_id_in_shards_of_both_nodes_is_one_finding(fleet: RolledBack) -> None:
-    for node, shard in (("a", 1), ("b", 7)):
-        fleet.execute(
-            node,
-            f"CREATE OR REPLACE FUNCTION shard{shard}.next_id() RETURNS bigint LANGUAGE sql"
-            " AS 'SELECT 1::bigint'",
-        )
-    assert told(fleet.verify()) == [("generator", "next_id_differs", None, (1, 7), "next_id()")]
-
-
-def test_a_missing_next_id_takes_defaults_with_it(fleet: RolledBack) -> None:
-    fleet.execute("a", "DROP FUNCTION shard1.next_id() CASCADE")
-    # Two things to mend: init does not bring back the default that CASCADE dropped.
-    assert told(fleet.verify()) == [
-        ("generator", "next_id_missing", None, (1,), "next_id()"),
-        ("structure", "column_differs", None, (1,), "photos.id"),
+    found = fleet.verify()
+    assert told(found) == [
+        ("generator", "function_missing", "b", (), "shardctl.id_time"),
+        ("generator", "function_differs", "b", (), "shardctl.id_shard, shardctl.id_sequence"),
+        ("generator", "state_not_granted", "b", (), fleet.role),
+        ("generator", "next_id_differs", None, (3, 7), "next_id()"),
+        ("generator", "next_id_missing", None, (0,), "next_id()"),
+        ("generator", "not_granted", None, (3,), "next_id_seq"),
+        ("generator", "other_shard", None, (6,), "next_id()"),
+        ("generator", "other_shard", None, (2,), "next_id()"),
+        ("generator", "sequence_missing", None, (1,), "next_id_block"),
+        ("generator", "sequence_missing", None, (5,), "next_id_seq"),
+        ("structure", "column_differs", None, (0,), "photos.id"),
     ]
-
-
-@pytest.mark.parametrize("name", ["next_id_seq", "next_id_block"])
-def test_a_missing_sequence_is_one_finding(fleet: RolledBack, name: str) -> None:
-    draw(fleet, "a", 1, 3000)
-    fleet.execute("a", f"DROP SEQUENCE shard1.{name}")
-    assert told(fleet.verify()) == [("generator", "sequence_missing", None, (1,), name)]
+    said: dict[tuple[object, ...], Finding] = {(f.code, *f.shards): f for f in found}
+    assert said["other_shard", 6].actual == "makes ids of shard 4"
+    assert said["other_shard", 2].actual == "makes ids of shard 5"
+    assert "shardctl init" in said["other_shard", 2].hint
+    assert said["state_not_granted",].actual == "lacks SELECT on shardctl.map"
+    revoked = said["not_granted", 3]
+    assert revoked.actual == f"{fleet.role} lacks USAGE on next_id_seq"
+    assert revoked.hint == "run `shardctl init`"
 
 
 @pytest.mark.parametrize(
@@ -138,14 +143,6 @@ def test_a_sequence_that_draws_otherwise_is_one_finding(
     assert finding.actual == actual
 
 
-def test_a_revoked_grant_is_named(fleet: RolledBack) -> None:
-    fleet.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet.role}")
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "not_granted", None, (3,), "next_id_seq")]
-    assert finding.actual == f"{fleet.role} lacks USAGE on next_id_seq"
-    assert finding.hint == "run `shardctl init`"
-
-
 def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
     fleet.execute(
         "b",
@@ -162,34 +159,12 @@ def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
     )
 
 
-def test_grants_on_schema_shardctl_are_the_nodes(fleet: RolledBack) -> None:
-    fleet.execute("b", f"REVOKE ALL ON shardctl.map FROM {fleet.role}")
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "state_not_granted", "b", (), fleet.role)]
-    assert finding.actual == "lacks SELECT on shardctl.map"
-
-
 def test_a_role_that_is_not_there_is_one_finding_a_node(fleet: RolledBack) -> None:
     there = fleet.topology
     database = dataclasses.replace(there.database, app_roles=("nobody_of_this_name",))
     other = dataclasses.replace(there, database=database)
     assert told(fleet.verify("generator", topology=other)) == [
         ("generator", "role_missing", node, (), "nobody_of_this_name") for node in "ab"
-    ]
-
-
-def test_shared_functions_are_the_nodes(fleet: RolledBack) -> None:
-    fleet.execute(
-        "b",
-        "DROP FUNCTION shardctl.id_time(bigint);"
-        "CREATE OR REPLACE FUNCTION shardctl.id_shard(id bigint) RETURNS integer LANGUAGE sql"
-        " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1';"
-        "CREATE OR REPLACE FUNCTION shardctl.id_sequence(id bigint) RETURNS bigint LANGUAGE sql"
-        " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1::bigint'",
-    )
-    assert told(fleet.verify()) == [
-        ("generator", "function_missing", "b", (), "shardctl.id_time"),
-        ("generator", "function_differs", "b", (), "shardctl.id_shard, shardctl.id_sequence"),
     ]
 
 
@@ -227,6 +202,7 @@ def test_one_block_behind_is_normal_and_more_is_a_warning(fleet: RolledBack) -> 
 
 
 def test_the_next_id_mends_a_register_that_is_far_behind(fleet: RolledBack) -> None:
+    fleet.own_sequences("b", 6)
     fleet.execute("b", "SELECT setval('shard6.next_id_seq', 9 * 1024)")
     assert [f.code for f in fleet.verify()] == ["register_behind"]
     draw(fleet, "b", 6, 1)
