@@ -143,7 +143,7 @@ def follow(
     stalled: float = 60,
     stop: threading.Event | None = None,
 ) -> Following:
-    """Wait until the clone streams and is at most `lag` bytes of WAL behind its source.
+    """Wait until the clone streams from its slot, at most `lag` bytes of WAL behind its source.
 
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
     further for `stalled` seconds. Raises NotFollowing, Interrupted, SlotGone.
@@ -155,8 +155,11 @@ def follow(
         if not recovering:
             raise NotFollowing(clone.server.name, "it is no standby", [])
         slots.require(source, clone.server.name, clone.slot)
-        row = source.execute("SELECT pg_current_wal_lsn()").fetchone()
-        behind = position(row[0] if row else replayed) - position(replayed)
+        row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
+        written, active = row or (replayed, False)
+        if not active:  # a receiver calls itself streaming before the source has agreed
+            status = ""
+        behind = position(written) - position(replayed)
         if status == _STREAMING and behind <= lag:
             return Following(max(0, behind), replayed)
         watch.see(behind, replayed, status)

@@ -39,6 +39,21 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     cloning.follow()
 
 
+def test_a_clone_that_streams_past_its_slot_does_not_follow(cloning: Cloning) -> None:
+    """The source keeps no WAL for it, and what a receiver says of itself is not enough."""
+    target = cloning.start()
+    free = f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{cloning.clone.slot}'"
+    streams = "SELECT status = 'streaming' FROM pg_stat_wal_receiver"
+    target.execute("ALTER SYSTEM SET primary_slot_name = ''")
+    target.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: cloning.ask(free) and target.execute(streams).fetchone() == (True,))
+    with pytest.raises(NotFollowing, match="does not stream"):
+        cloning.follow(stalled=1)
+    target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
+    target.execute("SELECT pg_reload_conf()")
+    cloning.follow()
+
+
 def test_a_clone_that_is_killed_while_it_follows_is_an_error_with_its_log(
     cloning: Cloning,
 ) -> None:
