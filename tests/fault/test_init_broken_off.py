@@ -86,7 +86,7 @@ def assert_completed(one: Fleet) -> None:
 def test_init_killed_at_any_moment_is_completed_by_the_next(large: Fleet, share: float) -> None:
     with start(large) as running:
         wait_for(lambda: made(large, "a") >= share * SHARDS / 2 or running.poll() is not None)
-    done = large.here("init")
+    done = large.shardctl("init")
     assert done.returncode == 0, done.stderr
     assert_completed(large)
 

@@ -123,14 +123,14 @@ def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: fl
     # Whole shards, whenever it was.
     codes = {finding.code for finding in verify(large, "leftovers")}
     assert codes <= {"read_only"}
-    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
+    done = large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert everything_refuses(large)
 
 
 @pytest.mark.parametrize("share", [0.9, 0.4])
 def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
-    assert large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
+    assert large.shardctl("read-only", "on", f"0-{SHARDS - 1}", "--yes").returncode == 0
     with start(large, "off") as running:
         stop_when(large, running, int(share * OF_A_NODE), signal.SIGKILL)
     # Writes are let in everywhere before the first trigger goes.
@@ -140,7 +140,7 @@ def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: f
     # The other node may not have begun by then.
     assert {finding.code for finding in left} <= {"read_only", "read_only_in_part"}
     assert all("read-only off" in finding.hint for finding in left)
-    done = large.here("read-only", "off", f"0-{SHARDS - 1}", "--yes")
+    done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert verify(large) == []
 
