@@ -9,6 +9,7 @@ import pytest
 
 from shardctl.moves import budget, prediction
 from shardctl.moves.preflight_source import Transaction
+from shardctl.moves.wal import Wal
 from shardctl.state.journal import Move, MoveState
 from tests.fixtures.facts import NOW
 from tests.fixtures.move_facts import A, B, fit
@@ -32,7 +33,7 @@ def test_commits_that_would_wait_for_the_clone(setting: str, told: str) -> None:
 def test_what_is_noted_of_the_source() -> None:
     seen = fit()
     assert "archiving" not in seen.notes()
-    seen.source(settings={"archive_mode": "on", "max_slot_wal_keep_size": "64"})
+    seen.source(settings={"archive_mode": "on"}, wal=Wal(2**40, "", 0.0, keep_bytes=64 << 20))
     seen.source(other_slots=(("away", "physical"), ("decoded", "logical")))
     told = seen.notes()
     assert "archiving has to be set up on node c" in told
