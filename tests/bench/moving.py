@@ -207,17 +207,21 @@ class Sandbox:
         return took
 
     @contextlib.contextmanager
-    def load(self, aliases: str = "shard", rate: int | None = None) -> Iterator[Traffic]:
+    def load(
+        self, aliases: str = "shard", rate: int | None = None, *, words: Sequence[str] = ()
+    ) -> Iterator[Traffic]:
         """Begin a load in a session of its own; give it at work.
 
         Each client does at most `rate` operations a second; None is as quick as answers come.
+        `words` are the options of a load that has no such clients.
         Linux shares processors out among sessions (`sched_autogroup`). In one session with the
         commands that are measured, as no application is with its operator, the load would wait
         whenever a Python program starts, be it `shardctl --help`.
         """
         held = Path(tempfile.mkdtemp(dir=self.directory))
         argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "sandbox", "traffic"]
-        argv += ["--clients", str(CLIENTS), "--seconds", str(_LOAD_S), "--aliases", aliases]
+        argv += ["--seconds", str(_LOAD_S), "--aliases", aliases]
+        argv += words or ["--clients", str(CLIENTS)]
         argv += ["-o", "json", *(["--rate", str(rate)] if rate else [])]
         with (held / "output").open("wb") as output, (held / "told").open("wb") as told:
             process = subprocess.Popen(
