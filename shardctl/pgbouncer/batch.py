@@ -1,4 +1,4 @@
-"""Many commands on many consoles at once, in one thread: what a cutover's pauses need."""
+"""Many pauses over many consoles at once, in one thread: what a cutover needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.pgbouncer.console import CommandRefused, PoolerLost, pause_command, resume_command
+from shardctl.pgbouncer.console import CommandRefused, PoolerLost, pause_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.pgbouncer.console import Console
@@ -40,40 +40,12 @@ def pause(
     resumes any alias meanwhile: PgBouncer answers all sessions that wait at once, when all
     paused aliases together have no transaction left. So a transaction that goes on holds up
     every alias that was busy when it was asked about, and one console each; idle ones are
-    answered at once over the others. Consoles whose command was not answered are closed;
-    `resume` needs others then.
+    answered at once over the others. Consoles whose command was not answered are closed; to
+    resume takes others then.
     """
-    return _run(poolers, pause_command, seconds=seconds)
-
-
-def resume(
-    poolers: Sequence[tuple[Sequence[Console], Iterable[str]]], *, seconds: float
-) -> list[Answers]:
-    """Resume aliases as `pause` pauses them; one that was not paused counts as resumed."""
-    found = _run(poolers, resume_command, seconds=seconds)
-    return [_tolerant(answers) for answers in found]
-
-
-def _tolerant(answers: Answers) -> Answers:
-    harmless = {
-        a for a, e in answers.refused.items() if isinstance(e, CommandRefused) and e.not_paused
-    }
-    return Answers(
-        {**answers.seconds, **dict.fromkeys(harmless, 0.0)},
-        {a: e for a, e in answers.refused.items() if a not in harmless},
-        answers.waiting,
-    )
-
-
-def _run(
-    poolers: Sequence[tuple[Sequence[Console], Iterable[str]]],
-    command: Callable[[str], str],
-    *,
-    seconds: float,
-) -> list[Answers]:
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as ends:
-        jobs = [_Job(selector, command, deque(aliases), deadline) for _, aliases in poolers]
+        jobs = [_Job(selector, deque(aliases), deadline) for _, aliases in poolers]
         for job, (consoles, _) in zip(jobs, poolers, strict=True):
             ends.callback(job.abandon)
             for console in consoles:
@@ -94,7 +66,6 @@ class _Job:
     """The aliases of one pooler that are still to be asked about, and what came of the others."""
 
     selector: selectors.BaseSelector
-    command: Callable[[str], str]
     todo: deque[str]
     deadline: float
     """After which nothing more is asked."""
@@ -138,7 +109,7 @@ class _Job:
             return False
         alias = self.todo.popleft()
         try:
-            console.send(self.command(alias))
+            console.send(pause_command(alias))
         except PoolerLost as error:
             self.refused[alias] = error
             return False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from shardctl.pgbouncer import batch
+from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import pause_command, resume_command
 from tests.bench import clients, fleet, pooling
 from tests.bench.measure import alternate, compare, per, say
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from shardctl.pgbouncer.batch import Answers
     from shardctl.pgbouncer.console import Console
     from tests.bench.clients import Clients, Window
     from tests.bench.fleet import Fleet
@@ -184,12 +183,16 @@ def _one_by_one(session: Connection, aliases: Sequence[str]) -> Way:
 
 
 def _together(consoles: Sequence[Console], aliases: Sequence[str]) -> Way:
-    def run(command: Callable[..., list[Answers]]) -> None:
-        (answers,) = command([(consoles, aliases)], seconds=_MOST_SECONDS)
+    def pause() -> None:
+        (answers,) = batch.pause([(consoles, aliases)], seconds=_MOST_SECONDS)
         if len(answers.seconds) != len(aliases):
             raise RuntimeError(f"not answered: {answers.waiting or answers.refused}")
 
-    return lambda: run(batch.pause), lambda: run(batch.resume)
+    def resume() -> None:
+        if refused := serving.begin(consoles[0], aliases, reload=False):
+            raise RuntimeError(refused[0].message)
+
+    return pause, resume
 
 
 def _spread(aliases: Sequence[str]) -> list[str]:

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.fault
 BETWEEN = [
     "span claim begin +2",  # claimed and opened up, and nobody knows
     "span open begin +4",  # files in their places that were not read
-    "span route begin +3",  # the file is in its place, and was not read
-    "span route begin +4",  # all aliases resumed, and nobody knows
+    "span route begin +2",  # the file is in its place, and was not read
+    "span route begin +3",  # all aliases resumed, and nobody knows
     "span serve begin +2",  # server_login_retry is still short
     "span slot begin +2",
     "span map begin +10",  # all know it but the source's journal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.pgbouncer import batch
+from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import CommandRefused, PoolerLost
 from tests.fixtures.poolers import end, make
 
@@ -76,8 +76,8 @@ def transactions(pooler: PgBouncer, aliases: Sequence[str]) -> Iterator[None]:
 
 
 def resume_all(pooler: PgBouncer, consoles: Sequence[Console], aliases: Sequence[str]) -> None:
-    [answers] = batch.resume([(consoles, aliases)], seconds=10)
-    assert (set(answers.seconds), answers.refused, answers.waiting) == (set(aliases), {}, ())
+    refused = serving.begin(consoles[0], aliases, reload=False)
+    assert all(error.not_paused for error in refused)
     assert paused(pooler) == set()
 
 
@@ -96,9 +96,7 @@ def test_all_aliases_are_paused_and_resumed_and_the_consoles_go_on(
         [answers] = batch.pause([(sessions, ALIASES)], seconds=10)
         complete(answers, ALIASES)
         assert paused(pooler) == set(ALIASES)
-        [answers] = batch.resume([(sessions, ALIASES)], seconds=10)
-        complete(answers, ALIASES)
-        assert paused(pooler) == set()
+        resume_all(pooler, sessions, ALIASES)
     assert all(session.version() for session in sessions)
 
 
@@ -110,9 +108,8 @@ def test_several_poolers_are_paused_at_once_each_with_its_own(
     for answers, aliases in zip(batch.pause(work, seconds=10), own, strict=True):
         complete(answers, aliases)
     assert [paused(pooler) for pooler in poolers] == [set(aliases) for aliases in own]
-    for answers, aliases in zip(batch.resume(work, seconds=10), own, strict=True):
-        complete(answers, aliases)
-    assert [paused(pooler) for pooler in poolers] == [set(), set(), set()]
+    for pooler, (sessions, aliases) in zip(poolers, work, strict=True):
+        resume_all(pooler, sessions, aliases)
 
 
 def test_nothing_to_do_and_nobody_to_do_it_are_answered_at_once(
@@ -182,7 +179,7 @@ def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
             usable.append(session.version())
     assert len(usable) == 2
     # A closed one fails on what it is given; the others do the rest.
-    [answers] = batch.resume([(sessions, ALIASES)], seconds=10)
+    [answers] = batch.pause([(sessions, ALIASES)], seconds=10)
     assert answers.waiting == ()
     assert [type(error) for error in answers.refused.values()] == [PoolerLost]
     resume_all(pooler, consoles(pooler, 1), ALIASES)
@@ -196,17 +193,17 @@ def test_no_time_at_all_is_no_answer(
     resume_all(pooler, consoles(pooler, 2), ALIASES)
 
 
-def test_an_unknown_alias_is_told_and_the_others_are_paused_and_resumed(
+def test_an_unknown_alias_is_told_and_the_others_are_paused(
     pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:
     sessions = consoles(pooler, 2)
-    for action in (batch.pause, batch.resume):
-        [answers] = action([(sessions, ["nosuch", *ALIASES])], seconds=10)
-        assert set(answers.seconds) == set(ALIASES)
-        assert answers.waiting == ()
-        [(alias, error)] = answers.refused.items()
-        assert isinstance(error, CommandRefused)
-        assert (alias, error.reason) == ("nosuch", "no such database: nosuch")
+    [answers] = batch.pause([(sessions, ["nosuch", *ALIASES])], seconds=10)
+    assert set(answers.seconds) == set(ALIASES)
+    assert answers.waiting == ()
+    [(alias, error)] = answers.refused.items()
+    assert isinstance(error, CommandRefused)
+    assert (alias, error.reason) == ("nosuch", "no such database: nosuch")
+    resume_all(pooler, sessions, ALIASES)
 
 
 def test_resuming_what_is_not_paused_is_no_mistake(
@@ -268,11 +265,11 @@ def test_a_pooler_killed_in_the_middle_is_told_and_the_others_are_paused(
     assert set(second.seconds) == set(ALIASES[:-1])
     assert second.waiting == (ALIASES[-1],)
     # All its consoles are dead; asking them again is answered, not a crash.
-    again, resumed = batch.resume([work[0], (consoles(poolers[0], 2), ALIASES)], seconds=10)
+    again, held = batch.pause([work[0], (consoles(poolers[0], 2), ALIASES)], seconds=10)
     assert {type(error) for error in again.refused.values()} == {PoolerLost}
     assert set(again.refused) | set(again.waiting) == set(ALIASES)
-    complete(resumed, ALIASES)
-    assert paused(poolers[0]) == set()
+    complete(held, ALIASES)
+    resume_all(poolers[0], consoles(poolers[0], 1), ALIASES)
 
 
 def test_a_thousand_aliases_are_paused_and_after_a_timeout_all_resumed(
