@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.state", "leash.sql")
 
 _CLASS = 0x5AADC72
+UNMADE_S = 60
+"""How long a leash waits for a slot that is not there yet."""
+
 _POLL_S = 0.5
 _LOCK_TIMEOUT = "1s"
 _ARMED_S = 10.0
@@ -47,6 +50,7 @@ def arm(
 ) -> None:
     """Let a server drop `slot` as soon as it holds back more WAL than `limit_bytes`.
 
+    The slot may be made afterwards, within `UNMADE_S`.
     `session` is the leash's own from now on, in autocommit; it may be closed at any time.
     `beside` is another session with the same database, in autocommit. A leash that was there
     before is replaced. Raises LeashNotArmed and psycopg.Error.
@@ -64,6 +68,7 @@ def arm(
         limit=sql.Literal(limit_bytes),
         who=sql.Literal(who()),
         poll=sql.Literal(_POLL_S),
+        patience=sql.SQL("interval {}").format(sql.Literal(f"{UNMADE_S} s")),
     )
     session.pgconn.send_query(statement.as_string(session).encode())
     deadline = time.monotonic() + _ARMED_S

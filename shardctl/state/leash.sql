@@ -2,6 +2,8 @@
 -- Watch one slot until it is gone: at its limit end its walsenders, drop it, and say so
 DO $leash$
 DECLARE
+    began    timestamptz := pg_catalog.clock_timestamp();
+    seen     boolean := false;
     held     bigint;
     sender   integer;
     changing boolean;
@@ -13,7 +15,9 @@ BEGIN
     LOOP
         SELECT s.active_pid, pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn)
         INTO sender, held FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = {slot};
-        EXIT WHEN NOT FOUND;
+        seen := seen OR FOUND;
+        -- It is armed before the slot is made, so that no slot is ever without it.
+        EXIT WHEN NOT FOUND AND (seen OR pg_catalog.clock_timestamp() > began + {patience});
         IF held > {limit} THEN
             changing := false;
             BEGIN

@@ -177,3 +177,13 @@ def test_a_second_one_takes_the_place_of_the_first(
     with closing(server.connect(DATABASE)) as own:
         leash.arm(own, session, "a", move=MOVE, slot=SLOT, limit_bytes=1 << 20)
         wait_for(lambda: not left(session))
+
+
+def test_it_is_armed_before_there_is_a_slot(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    arm_and_die(server)
+    physical(session)
+    assert leash.is_armed(session, SLOT)
+    write(session, 8)
+    wait_for(lambda: not left(session))

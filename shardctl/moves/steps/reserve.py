@@ -62,7 +62,6 @@ def run(world: World) -> None:
                 raise
         elif not slots.keeps(session, plan.slot):
             _begin_again(world, known)
-        slots.make(session, plan.slot)
         leash.arm(
             world.session(plan.source, "leash"),
             session,
@@ -71,6 +70,7 @@ def run(world: World) -> None:
             slot=plan.slot,
             limit_bytes=plan.options.max_wal_bytes or 0,
         )
+        slots.make(session, plan.slot)
 
 
 def _begin_again(world: World, move: Move) -> None:
@@ -85,8 +85,10 @@ def _begin_again(world: World, move: Move) -> None:
             f"node {plan.source}: slot {plan.slot} {why}; so the copy on node {plan.target} "
             "was deleted, and is made again"
         )
+    session = world.session(plan.source)
+    slots.drop(session, plan.slot)  # there is one that has lost its WAL, or none
     if told is not None:
-        wal.forget(world.session(plan.source), move)
+        wal.forget(session, move)
 
 
 def require_alone(world: World) -> None:
