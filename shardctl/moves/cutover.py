@@ -25,6 +25,7 @@ from shardctl.moves.gates import Gates
 from shardctl.moves.gates_refusals import PauseFailed, PauseLost
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import clone as clones
+from shardctl.postgres import replay
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -85,7 +86,7 @@ def run(world: World) -> None:
         question = _question(world)
         began = time.monotonic()
         with timeline.span("rehearse guards"):
-            gates.rehearse(question)
+            replay.again(lambda: gates.rehearse(question))
         # Arming takes about as long: on far hosts longer than a whole budget may be.
         arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
         budget = Budget(plan.options.max_pause_s, _revision(world), interrupt, world.distance)
@@ -317,9 +318,9 @@ def _distance(world: World, gates: Gates) -> Distance:
     source, target = world.plan.source, world.plan.target
     ways = {}
     for node in (source, target):
+        ask = partial(world.session(node).execute, "SELECT 1")
         with world.on(node):
-            session = world.session(node)
-            ways[node] = shortest_ms(partial(session.execute, "SELECT 1"))
+            ways[node] = shortest_ms(partial(replay.again, ask))
     return Distance.of(source=ways[source], target=ways[target], pooler=gates.distance_ms())
 
 

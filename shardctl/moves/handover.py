@@ -15,7 +15,7 @@ from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.moves import blocks, file, fork, interrupts, prediction
 from shardctl.moves.gates import Gates
-from shardctl.postgres import opening, queries, slots, standby
+from shardctl.postgres import opening, queries, replay, slots, standby
 from shardctl.postgres.connection import is_lost
 from shardctl.state import cluster, events, journal
 from shardctl.state.journal import MoveState
@@ -99,14 +99,16 @@ def hold_snapshot(world: World) -> None:
     It survives the promotion and does not see what is written later. Raises SubscriptionsEnabled:
     the promoted clone would run subscriptions that were copied before it has claimed its shards.
     """
-    with world.on(world.plan.target):
+
+    def export() -> tuple[str, list[str]]:
         session = world.session(world.plan.target, "snapshot")
-        cursor = session.execute(QUERIES["snapshot"])
-        cursor.nextset()
-        row = cursor.fetchone()
-        world.snapshot = row[0] if row else None
-    if row and row[1]:
-        raise SubscriptionsEnabled(world.plan.source, row[1])
+        [(snapshot, enabled)] = queries.rows_of_last(session, QUERIES["snapshot"].format())
+        return str(snapshot), list(enabled)
+
+    with world.on(world.plan.target):
+        world.snapshot, enabled = replay.again(export)
+    if enabled:
+        raise SubscriptionsEnabled(world.plan.source, enabled)
 
 
 def warm(world: World) -> list[str]:
@@ -122,9 +124,9 @@ def warm(world: World) -> list[str]:
         session = world.session(world.plan.target, "lock")
         first = blocks.warming(world)
         standby.ask(session, QUERIES["warm"], given)
-        standby.again(lambda: session.execute(first))
+        replay.again(lambda: session.execute(first))
         standby.ask(session, QUERIES["prepared"])
-        standby.again(lambda: opening.loaded(session))
+        replay.again(lambda: opening.loaded(session))
     return leaving(world)
 
 

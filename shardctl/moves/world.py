@@ -17,7 +17,7 @@ from shardctl.hosts import ports
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
 from shardctl.moves.distance import Distance
-from shardctl.postgres import hosted, standby
+from shardctl.postgres import hosted, replay
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock
@@ -200,8 +200,9 @@ class World:
 
     def require_lock(self, node: NodeName) -> None:
         """See that the lock is still held: whoever has lost it must do nothing more."""
+        session = self.sessions[f"{node}/lock"]
         with self.on(node):
-            self.sessions[f"{node}/lock"].execute("SELECT 1")
+            replay.again(lambda: session.execute("SELECT 1"))
 
     def require_locks(self) -> None:
         """See that all locks are held that were taken; raises NodeLost."""
@@ -234,7 +235,7 @@ class World:
 
     def _copy(self, session: Connection) -> Move | None:
         """Read one node's record of the move; that of a standby as often as replay cancels it."""
-        return standby.again(lambda: journal.find(session, self.plan.id))
+        return replay.again(lambda: journal.find(session, self.plan.id))
 
     def close(self) -> None:
         """End all sessions, and with them the locks."""

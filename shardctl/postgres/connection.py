@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import ShardctlError
 from shardctl.libpq import LIVELINESS, reason_of
+from shardctl.postgres import replay
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Database, Node
@@ -76,8 +77,10 @@ def connect(
     given |= {"dbname": dbname or database.name, "application_name": purpose}
     given |= {"options": f"{given.get('options', '')} {settings}", "client_encoding": "UTF8"}
     try:
-        connection = psycopg.connect(
-            make_conninfo("", **given), autocommit=autocommit, prepare_threshold=None
+        dsn = make_conninfo("", **given)
+        # Of a clone that catches up, replay may break off a login, too.
+        connection = replay.again(
+            lambda: psycopg.connect(dsn, autocommit=autocommit, prepare_threshold=None)
         )
     except psycopg.OperationalError as error:
         raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -13,12 +13,12 @@ from psycopg import sql
 from shardctl.errors import Interrupted, ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.postgres import clone as clones
-from shardctl.postgres import queries, slots
+from shardctl.postgres import queries, replay, slots
 from shardctl.postgres.connection import is_lost
 from shardctl.postgres.timeline import position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from psycopg.sql import SQL
 
@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.control import Started
 
-Read = TypeVar("Read")
-
 NEAR = 1 << 20
 """Bytes of WAL behind which a standby counts as having caught up."""
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
-_ATTEMPTS = 50
 _FOLLOW_POLL = 0.1
 _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
@@ -116,20 +113,7 @@ def ask(
 
     `target` is in autocommit. Raises SerializationFailure when that happens again and again.
     """
-    return again(lambda: target.execute(query, values).fetchall())
-
-
-def again(read: Callable[[], Read]) -> Read:
-    """Give what is read from a clone, also where replay cancels that on its way.
-
-    Raises SerializationFailure when that happens again and again.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return read()
-        except psycopg.errors.SerializationFailure:
-            continue
-    return read()
+    return replay.again(lambda: target.execute(query, values).fetchall())
 
 
 def follow(

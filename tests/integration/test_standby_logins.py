@@ -1,0 +1,96 @@
+"""Logins and questions that replay cancels on a standby: the source locks catalogs all the time."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from shardctl.errors import Problems, ShardctlError
+from shardctl.hosts.local import Local
+from shardctl.pgbouncer import guard
+from shardctl.pgbouncer.guard import GuardRefused, Question
+from shardctl.postgres import connection, replay
+from shardctl.postgres.connection import NodeUnavailable
+from tests.fixtures.clones import soon
+from tests.fixtures.servers import SUPERUSER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.clones import Cloning
+
+CONFLICT = "conflict with recovery"
+ENOUGH = 3
+
+
+@contextmanager
+def locking(cloning: Cloning) -> Iterator[None]:
+    """Lock catalogs on the source that every login reads, again and again."""
+    stop = threading.Event()
+
+    def lock() -> None:
+        with cloning.server.connect() as session:
+            while not stop.wait(0.002):
+                session.execute(
+                    "BEGIN; LOCK TABLE pg_database, pg_authid, pg_db_role_setting, pg_class; COMMIT"
+                )
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def cancelled(cloning: Cloning) -> int:
+    """Count the logins that replay has broken off."""
+    log = cloning.clone.server.log_tail(lines=10_000)
+    return sum("FATAL" in line and CONFLICT in line for line in log)
+
+
+def test_logins_that_replay_breaks_off_are_tried_again(cloning: Cloning) -> None:
+    cloning.start()
+    with locking(cloning):
+        deadline = soon(60)
+        while cancelled(cloning) < ENOUGH:
+            for _ in range(20):
+                connection.connect(cloning.target, cloning.database, purpose="test").close()
+            assert deadline > soon(0)
+
+
+def test_a_guards_question_that_replay_breaks_off_is_asked_again(
+    cloning: Cloning, tmp_path: Path
+) -> None:
+    cloning.start()
+    dsn = make_conninfo("", host="127.0.0.1", port=cloning.port, user=SUPERUSER, dbname="postgres")
+    asked = Question(dsn, "SELECT count(*) < 0 FROM pg_class, pg_authid")
+    with locking(cloning):
+        deadline = soon(60)
+        before = cancelled(cloning)
+        while cancelled(cloning) == before:
+            answer = replay.again(
+                lambda: guard.rehearse(Local(), name="x", directory=tmp_path, question=asked)
+            )
+            assert answer is False
+            assert deadline > soon(0)
+
+
+def test_nothing_but_replay_is_tried_again(tmp_path: Path) -> None:
+    conflict = GuardRefused("x", tmp_path, f"FATAL: canceling statement due to {CONFLICT}")
+    other = NodeUnavailable("c", "127.0.0.1:1", "connection refused")
+    for last in (other, Problems([conflict, other])):
+        coming: list[ShardctlError] = [conflict, Problems([conflict]), last]
+
+        def fail(coming: list[ShardctlError] = coming) -> None:
+            raise coming.pop(0)
+
+        with pytest.raises(type(last)):
+            replay.again(fail)
+        assert coming == []
