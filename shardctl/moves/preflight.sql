@@ -204,6 +204,10 @@ WITH schema AS MATERIALIZED (
     UNION ALL SELECT 'pg_ts_dict'::regclass, oid, dictnamespace FROM pg_ts_dict
     UNION ALL SELECT 'pg_ts_parser'::regclass, oid, prsnamespace FROM pg_ts_parser
     UNION ALL SELECT 'pg_ts_template'::regclass, oid, tmplnamespace FROM pg_ts_template
+    -- A range type has one to its multirange.
+    UNION ALL SELECT 'pg_cast'::regclass, k.oid, s.typnamespace
+              FROM pg_cast AS k JOIN pg_type AS s ON s.oid = k.castsource
+              JOIN pg_type AS t ON t.oid = k.casttarget AND t.typnamespace = s.typnamespace
     UNION ALL SELECT 'pg_amop'::regclass, a.oid, f.opfnamespace
               FROM pg_amop AS a JOIN pg_opfamily AS f ON f.oid = a.amopfamily
     UNION ALL SELECT 'pg_amproc'::regclass, a.oid, f.opfnamespace

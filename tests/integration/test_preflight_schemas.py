@@ -140,9 +140,11 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Mova
         "CREATE VIEW shard2.v AS SELECT note FROM shard2.y JOIN public.countries c USING (id);"
         "CREATE TRIGGER t BEFORE INSERT ON shard2.y FOR EACH ROW EXECUTE FUNCTION public.f();"
         "CREATE VIEW shard0.v AS SELECT * FROM shard1.photos;"
+        "CREATE TYPE shard2.span AS RANGE (subtype = timestamptz);"
         "CREATE FUNCTION public.g() RETURNS int LANGUAGE plpgsql"
         " AS 'BEGIN INSERT INTO shard2.photos VALUES (1, 1); RETURN 1; END'",
         "DROP VIEW shard2.v, shard0.v; DROP TABLE shard2.y, public.countries;"
+        "DROP TYPE shard2.span;"
         "DROP FUNCTION public.f, public.g",
     ):
         notes = movable.source_notes()
