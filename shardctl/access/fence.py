@@ -225,7 +225,7 @@ def names_back(move: str) -> sql.Composed:
 
 
 def making(schemas: sql.Composable) -> sql.Composed:
-    """Compose the question who has made something, in which of these schemas, and not committed it.
+    """Compose the query for sessions that have made something there and not committed it.
 
     `schemas` is a query, or a list, of their names.
     """
@@ -249,13 +249,13 @@ def drain(session: Connection, node: str, move: str, *, deadline: float) -> None
 
 
 def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
-    """List who can still change something behind the fence, and the unlogged tables there.
+    """List processes that can still change something behind the fence, and unlogged tables there.
 
-    None is a prepared transaction.
+    None among the processes is a prepared transaction.
     """
     there = QUERIES["schemas"].format(move=sql.Literal(move))
     # The order counts. Nothing can be begun there any more, so what is made there is committed
-    # when nobody is making anything, and is among the relations that are looked at after that.
+    # when no transaction makes anything, and is among the relations that are looked at after that.
     looks = [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
     makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks))
     pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))

@@ -206,8 +206,8 @@ $take_back$
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
 
 -- name: making
--- Who has made or changed something in which of these schemas that is not committed; NULL: a
--- prepared transaction. What makes a relation holds the schema till its end
+-- Sessions that have made or changed something in these schemas and not committed it, and where;
+-- NULL: a prepared transaction. What makes a relation holds the schema till its end
 WITH schema AS MATERIALIZED (
     SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
 )
@@ -224,7 +224,7 @@ WHERE l.locktype = 'object'
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
 
 -- name: writers
--- Who holds or awaits a lock that a write takes on a relation there; NULL: a prepared transaction
+-- Sessions that hold or await a lock that a write takes on a relation there; NULL: a prepared one
 SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
 JOIN pg_catalog.pg_class AS c ON c.oid = l.relation

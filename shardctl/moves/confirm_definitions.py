@@ -2,7 +2,7 @@
 
 One that makes a function, an enum or a domain, or grants rights on a table, may hold no lock in
 the schema. If it was open while the fence went up and committed later, the target does not have
-its change. No row is lost with it, so it is told.
+its change. No row is lost with it, so a notice names it.
 """
 
 from __future__ import annotations

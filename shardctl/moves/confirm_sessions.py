@@ -37,7 +37,7 @@ _GONE = (
 """What a server says of a snapshot whose holder has ended, or is ending."""
 
 
-class SnapshotLost(Exception):  # it is caught by who compares, and never told
+class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
     """The session that held the target's snapshot has ended."""
 
 
@@ -67,7 +67,7 @@ class Sessions:
             except NodeUnavailable as error:
                 if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                     raise
-                with world.on(node):  # whether it answers those who are logged in
+                with world.on(node):  # a lost server raises here
                     world.session(node).execute("SELECT 1")
                 self._wait(node, "the server does not complete a login")
                 continue

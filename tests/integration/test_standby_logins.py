@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.hosts.local import Local
+from shardctl.moves import handover
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.step import drive
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import GuardRefused, Question
 from shardctl.postgres import connection, replay
@@ -19,22 +24,26 @@ from tests.fixtures.clones import soon
 from tests.fixtures.servers import SUPERUSER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import psycopg
+
+    from shardctl.postgres.clone import Clone
     from tests.fixtures.clones import Cloning
+    from tests.fixtures.moved import MovedFleet
 
 CONFLICT = "conflict with recovery"
 ENOUGH = 3
 
 
 @contextmanager
-def locking(cloning: Cloning) -> Iterator[None]:
+def locking(source: Callable[[], psycopg.Connection[Any]]) -> Iterator[None]:
     """Lock catalogs on the source that every login reads, again and again."""
     stop = threading.Event()
 
     def lock() -> None:
-        with cloning.server.connect() as session:
+        with source() as session:
             while not stop.wait(0.002):
                 session.execute(
                     "BEGIN; LOCK TABLE pg_database, pg_authid, pg_db_role_setting, pg_class; COMMIT"
@@ -49,17 +58,17 @@ def locking(cloning: Cloning) -> Iterator[None]:
         thread.join()
 
 
-def cancelled(cloning: Cloning) -> int:
+def cancelled(clone: Clone) -> int:
     """Count the logins that replay has broken off."""
-    log = cloning.clone.server.log_tail(lines=10_000)
+    log = clone.server.log_tail(lines=10_000)
     return sum("FATAL" in line and CONFLICT in line for line in log)
 
 
 def test_logins_that_replay_breaks_off_are_tried_again(cloning: Cloning) -> None:
     cloning.start()
-    with locking(cloning):
+    with locking(cloning.server.connect):
         deadline = soon(60)
-        while cancelled(cloning) < ENOUGH:
+        while cancelled(cloning.clone) < ENOUGH:
             for _ in range(20):
                 connection.connect(cloning.target, cloning.database, purpose="test").close()
             assert deadline > soon(0)
@@ -71,15 +80,33 @@ def test_a_guards_question_that_replay_breaks_off_is_asked_again(
     cloning.start()
     dsn = make_conninfo("", host="127.0.0.1", port=cloning.port, user=SUPERUSER, dbname="postgres")
     asked = Question(dsn, "SELECT count(*) < 0 FROM pg_class, pg_authid")
-    with locking(cloning):
+    with locking(cloning.server.connect):
         deadline = soon(60)
-        before = cancelled(cloning)
-        while cancelled(cloning) == before:
+        before = cancelled(cloning.clone)
+        while cancelled(cloning.clone) == before:
             answer = replay.again(
                 lambda: guard.rehearse(Local(), name="x", directory=tmp_path, question=asked)
             )
             assert answer is False
             assert deadline > soon(0)
+
+
+def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(moved: MovedFleet) -> None:
+    world = moved.world([2, 3], "c")
+    drive(
+        world,
+        list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD])),
+        lambda _: None,
+    )
+    with locking(lambda: moved.connect("a")):
+        deadline = soon(60)
+        while cancelled(world.clone) < ENOUGH:
+            handover.hold_snapshot(world)
+            assert world.snapshot
+            world.require_lock(world.plan.target)
+            world.sessions.pop("c/snapshot").close()
+            assert deadline > soon(0)
+    world.close()
 
 
 def test_nothing_but_replay_is_tried_again(tmp_path: Path) -> None:
