@@ -142,6 +142,10 @@ def test_a_node_with_its_own_commands_gets_all_that_matters(remote_debian: Movin
     assert not config.startswith(str(remote_debian.place))
     assert rules == f"{remote_debian.place}/pg_hba.conf"
     assert most == of_source
+    # Its directory of sockets pg_ctlcluster gives on the command line, and the file says another.
+    waiting = "SELECT name FROM pg_settings WHERE pending_restart AND name !~ '^unix_socket'"
+    assert remote_debian.ask("c", waiting) == []
+    assert remote_debian.ask("c", "SHOW archive_mode") == [("off",)]
 
 
 def test_a_node_with_its_own_commands_is_called_off(remote_debian: MovingFleet) -> None:
