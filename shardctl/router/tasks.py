@@ -190,7 +190,7 @@ class InTasks(Routed):
         async def one(plan: Plan[Any], held: Holding) -> Any:
             async with places:
                 outcome = await self._outcome(plan, held)
-            if abandoned:  # it ended all the same, and what it holds is nobody else's
+            if abandoned:  # nothing else releases what it still holds
                 await _release(held)
             return outcome
 
