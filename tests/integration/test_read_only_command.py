@@ -11,6 +11,7 @@ from shardctl.checks.status import observe
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision.refusals import ShardsReadOnly
+from shardctl.topology import ranges
 from tests.fixtures.read_only import (
     OF_A_SHARD,
     refused,
@@ -212,22 +213,27 @@ HALF = {
 }
 
 
-@pytest.mark.parametrize("kind", HALF)
-def test_verify_finds_a_shard_of_which_not_all_refuses(tables_8: Fleet, kind: str) -> None:
-    switch_on(tables_8, 2)
-    before = triggers(tables_8, "a")
-    tables_8.execute("a", HALF[kind].replace("{0}", "{}").replace("{}", "shard2"))
-    [finding] = verify(tables_8, "leftovers")
-    assert (finding.code, finding.severity) == ("read_only_in_part", "error")
-    assert finding.shards == (2,)
-    assert " tables refuse writes" in finding.actual
-    assert "`shardctl read-only on 2` finishes it" in finding.hint
+def test_verify_finds_shards_of_which_not_all_refuses(tables_8: Fleet) -> None:
+    shards = range(len(HALF))
+    switch_on(tables_8, *shards)
+    before = {node: triggers(tables_8, node) for node in "ab"}
+    for shard, statement in zip(shards, HALF.values(), strict=True):
+        broken = statement.replace("{0}", "{}").replace("{}", f"shard{shard}")
+        tables_8.execute("a" if shard < 4 else "b", broken)
+    found = verify(tables_8, "leftovers")
+    assert sorted(shard for one in found for shard in one.shards) == list(shards)
+    for one in found:
+        assert (one.code, one.severity) == ("read_only_in_part", "error")
+        assert " tables refuse writes" in one.actual
+        assert f"`shardctl read-only on {ranges.of(one.shards)}` finishes it" in one.hint
     assert "only " in tables_8.here("status", "--sample", "0").stdout
-    switch_on(tables_8, 2)
-    assert [one.code for one in verify(tables_8, "leftovers")] == ["read_only"]
-    assert triggers(tables_8, "a")["shard2"] >= before["shard2"]
-    switch_off(tables_8, 2)
-    assert triggers(tables_8, "a") == {}
+    switch_on(tables_8, *shards)
+    assert {one.code for one in verify(tables_8, "leftovers")} == {"read_only"}
+    for node, counts in before.items():
+        after = triggers(tables_8, node)
+        assert all(after[schema] >= count for schema, count in counts.items())
+    switch_off(tables_8, *shards)
+    assert triggers(tables_8, "a") == triggers(tables_8, "b") == {}
 
 
 def test_a_trigger_of_ours_that_somebody_made_by_hand_is_told_and_goes(tables_8: Fleet) -> None:

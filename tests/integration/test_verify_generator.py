@@ -41,7 +41,7 @@ def test_a_healthy_fleet_has_no_finding_before_and_after_ids_were_drawn(fleet: R
     assert fleet.verify() == ()
 
 
-def test_init_mends_a_grant_and_changes_the_generator(healthy_fleet: Fleet) -> None:
+def test_init_restores_a_grant_and_changes_the_generator(healthy_fleet: Fleet) -> None:
     role = healthy_fleet.role
     healthy_fleet.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {role}")
     assert len(verify(healthy_fleet)) == 1
@@ -84,7 +84,7 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
         "CREATE SEQUENCE shard5.next_id_block MINVALUE 0 START 0;"
         + replaced(2, generator.wrapper_body("shard5", 5))
         + "DROP SCHEMA shard5 CASCADE;"
-        # Two things to mend: init does not bring back the default that CASCADE dropped.
+        # Two things to repair: init does not bring back the default that CASCADE dropped.
         "DROP FUNCTION shard0.next_id() CASCADE; DROP SEQUENCE shard1.next_id_block;"
         f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet.role};"
         + replaced(3, "SELECT 1::bigint"),
