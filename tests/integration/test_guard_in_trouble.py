@@ -330,7 +330,12 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
             listed = subprocess.run(["ps", "axeww"], capture_output=True, check=True, text=True)  # noqa: S607
             seen.extend(line.split() for line in listed.stdout.splitlines() if SECRET in line)
 
-    with ThreadPoolExecutor(1) as executor, console_with_password(locked) as console:
+    with (
+        ThreadPoolExecutor(1) as executor,
+        contextlib.ExitStack() as at_end,
+        console_with_password(locked) as console,
+    ):
+        at_end.callback(over.set)
         console.pgconn.exec_(b'PAUSE "one"')
         watching = executor.submit(watch)
         host = Changed({"PGPASSWORD": "of another", "PGOPTIONS": "-c search_path=x"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -135,7 +136,12 @@ def test_readers_get_through_again_and_again_while_prune_waits_for_one(
                 reader.execute(READ)
                 waits.append(time.monotonic() - began)
 
-    with pruned.fleet.connect("a") as session, ThreadPoolExecutor(1) as executor:
+    with (
+        pruned.fleet.connect("a") as session,
+        ThreadPoolExecutor(1) as executor,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(stop.set)
         session.execute("BEGIN")
         session.execute(READ)
         reading = executor.submit(read)

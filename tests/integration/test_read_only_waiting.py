@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -181,7 +182,8 @@ def test_readers_never_wait_for_it(tables_8: Fleet) -> None:
             while not stop.is_set():
                 answers.append(session.execute("SELECT count(*) FROM shard2.photos").fetchone())
 
-    with writing(tables_8, "a", "shard2"):
+    with writing(tables_8, "a", "shard2"), contextlib.ExitStack() as at_end:
+        at_end.callback(stop.set)
         reader = Running(read)
         with pytest.raises(ShardsLeft):
             switch_on(tables_8, 2, wait_s=2)
@@ -200,7 +202,8 @@ def test_other_writers_get_their_turn_while_it_waits_for_one(tables_8: Fleet) ->
                 session.execute(INSERT)
                 done.append(1)
 
-    with writing(tables_8, "a", "shard2"):
+    with writing(tables_8, "a", "shard2"), contextlib.ExitStack() as at_end:
+        at_end.callback(stop.set)
         writer = Running(write)
         with pytest.raises(ShardsLeft):
             switch_on(tables_8, 2, wait_s=2)

@@ -222,13 +222,15 @@ def test_writers_notice_nothing_of_cutovers_that_are_undone(routed: Fleet, route
     threads = [threading.Thread(target=write, args=(mine,)) for mine in written]
     for one in threads:
         one.start()
-    for number in range(1, 9):
-        written_on()
-        with away(routed, 2, "a"):
-            stop.wait(0.02 * number)
-    stop.set()
-    for one in threads:
-        one.join(30)
+    try:
+        for number in range(1, 9):
+            written_on()
+            with away(routed, 2, "a"):
+                stop.wait(0.02 * number)
+    finally:
+        stop.set()
+        for one in threads:
+            one.join(30)
     assert errors == []
     found = [number for (number,) in db.select("id", "photos", 2)]
     assert sorted(found) == sorted(itertools.chain(*written))

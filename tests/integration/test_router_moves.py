@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -96,7 +97,11 @@ def in_threads(db: ShardedDatabase, work: Work) -> list[threading.Thread]:
 def test_threads_see_no_error_while_shards_move(moving: MovingFleet, through: Any) -> None:
     work = Work()
     pool = PoolSettings(max_size=5)
-    with ShardedDatabase(moving.topology(), through=through, pool=pool) as db:
+    with (
+        ShardedDatabase(moving.topology(), through=through, pool=pool) as db,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(work.stop.set)
         threads = in_threads(db, work)
         wait_for(lambda: work.noted() > 50 or work.errors)
         finish_start(moving)
