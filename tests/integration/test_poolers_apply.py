@@ -132,7 +132,7 @@ def test_diff_goes_on_where_a_file_cannot_be_read(
     done = unapplied.here("pgbouncer", "diff", "p2")
     assert done.returncode == 1
     assert f"pooler p2: {second.databases_file}" in done.stderr
-    assert "Is a directory" in done.stderr
+    assert "is not a regular file" in done.stderr
 
 
 def test_apply_writes_loads_and_proves(unapplied: PooledFleet) -> None:

@@ -49,7 +49,9 @@ def test_what_is_seen_of_its_configuration(movable: Movable) -> None:
     ):
         told = movable.only_source("synchronous_clone")
         assert "synchronous_standby_names has c, so commits would wait for the clone" in told
-        assert movable.look_at_source().settings["max_slot_wal_keep_size"] == "64"
+        wal = movable.look_at_source().wal
+        assert wal is not None
+        assert wal.keep_bytes == 64 << 20
 
 
 def test_other_standbys(movable: Movable, server_directory: Path) -> None:

@@ -30,13 +30,24 @@ from tests.fixtures.servers import QUICK, SUPERUSER, wait_for
 
 def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
     cloning.make()
-    slots.drop(cloning.at_source(), cloning.clone.slot)
     standby.start(cloning.clone)
+    target = cloning.at_target()
+    target.execute("ALTER SYSTEM SET primary_slot_name = 'missing'")
+    target.execute("SELECT pg_reload_conf()")
     with pytest.raises(NotFollowing, match="does not stream") as lost:
         cloning.follow(stalled=1)
-    assert f'replication slot "{cloning.clone.slot}" does not exist' in lost.value.message
-    slots.make(cloning.at_source(), cloning.clone.slot)
+    assert 'replication slot "missing" does not exist' in lost.value.message
+    target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
+    target.execute("SELECT pg_reload_conf()")
     cloning.follow()
+
+
+def test_a_clone_whose_slot_is_gone_is_an_error_that_names_the_slot(cloning: Cloning) -> None:
+    cloning.make()
+    slots.drop(cloning.at_source(), cloning.clone.slot)
+    standby.start(cloning.clone)
+    with pytest.raises(slots.SlotGone, match=f"slot {cloning.clone.slot} was dropped"):
+        cloning.follow()
 
 
 def test_a_clone_that_streams_past_its_slot_does_not_follow(cloning: Cloning) -> None:
