@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,3 +102,22 @@ def test_no_login_is_held_up_by_more_than_a_cutover_that_is_undone(moving: Movin
     assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
     assert longest_ms(report) < MOST_MS
     finish(moving, "abort")
+
+
+def test_a_pooler_that_cannot_read_its_configuration_is_found_before_the_pause(
+    moving: MovingFleet,
+) -> None:
+    config = moving.pg_bouncer.config
+    text = config.read_text()
+    mover = moving.mover("start", "span stage files begin")
+    mover.at("span stage files begin")
+    config.write_text(text.replace("pool_mode = transaction", "pool_mode = transactoin"))
+    mover.go()
+    assert mover.end() != 0
+    assert any(line.startswith("ReloadRejected: pooler p1") for line in mover.said), mover.said
+    assert "PAUSE" not in moving.pg_bouncer.log()
+    assert (moving.guards(), moving.owner) == ([], "a")
+    config.write_text(text)
+    moving.pg_bouncer.signal(signal.SIGHUP)
+    finish(moving, "resume")
+    assert moving.owner == "c"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 ONE_WAY_MS = 50
-FAR_MS = 18 * 2 * ONE_WAY_MS
+FAR_MS = 16 * 2 * ONE_WAY_MS
 """What the ways of all questions of a pause take, where all are far from the operator."""
 
 
