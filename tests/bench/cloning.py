@@ -16,7 +16,7 @@ from shardctl.sandbox import servers
 from tests.bench import fleet as fleets
 from tests.bench import moving
 from tests.bench.measure import Row, alternate, compare, say, seconds
-from tests.fixtures.servers import free_ports
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.bench.measure import Scale

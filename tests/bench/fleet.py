@@ -23,7 +23,7 @@ from shardctl.postgres import binaries, pidfile
 from shardctl.sandbox import new, servers
 from shardctl.topology import edit, loader
 from tests.bench.measure import say
-from tests.fixtures.servers import BASE, PREFIX, free_ports, sweep, wait_for
+from tests.fixtures.servers.postgres import BASE, PREFIX, free_ports, sweep, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

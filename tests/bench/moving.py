@@ -25,7 +25,7 @@ from shardctl.sandbox import new, servers
 from shardctl.topology import loader
 from tests.bench import fleet
 from tests.bench.measure import Row, milliseconds, say
-from tests.fixtures.servers import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
+from tests.fixtures.servers.postgres import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import pause_command, resume_command
 from tests.bench import clients, fleet, pooling
 from tests.bench.measure import alternate, compare, per, say
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -20,7 +20,7 @@ from shardctl.sandbox import servers
 from shardctl.topology import aliases as names
 from shardctl.topology.model import Pooler, PoolerName
 from tests.bench import fleet
-from tests.fixtures.servers import free_ports, stop_all_below
+from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

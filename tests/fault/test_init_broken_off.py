@@ -15,14 +15,14 @@ import pytest
 from psycopg import sql
 
 from shardctl.hosts import accounts
-from tests.fixtures.fleets import PHOTOS, Fleet, command_line
+from tests.fixtures.fleets.fleet import PHOTOS, Fleet, command_line
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 pytestmark = pytest.mark.fault
 
@@ -30,13 +30,13 @@ SHARDS = 400
 
 
 @pytest.fixture
-def large(fresh_fleet: Fleet) -> Fleet:
+def large(new_fleet: Fleet) -> Fleet:
     """Give a fleet of so many shards that there is time to break its init off."""
-    fresh_fleet.count = SHARDS
-    fresh_fleet.shards = {"a": f"0-{SHARDS // 2 - 1}", "b": f"{SHARDS // 2}-{SHARDS - 1}"}
-    fresh_fleet.migration("0001_photos.sql", PHOTOS)
-    fresh_fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
-    return fresh_fleet
+    new_fleet.count = SHARDS
+    new_fleet.shards = {"a": f"0-{SHARDS // 2 - 1}", "b": f"{SHARDS // 2}-{SHARDS - 1}"}
+    new_fleet.migration("0001_photos.sql", PHOTOS)
+    new_fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    return new_fleet
 
 
 def made(one: Fleet, node: str) -> int:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -18,14 +18,16 @@ BEHIND = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%__behind_%'"
 
 
 def test_the_guard_warns_of_each_and_lifts_the_fence_though_its_client_is_gone(
-    moving: MovingFleet,
+    fleet_points: MovingFleet,
 ) -> None:
-    mover = moving.mover("start", "span drain begin")
+    mover = fleet_points.mover("start", "span drain begin")
     mover.at("span drain begin")
     for schema in ("shard2", "shard3"):
-        moving.ask("a", f"CREATE SCHEMA {schema}")
+        fleet_points.ask("a", f"CREATE SCHEMA {schema}")
     mover.kill()
-    wait_for(lambda: moving.state() == "undone")
-    assert moving.ask("a", BEHIND) == [(2,)]
-    assert moving.ask("a", LIVE) == [("shard2",), ("shard3",)]
-    assert moving.ask("a", "SELECT count(*) FROM pg_tables WHERE schemaname = 'shard2'") != [(0,)]
+    wait_for(lambda: fleet_points.state() == "undone")
+    assert fleet_points.ask("a", BEHIND) == [(2,)]
+    assert fleet_points.ask("a", LIVE) == [("shard2",), ("shard3",)]
+    assert fleet_points.ask("a", "SELECT count(*) FROM pg_tables WHERE schemaname = 'shard2'") != [
+        (0,)
+    ]

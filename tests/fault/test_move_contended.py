@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import MAX_PAUSE_S, SERVED_S, Clients
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import MAX_PAUSE_S, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -71,83 +71,85 @@ def holder(fleet: MovingFleet, kind: str) -> tuple[psycopg.Connection[tuple[obje
     ],
 )
 def test_a_transaction_that_goes_on_calls_the_cutover_off(
-    moving: MovingFleet, kind: str, error: str
+    fleet_points: MovingFleet, kind: str, error: str
 ) -> None:
-    with Clients(moving) as clients:
-        session, statement = holder(moving, kind)
+    with Clients(fleet_points) as clients:
+        session, statement = holder(fleet_points, kind)
         with held(session, statement):
-            mover = moving.mover("start")
+            mover = fleet_points.mover("start")
             assert mover.end() == 3
             assert any(line.startswith(error) for line in mover.said), mover.said
-            assert moving.state() == "undone"
+            assert fleet_points.state() == "undone"
             clients.wait_served()
-        finish(moving, "resume" if kind in {"pooled", "direct", "ddl"} else "abort")
+        finish(fleet_points, "resume" if kind in {"pooled", "direct", "ddl"} else "abort")
     assert clients.errors() == []
     assert clients.gap() < SERVED_S
     if kind in {"pooled", "direct"}:
-        assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(1,)]
+        assert fleet_points.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [
+            (1,)
+        ]
     if kind == "ddl":
-        assert moving.ask("c", "SELECT to_regclass('shard2.made') IS NULL") == [(False,)]
-        moving.execute_everywhere("SELECT 1")
-        moving.ask("c", "DROP TABLE shard2.made")
+        assert fleet_points.ask("c", "SELECT to_regclass('shard2.made') IS NULL") == [(False,)]
+        fleet_points.execute_everywhere("SELECT 1")
+        fleet_points.ask("c", "DROP TABLE shard2.made")
     if kind == "grant":
-        moving.ask("a", "REVOKE USAGE ON SCHEMA shard2 FROM PUBLIC")
-    prove(moving, clients)
+        fleet_points.ask("a", "REVOKE USAGE ON SCHEMA shard2 FROM PUBLIC")
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize("kind", ["pooled", "direct"])
 def test_a_transaction_that_goes_on_is_ended_where_the_operator_wants_it(
-    moving: MovingFleet, kind: str
+    fleet_points: MovingFleet, kind: str
 ) -> None:
-    terminate(moving)
-    with Clients(moving) as clients:
-        session, statement = holder(moving, kind)
+    terminate(fleet_points)
+    with Clients(fleet_points) as clients:
+        session, statement = holder(fleet_points, kind)
         session.execute("BEGIN")
         session.execute(statement.encode())
-        mover = moving.mover("start")
+        mover = fleet_points.mover("start")
         assert mover.end() == 0, mover.said
         with pytest.raises(psycopg.OperationalError):
             session.execute("COMMIT")
         session.close()
         clients.wait_served()
     assert clients.gap() < SERVED_S
-    assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(0,)]
-    prove(moving, clients)
+    assert fleet_points.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(0,)]
+    prove(fleet_points, clients)
 
 
-def test_ddl_that_ends_in_time_is_waited_for(moving: MovingFleet) -> None:
-    patient(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span fence begin")
-        with held(moving.log_in("a", user="postgres"), "COMMENT ON SCHEMA shard3 IS 'moves'"):
+def test_ddl_that_ends_in_time_is_waited_for(fleet_points: MovingFleet) -> None:
+    patient(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span fence begin")
+        with held(fleet_points.log_in("a", user="postgres"), "COMMENT ON SCHEMA shard3 IS 'moves'"):
             mover.at()
             mover.go()
             locks = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            wait_for(lambda: moving.ask("a", locks))
+            wait_for(lambda: fleet_points.ask("a", locks))
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_readers_of_the_source_hold_nothing_up(moving: MovingFleet) -> None:
+def test_readers_of_the_source_hold_nothing_up(fleet_points: MovingFleet) -> None:
     reading = (
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "SELECT count(*) FROM shard2.writes",
         "DECLARE rows CURSOR FOR SELECT * FROM shard3.writes",
     )
-    with Clients(moving) as clients:
-        with held(moving.log_in("a"), *reading):
-            mover = moving.mover("start")
+    with Clients(fleet_points) as clients:
+        with held(fleet_points.log_in("a"), *reading):
+            mover = fleet_points.mover("start")
             assert mover.end() == 0, mover.said
         assert clients.gap() < MAX_PAUSE_S
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_grants_at_the_same_moment(moving: MovingFleet) -> None:
+def test_grants_at_the_same_moment(fleet_points: MovingFleet) -> None:
     stop = threading.Event()
 
     def grant(privilege: str) -> None:
-        with moving.log_in("a", user="postgres") as session:
+        with fleet_points.log_in("a", user="postgres") as session:
             while not stop.is_set():
                 for word, of in (("GRANT", "TO"), ("REVOKE", "FROM")):
                     try:
@@ -155,79 +157,79 @@ def test_grants_at_the_same_moment(moving: MovingFleet) -> None:
                     except (psycopg.errors.InvalidSchemaName, psycopg.errors.InternalError):
                         continue
 
-    with Clients(moving) as clients:
+    with Clients(fleet_points) as clients:
         threads = [threading.Thread(target=grant, args=[p]) for p in ("USAGE", "CREATE")]
         for thread in threads:
             thread.start()
         try:
-            mover = moving.mover("start")
+            mover = fleet_points.mover("start")
             if mover.end() != 0:
-                finish(moving, "resume")
+                finish(fleet_points, "resume")
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
-        moving.ask("c", "REVOKE ALL ON SCHEMA shard2 FROM PUBLIC")
+        fleet_points.ask("c", "REVOKE ALL ON SCHEMA shard2 FROM PUBLIC")
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
 def test_a_prepared_transaction_on_a_moved_shard_calls_the_cutover_off(
-    moving: MovingFleet,
+    fleet_points: MovingFleet,
 ) -> None:
-    terminate(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span arm guards begin")
+    terminate(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span arm guards begin")
         mover.at()
-        with moving.log_in("a", user="postgres") as session:
+        with fleet_points.log_in("a", user="postgres") as session:
             session.execute(f"BEGIN; {INSERT}; PREPARE TRANSACTION 'moved'".encode())
         mover.go()
         assert mover.end() == 3
         assert any("a prepared transaction" in line for line in mover.said), mover.said
         clients.wait_served()
-        moving.ask("a", "COMMIT PREPARED 'moved'")
-        finish(moving, "resume")
+        fleet_points.ask("a", "COMMIT PREPARED 'moved'")
+        finish(fleet_points, "resume")
     assert clients.gap() < SERVED_S
-    assert moving.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(1,)]
-    prove(moving, clients)
+    assert fleet_points.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(1,)]
+    prove(fleet_points, clients)
 
 
-def test_a_prepared_transaction_on_a_shard_that_stays_stays(moving: MovingFleet) -> None:
+def test_a_prepared_transaction_on_a_shard_that_stays_stays(fleet_points: MovingFleet) -> None:
     insert = INSERT.replace("shard2", "shard1")
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span pause begin")
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span pause begin")
         mover.at()
-        with moving.log_in("a", user="postgres") as session:
+        with fleet_points.log_in("a", user="postgres") as session:
             session.execute(f"BEGIN; {insert}; PREPARE TRANSACTION 'stays'".encode())
         mover.go()
         assert mover.end() == 0, mover.said
-        assert moving.ask("c", "SELECT gid FROM pg_prepared_xacts") == []
-        moving.ask("a", "COMMIT PREPARED 'stays'")
-    assert moving.ask("a", "SELECT count(*) FROM shard1.writes WHERE token = -1") == [(1,)]
+        assert fleet_points.ask("c", "SELECT gid FROM pg_prepared_xacts") == []
+        fleet_points.ask("a", "COMMIT PREPARED 'stays'")
+    assert fleet_points.ask("a", "SELECT count(*) FROM shard1.writes WHERE token = -1") == [(1,)]
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize("point", ["span pause begin", "span fence begin", "span route begin"])
-def test_a_synchronous_standby_that_does_not_answer(moving: MovingFleet, point: str) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+def test_a_synchronous_standby_that_does_not_answer(fleet_points: MovingFleet, point: str) -> None:
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at()
-        moving.ask("a", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        moving.ask("a", "SELECT pg_reload_conf()")
+        fleet_points.ask("a", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        fleet_points.ask("a", "SELECT pg_reload_conf()")
         try:
             mover.go()
             code = mover.end()
             if point == "span route begin":
                 clients.wait_served({2, 3})
         finally:
-            moving.ask("a", "ALTER SYSTEM RESET synchronous_standby_names")
-            moving.ask("a", "SELECT pg_reload_conf()")
+            fleet_points.ask("a", "ALTER SYSTEM RESET synchronous_standby_names")
+            fleet_points.ask("a", "SELECT pg_reload_conf()")
         if code != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
@@ -236,27 +238,29 @@ def test_a_synchronous_standby_that_does_not_answer(moving: MovingFleet, point: 
 )
 @pytest.mark.parametrize("verb", ["resume", "abort"])
 def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
-    moving: MovingFleet, point: str, verb: str
+    fleet_points: MovingFleet, point: str, verb: str
 ) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at()
-        moving.unlock()
-        finish(moving, verb)
+        fleet_points.unlock()
+        finish(fleet_points, verb)
         mover.go()
         assert mover.end() != 0
         clients.wait_served()
     assert clients.errors() == []
-    assert moving.owner == ("a" if verb == "abort" else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points, clients)
 
 
-def test_what_is_paused_though_another_has_ended_the_guards_is_let_go(moving: MovingFleet) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", PAUSE)
+def test_what_is_paused_though_another_has_ended_the_guards_is_let_go(
+    fleet_points: MovingFleet,
+) -> None:
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", PAUSE)
         mover.at()
-        moving.unlock()
-        other = moving.mover("abort", "undo cutover end")
+        fleet_points.unlock()
+        other = fleet_points.mover("abort", "undo cutover end")
         other.at()
         mover.go()
         assert mover.end() == 3, mover.said
@@ -265,16 +269,16 @@ def test_what_is_paused_though_another_has_ended_the_guards_is_let_go(moving: Mo
         assert other.end() == 0, other.said
     assert clients.errors() == []
     assert clients.gap() < SERVED_S
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_nobody_calls_off_what_another_has_decided_meanwhile(moving: MovingFleet) -> None:
-    patient(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span decide begin", "span promote begin")
+def test_nobody_calls_off_what_another_has_decided_meanwhile(fleet_points: MovingFleet) -> None:
+    patient(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span decide begin", "span promote begin")
         mover.at("span decide begin")
-        moving.unlock()
-        other = moving.mover("abort", "undo cutover begin")
+        fleet_points.unlock()
+        other = fleet_points.mover("abort", "undo cutover begin")
         other.at()
         mover.go()
         mover.at("span promote begin")
@@ -283,31 +287,31 @@ def test_nobody_calls_off_what_another_has_decided_meanwhile(moving: MovingFleet
         assert any(line.startswith("NotAbortable") for line in other.said), other.said
         mover.go()
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    assert moving.owner == "c"
-    prove(moving, clients)
+    assert fleet_points.owner == "c"
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
     "command", [("init", "--yes"), ("migrate",), ("pgbouncer", "apply", "--yes")]
 )
 def test_a_stale_topology_brings_no_moved_shard_to_life(
-    moving: MovingFleet, command: tuple[str, ...]
+    fleet_points: MovingFleet, command: tuple[str, ...]
 ) -> None:
-    with Clients(moving) as clients:
-        before = moving.write().read_text()
-        mover = moving.mover("start")
+    with Clients(fleet_points) as clients:
+        before = fleet_points.write().read_text()
+        mover = fleet_points.mover("start")
         assert mover.end() == 0, mover.said
-        after = moving.file.read_text()
+        after = fleet_points.file.read_text()
         assert after != before
-        moving.file.write_text(before)
-        refused = moving.here(*command)
+        fleet_points.file.write_text(before)
+        refused = fleet_points.here(*command)
         assert refused.returncode == 1, refused.stdout
         told = "gives shards 2-3 to c, the topology gives them to a"
         assert told in refused.stderr, refused.stderr
-        moving.file.write_text(after)
+        fleet_points.file.write_text(after)
         clients.wait_served()
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.state.journal import MoveState
-from tests.fixtures.harming import cut
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.writing import SERVED_S, Clients
+from tests.fixtures.moves.harm import cut
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import SERVED_S, Clients
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -24,16 +24,16 @@ UNDOABLE = {state.value for state in MoveState if state.undoable}
 @pytest.mark.parametrize(
     "point", ["span pause begin", "span mark begin", "span decide begin", "span claim begin"]
 )
-def test_connections_that_break_off(moving: MovingFleet, point: str, node: str) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+def test_connections_that_break_off(fleet_points: MovingFleet, point: str, node: str) -> None:
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        cut(moving, node)
+        cut(fleet_points, node)
         mover.go()
         code = mover.end()
         clients.wait_served({0})
         if code != 0:
-            finish(moving, "abort" if moving.state() in UNDOABLE else "resume")
+            finish(fleet_points, "abort" if fleet_points.state() in UNDOABLE else "resume")
         clients.wait_served()
     assert clients.gap() < SERVED_S
-    prove(moving, clients)
+    prove(fleet_points, clients)

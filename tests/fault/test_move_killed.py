@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures import points
-from tests.fixtures.harming import occupy
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.windows import BEGINS, in_the_window, wait_served
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves import points
+from tests.fixtures.moves.harm import occupy
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -30,22 +30,22 @@ def can_abort(fleet: MovingFleet) -> bool:
 
 @pytest.mark.parametrize("point", [*points.of_steps(), *BEGINS])
 def test_a_move_killed_anywhere_serves_its_clients_and_can_be_ended(
-    moving: MovingFleet, point: str
+    fleet_points: MovingFleet, point: str
 ) -> None:
     if point.startswith("step clear "):
-        occupy(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+        occupy(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         mover.kill()
-        window = in_the_window(moving, point)
-        wait_served(moving, clients, window=window)
-        if moving.state() == "none":  # it had not begun
+        window = in_the_window(fleet_points, point)
+        wait_served(fleet_points, clients, window=window)
+        if fleet_points.state() == "none":  # it had not begun
             return
-        abort = can_abort(moving) and len(point) % 2 == 0
-        finish(moving, "abort" if abort else "resume")
+        abort = can_abort(fleet_points) and len(point) % 2 == 0
+        finish(fleet_points, "abort" if abort else "resume")
         clients.wait_served()
     assert clients.codes() <= (FENCE if window else set()), clients.errors()
     assert window or clients.gap() < SERVED_S
-    assert moving.owner == ("a" if abort else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if abort else "c")
+    prove(fleet_points, clients)

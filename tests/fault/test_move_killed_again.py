@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures import points
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.windows import BEGINS
-from tests.fixtures.writing import FENCE, Clients
+from tests.fixtures.moves import points
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.windows import BEGINS
+from tests.fixtures.moves.writers import FENCE, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -40,51 +40,53 @@ EVERYWHERE = [*points.of_steps()[::2], *BEGINS[::3], *BETWEEN[::2]]
 
 @pytest.mark.parametrize("point", BETWEEN)
 def test_a_move_killed_past_its_point_of_no_return_is_finished_at_once(
-    moving: MovingFleet, point: str
+    fleet_points: MovingFleet, point: str
 ) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         mover.kill()
-        finish(moving, "resume")
+        finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    assert moving.owner == "c"
-    prove(moving, clients)
+    assert fleet_points.owner == "c"
+    prove(fleet_points, clients)
 
 
-def test_a_move_killed_again_and_again_gets_to_its_end(moving: MovingFleet) -> None:
+def test_a_move_killed_again_and_again_gets_to_its_end(fleet_points: MovingFleet) -> None:
     left = set(EVERYWHERE)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", *left)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", *left)
         while (point := mover.next()) is not None:
             mover.kill()
             left.remove(point)
-            wait_for(lambda: not moving.is_locked())
-            mover = moving.mover("start" if moving.state() == "none" else "resume", *left)
-        finish(moving, "resume")
+            wait_for(lambda: not fleet_points.is_locked())
+            mover = fleet_points.mover(
+                "start" if fleet_points.state() == "none" else "resume", *left
+            )
+        finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE, clients.errors()
     assert len(left) < len(EVERYWHERE) / 2
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_an_abort_killed_again_and_again_gets_to_its_end(moving: MovingFleet) -> None:
+def test_an_abort_killed_again_and_again_gets_to_its_end(fleet_points: MovingFleet) -> None:
     left = set(points.of_undoing())
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span replay begin")
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span replay begin")
         mover.at()
         mover.kill()
-        mover = moving.mover("abort", *left)
+        mover = fleet_points.mover("abort", *left)
         while (point := mover.next()) is not None:
             mover.kill()
             left.remove(point)
-            wait_for(lambda: not moving.is_locked())
-            if moving.state() == "aborted":
+            wait_for(lambda: not fleet_points.is_locked())
+            if fleet_points.state() == "aborted":
                 break
-            mover = moving.mover("abort", *left)
+            mover = fleet_points.mover("abort", *left)
         clients.wait_served()
     assert clients.errors() == []
     assert left <= {"undo reserve end"}
-    assert moving.owner == "a"
-    prove(moving, clients)
+    assert fleet_points.owner == "a"
+    prove(fleet_points, clients)

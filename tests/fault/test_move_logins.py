@@ -9,15 +9,15 @@ import pytest
 
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
-from tests.fixtures.loads import wait_for_writes
-from tests.fixtures.moving import END_LOCKING, finish, patient
-from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import SERVED_S
+from tests.fixtures.moves.loads import wait_for_writes
+from tests.fixtures.moves.stopping import END_LOCKING, finish, patient
+from tests.fixtures.moves.writers import SERVED_S
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.traffic.report import Report
-    from tests.fixtures.moving import MovingFleet
-    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.moves.stopping import MovingFleet
+    from tests.fixtures.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.fault
 
@@ -47,12 +47,12 @@ def longest_ms(report: Report) -> float:
     return (report.longest_ms or 0.0) - report.logins.late_ms
 
 
-def test_no_login_is_held_up_by_more_than_the_move(moving: MovingFleet) -> None:
-    crowded(moving.pg_bouncer, moving.servers["a"].port)
-    patient(moving)
-    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+def test_no_login_is_held_up_by_more_than_the_move(fleet_points: MovingFleet) -> None:
+    crowded(fleet_points.pg_bouncer, fleet_points.servers["a"].port)
+    patient(fleet_points)
+    with Load.start(fleet_points.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
         wait_for_writes(load, PER_S)
-        mover = moving.mover("start")
+        mover = fleet_points.mover("start")
         assert mover.end() == 0, mover.said
         wait_for_writes(load, PER_S)
         report = load.check()
@@ -64,60 +64,64 @@ def test_no_login_is_held_up_by_more_than_the_move(moving: MovingFleet) -> None:
     ("point", "owner"), [("span decide begin", "a"), ("span route begin", "c")]
 )
 def test_no_login_is_held_up_by_more_than_the_guards(
-    moving: MovingFleet, point: str, owner: str
+    fleet_points: MovingFleet, point: str, owner: str
 ) -> None:
-    moving.options = f"connect_timeout: {RETRY_MS // 500}"
-    moving.file.unlink()
-    crowded(moving.pg_bouncer, moving.servers["a"].port)
-    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+    fleet_points.options = f"connect_timeout: {RETRY_MS // 500}"
+    fleet_points.file.unlink()
+    crowded(fleet_points.pg_bouncer, fleet_points.servers["a"].port)
+    with Load.start(fleet_points.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
         wait_for_writes(load, PER_S)
-        mover = moving.mover("start", point)
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         mover.kill()
-        wait_for(lambda: not moving.paused() and not moving.guard_processes(), seconds=30)
-        with moving.pg_bouncer.console() as console:
+        wait_for(
+            lambda: not fleet_points.paused() and not fleet_points.guard_processes(), seconds=30
+        )
+        with fleet_points.pg_bouncer.console() as console:
             assert console.config()["server_login_retry"] == str(RETRY_MS // 1000)
         wait_for_writes(load, PER_S)
         report = load.check()
-    finish(moving, "resume" if owner == "c" else "abort")
-    assert moving.owner == owner
+    finish(fleet_points, "resume" if owner == "c" else "abort")
+    assert fleet_points.owner == owner
     assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
     assert longest_ms(report) < MOST_MS + 1000 * SERVED_S
 
 
-def test_no_login_is_held_up_by_more_than_a_cutover_that_is_undone(moving: MovingFleet) -> None:
-    patient(moving)
-    with Load.start(moving.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
+def test_no_login_is_held_up_by_more_than_a_cutover_that_is_undone(
+    fleet_points: MovingFleet,
+) -> None:
+    patient(fleet_points)
+    with Load.start(fleet_points.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
         wait_for_writes(load, PER_S)
-        mover = moving.mover("start", "span snapshot end")
+        mover = fleet_points.mover("start", "span snapshot end")
         mover.at("span snapshot end")
-        moving.ask("a", END_LOCKING)
+        fleet_points.ask("a", END_LOCKING)
         mover.go()
         assert mover.end() != 0
-        assert moving.paused() == []
-        with moving.pg_bouncer.console() as console:
+        assert fleet_points.paused() == []
+        with fleet_points.pg_bouncer.console() as console:
             assert console.config()["server_login_retry"] == str(RETRY_MS // 1000)
         wait_for_writes(load, PER_S)
         report = load.check()
     assert (report.errors, report.lost, report.duplicates) == (0, 0, 0), report.failures
     assert longest_ms(report) < MOST_MS
-    finish(moving, "abort")
+    finish(fleet_points, "abort")
 
 
 def test_a_pooler_that_cannot_read_its_configuration_is_found_before_the_pause(
-    moving: MovingFleet,
+    fleet_points: MovingFleet,
 ) -> None:
-    config = moving.pg_bouncer.config
+    config = fleet_points.pg_bouncer.config
     text = config.read_text()
-    mover = moving.mover("start", "span stage files begin")
+    mover = fleet_points.mover("start", "span stage files begin")
     mover.at("span stage files begin")
     config.write_text(text.replace("pool_mode = transaction", "pool_mode = transactoin"))
     mover.go()
     assert mover.end() != 0
     assert any(line.startswith("ReloadRejected: pooler p1") for line in mover.said), mover.said
-    assert "PAUSE" not in moving.pg_bouncer.log()
-    assert (moving.guards(), moving.owner) == ([], "a")
+    assert "PAUSE" not in fleet_points.pg_bouncer.log()
+    assert (fleet_points.guards(), fleet_points.owner) == ([], "a")
     config.write_text(text)
-    moving.pg_bouncer.signal(signal.SIGHUP)
-    finish(moving, "resume")
-    assert moving.owner == "c"
+    fleet_points.pg_bouncer.signal(signal.SIGHUP)
+    finish(fleet_points, "resume")
+    assert fleet_points.owner == "c"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.state.journal import MoveState
-from tests.fixtures import points
-from tests.fixtures.moving import finish
-from tests.fixtures.outages import first_of_all, last
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.windows import BEGINS, in_the_window, wait_served
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves import points
+from tests.fixtures.moves.outages import first_of_all, last
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.spread import SpreadFleet
+    from tests.fixtures.moves.on_machines import SpreadFleet
 
 pytestmark = pytest.mark.fault
 
@@ -30,70 +30,73 @@ LOST = ""
 
 
 @pytest.mark.parametrize("point", first_of_all("span promote begin", [*STEPS, *BEGINS]))
-def test_the_cable_of_the_operators_machine(spread: SpreadFleet, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_the_cable_of_the_operators_machine(fleet_machines: SpreadFleet, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        window = in_the_window(spread, point)
-        with spread.machine.unplugged():
+        window = in_the_window(fleet_machines, point)
+        with fleet_machines.machine.unplugged():
             mover.go()
             last()
-            wait_for(lambda: spread.paused() == [], seconds=SERVED_S)
-            wait_served(spread, clients, window=window)
-        if mover.end() != 0 and spread.state() != "none":
-            finish(spread, "abort" if spread.state() in UNDOABLE and len(point) % 2 else "resume")
+            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
+            wait_served(fleet_machines, clients, window=window)
+        if mover.end() != 0 and fleet_machines.state() != "none":
+            finish(
+                fleet_machines,
+                "abort" if fleet_machines.state() in UNDOABLE and len(point) % 2 else "resume",
+            )
         clients.wait_served()
     assert clients.codes() <= (FENCE if window else set()), clients.errors()
     assert window or clients.gap() < SERVED_S
-    if spread.state() != "none":
-        prove(spread, clients)
+    if fleet_machines.state() != "none":
+        prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize("point", first_of_all("span replay begin", COPIED))
-def test_the_cable_of_the_source(spread: SpreadFleet, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_the_cable_of_the_source(fleet_machines: SpreadFleet, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        with spread.network["a"].unplugged():
+        with fleet_machines.network["a"].unplugged():
             mover.go()
             last()
-            wait_for(lambda: spread.paused() == [], seconds=SERVED_S)
+            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
         if mover.end() != 0:
-            finish(spread, "resume")
+            finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE | {LOST}, clients.errors()
-    prove(spread, clients)
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize("point", first_of_all("span claim begin", COPIED))
-def test_the_cable_of_the_target(spread: SpreadFleet, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_the_cable_of_the_target(fleet_machines: SpreadFleet, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        with spread.network["c"].unplugged():
+        with fleet_machines.network["c"].unplugged():
             mover.go()
             last()
-            wait_for(lambda: spread.paused() == [], seconds=SERVED_S)
-            clients.wait_served({0} if spread.state() not in UNDOABLE else {0, 2, 3})
+            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
+            clients.wait_served({0} if fleet_machines.state() not in UNDOABLE else {0, 2, 3})
         if mover.end() != 0:
-            finish(spread, "resume")
+            finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE | {LOST}, clients.errors()
-    prove(spread, clients)
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize("point", first_of_all("span route begin", COPIED))
-def test_the_cable_of_one_pooler_of_three(spread: SpreadFleet, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_the_cable_of_one_pooler_of_three(fleet_machines: SpreadFleet, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        with spread.network["v"].unplugged():
+        with fleet_machines.network["v"].unplugged():
             mover.go()
             last()
-            wait_for(lambda: spread.paused_on("v") == [], seconds=SERVED_S)
+            wait_for(lambda: fleet_machines.paused_on("v") == [], seconds=SERVED_S)
             clients.wait_served()
         if mover.end() != 0:
-            finish(spread, "resume")
+            finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.errors() == [], "of another pooler"
-    prove(spread, clients)
+    prove(fleet_machines, clients)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fault.conftest import EVERY_POINT
-from tests.fixtures.moving import finish
-from tests.fixtures.outages import last
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.spread import DATA
-from tests.fixtures.windows import in_the_window, wait_served
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves.on_machines import DATA
+from tests.fixtures.moves.outages import last
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.windows import in_the_window, wait_served
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.spread import SpreadFleet
+    from tests.fixtures.moves.on_machines import SpreadFleet
 
 pytestmark = pytest.mark.fault
 
@@ -36,21 +36,21 @@ NOTICED_S = 90.0
         ("v", "span disarm begin"),
     ],
 )
-def test_an_ssh_server_that_hangs(spread: SpreadFleet, name: str, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_an_ssh_server_that_hangs(fleet_machines: SpreadFleet, name: str, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        with spread.network[name].ssh_hangs():
+        with fleet_machines.network[name].ssh_hangs():
             mover.go()
             last()
-            wait_for(lambda: spread.paused() == [], seconds=SERVED_S)
+            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
             clients.wait_served({0})
         if mover.end() != 0:
-            finish(spread, "resume")
+            finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE, clients.errors()
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize(
@@ -63,108 +63,110 @@ def test_an_ssh_server_that_hangs(spread: SpreadFleet, name: str, point: str) ->
     ],
 )
 def test_a_login_that_may_become_nobody_else_any_more(
-    spread: SpreadFleet, name: str, point: str
+    fleet_machines: SpreadFleet, name: str, point: str
 ) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        with spread.network[name].sudo_refused():
+        with fleet_machines.network[name].sudo_refused():
             mover.go()
             assert mover.end() == 3, mover.said
             assert any("deploy may not run commands as postgres" in line for line in mover.said)
-            wait_for(lambda: spread.paused() == [], seconds=SERVED_S)
+            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
             clients.wait_served({0})
-        finish(spread, "resume")
+        finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE, clients.errors()
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize(
     ("name", "point"),
     [("c", "step follow run"), ("w", "span route begin"), ("c", "step clone run")],
 )
-def test_a_host_key_that_changes(spread: SpreadFleet, name: str, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_a_host_key_that_changes(fleet_machines: SpreadFleet, name: str, point: str) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        spread.network[name].new_host_key()
+        fleet_machines.network[name].new_host_key()
         mover.go()
         code = mover.end()
         assert code == 3, mover.said
         assert any("it shows the key" in line for line in mover.said), mover.said
         clients.wait_served()
-        spread.network.know()
-        finish(spread, "resume")
+        fleet_machines.network.know()
+        finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= FENCE, clients.errors()
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize("verb", ["resume", "abort"])
-def test_a_disk_that_is_full_during_the_copy(spread: SpreadFleet, verb: str) -> None:
-    c = spread.network["c"]
-    with c.small_disk(DATA.parent, "24m") as make_large, Clients(spread) as clients:
-        spread.place = c.view(DATA)
-        mover = spread.mover("start")
+def test_a_disk_that_is_full_during_the_copy(fleet_machines: SpreadFleet, verb: str) -> None:
+    c = fleet_machines.network["c"]
+    with c.small_disk(DATA.parent, "24m") as make_large, Clients(fleet_machines) as clients:
+        fleet_machines.place = c.view(DATA)
+        mover = fleet_machines.mover("start")
         assert mover.end() == 3, mover.said
         assert any("CopyFailed" in line for line in mover.said), mover.said
         make_large()
-        finish(spread, verb)
+        finish(fleet_machines, verb)
         clients.wait_served()
         assert clients.errors() == []
-        prove(spread, clients)
+        prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize(
     "point", ["span fence begin", "step clone run", "span claim begin", "span route begin"]
 )
-def test_an_operators_machine_that_is_gone_for_good(spread: SpreadFleet, point: str) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+def test_an_operators_machine_that_is_gone_for_good(
+    fleet_machines: SpreadFleet, point: str
+) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        window = in_the_window(spread, point)
-        spread.machine.power_off()
-        wait_served(spread, clients, window=window)
-        spread.go_to("phone")
+        window = in_the_window(fleet_machines, point)
+        fleet_machines.machine.power_off()
+        wait_served(fleet_machines, clients, window=window)
+        fleet_machines.go_to("phone")
         # What ends sessions whose other end is gone; the servers would, too, in a minute.
-        spread.unlock()
-        finish(spread, "resume")
+        fleet_machines.unlock()
+        finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.codes() <= (FENCE if window else set()), clients.errors()
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.skipif(not os.environ.get(EVERY_POINT), reason="takes a minute: `make fault` runs it")
-def test_servers_notice_that_the_operators_machine_is_gone(spread: SpreadFleet) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", "span mark begin")
+def test_servers_notice_that_the_operators_machine_is_gone(fleet_machines: SpreadFleet) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", "span mark begin")
         mover.at()
-        spread.machine.power_off()
+        fleet_machines.machine.power_off()
         clients.wait_served()
-        spread.go_to("phone")
-        wait_for(lambda: not spread.is_locked(), seconds=NOTICED_S)
-        finish(spread, "abort")
+        fleet_machines.go_to("phone")
+        wait_for(lambda: not fleet_machines.is_locked(), seconds=NOTICED_S)
+        finish(fleet_machines, "abort")
     assert clients.errors() == []
-    prove(spread, clients)
+    prove(fleet_machines, clients)
 
 
 @pytest.mark.parametrize("point", ["span pause begin", "step follow run", "span claim begin"])
 def test_a_targets_machine_that_goes_down_and_comes_up_again(
-    spread: SpreadFleet, point: str
+    fleet_machines: SpreadFleet, point: str
 ) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", point)
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", point)
         mover.at(point)
-        spread.network["c"].power_off()
+        fleet_machines.network["c"].power_off()
         mover.go()
-        spread.network.boot("c")
+        fleet_machines.network.boot("c")
         mover.end()
         clients.wait_served({0})
-        finish(spread, "resume")
+        finish(fleet_machines, "resume")
         clients.wait_served()
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)

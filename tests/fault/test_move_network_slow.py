@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.writing import Clients
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import Clients
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tests.fixtures.spread import SpreadFleet
+    from tests.fixtures.moves.on_machines import SpreadFleet
 
 pytestmark = pytest.mark.fault
 
@@ -38,46 +38,46 @@ def named(told: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["v", "c", "a"])
-def test_a_machine_that_is_far_away(spread: SpreadFleet, name: str) -> None:
-    with Clients(spread) as clients, spread.network[name].delayed(ONE_WAY_MS):
-        mover = spread.mover("start")
+def test_a_machine_that_is_far_away(fleet_machines: SpreadFleet, name: str) -> None:
+    with Clients(fleet_machines) as clients, fleet_machines.network[name].delayed(ONE_WAY_MS):
+        mover = fleet_machines.mover("start")
         # Its pause may be too short for the distance; then nothing has happened.
         if mover.end() != 0:
-            finish(spread, "resume")
+            finish(fleet_machines, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
 
 
-def test_an_operator_who_is_far_away(spread: SpreadFleet) -> None:
-    with Clients(spread) as clients, spread.machine.delayed(ONE_WAY_MS):
-        refused = move(spread, "2s")
+def test_an_operator_who_is_far_away(fleet_machines: SpreadFleet) -> None:
+    with Clients(fleet_machines) as clients, fleet_machines.machine.delayed(ONE_WAY_MS):
+        refused = move(fleet_machines, "2s")
         assert refused.returncode == 1, refused.stderr
-        assert spread.state() == "none"
-        done = move(spread, named(refused.stderr))
+        assert fleet_machines.state() == "none"
+        done = move(fleet_machines, named(refused.stderr))
         assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.errors() == []
-    assert spread.owner == "c"
-    report = json.loads(spread.here("moves", "show", "-o", "json").stdout)["report"]
+    assert fleet_machines.owner == "c"
+    report = json.loads(fleet_machines.here("moves", "show", "-o", "json").stdout)["report"]
     assert FAR_MS < report["predicted_pause_ms"] < 1.5 * FAR_MS
     assert report["pause_ms"] > 0.9 * FAR_MS, "it asks less than is predicted"
-    prove(spread, clients)
+    prove(fleet_machines, clients)
 
 
-def test_an_operator_who_went_far_away_before_the_cutover(spread: SpreadFleet) -> None:
-    with Clients(spread) as clients:
-        mover = spread.mover("start", "step cutover run")
+def test_an_operator_who_went_far_away_before_the_cutover(fleet_machines: SpreadFleet) -> None:
+    with Clients(fleet_machines) as clients:
+        mover = fleet_machines.mover("start", "step cutover run")
         mover.at("step cutover run")
-        with spread.machine.delayed(ONE_WAY_MS):
+        with fleet_machines.machine.delayed(ONE_WAY_MS):
             mover.go()
             assert mover.end() == 3, mover.said
             assert any(line.startswith("PauseTooShort: ") for line in mover.said), mover.said
-            assert spread.guards() == []
-            done = spread.here("moves", "resume", "--max-pause", "6s")
+            assert fleet_machines.guards() == []
+            done = fleet_machines.here("moves", "resume", "--max-pause", "6s")
             assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.errors() == []
-    assert spread.owner == "c"
-    prove(spread, clients)
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)

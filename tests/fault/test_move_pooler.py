@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.harming import frozen, immutable
-from tests.fixtures.moving import add_pooler, finish
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import FENCE, MAX_PAUSE_S, SERVED_S, Clients
+from tests.fixtures.moves.harm import frozen, immutable
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import add_pooler, finish
+from tests.fixtures.moves.writers import FENCE, MAX_PAUSE_S, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
-    from tests.fixtures.pooled import AddPooler
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -36,11 +36,11 @@ CONNECTION_LOST = ""
     ],
 )
 def test_a_pooler_that_is_killed_beside_one_that_lives(
-    moving: MovingFleet, pooler_for: AddPooler, point: str, verb: str
+    fleet_points: MovingFleet, pooler_for: AddPooler, point: str, verb: str
 ) -> None:
-    dying = add_pooler(moving, pooler_for, "p2")
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    dying = add_pooler(fleet_points, pooler_for, "p2")
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         dying.signal(signal.SIGKILL)
         wait_for(lambda: dying.server.running() is None)
@@ -48,11 +48,11 @@ def test_a_pooler_that_is_killed_beside_one_that_lives(
         assert mover.end() != 0
         clients.wait_served()
         dying.start()
-        finish(moving, verb)
+        finish(fleet_points, verb)
         clients.wait_served()
     assert clients.errors() == [], "of the other pooler"
-    assert moving.owner == ("a" if verb == "abort" else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
@@ -67,74 +67,76 @@ def test_a_pooler_that_is_killed_beside_one_that_lives(
     ],
 )
 def test_the_only_pooler_that_is_killed_and_started_again_at_once(
-    moving: MovingFleet, point: str
+    fleet_points: MovingFleet, point: str
 ) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        moving.pg_bouncer.signal(signal.SIGKILL)
-        wait_for(lambda: moving.pg_bouncer.server.running() is None)
-        moving.pg_bouncer.start()
+        fleet_points.pg_bouncer.signal(signal.SIGKILL)
+        wait_for(lambda: fleet_points.pg_bouncer.server.running() is None)
+        fleet_points.pg_bouncer.start()
         mover.go()
         assert mover.end() == 3, mover.said
         clients.wait_served()
-        finish(moving, "resume")
+        finish(fleet_points, "resume")
         clients.wait_served()
     # What it had paused goes on, and finds the fence until that is lifted or the guard routes.
     assert clients.codes() <= FENCE | {CONNECTION_LOST}, clients.errors()
-    assert moving.owner == "c"
-    prove(moving, clients)
+    assert fleet_points.owner == "c"
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
     "point", ["span pause begin", "span fence begin", "span decide begin", "span route begin"]
 )
 def test_a_pooler_that_hangs_beside_one_that_does_not(
-    moving: MovingFleet, pooler_for: AddPooler, point: str
+    fleet_points: MovingFleet, pooler_for: AddPooler, point: str
 ) -> None:
-    hanging = add_pooler(moving, pooler_for, "p2")
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    hanging = add_pooler(fleet_points, pooler_for, "p2")
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         with frozen(lambda: [hanging.pid]):
             mover.go()
             clients.wait_served()
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.errors() == [], "of the other pooler"
     assert clients.gap() < SERVED_S
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_a_staged_file_that_cannot_be_written(moving: MovingFleet, pooler_for: AddPooler) -> None:
-    pooler = add_pooler(moving, pooler_for, "p2")
+def test_a_staged_file_that_cannot_be_written(
+    fleet_points: MovingFleet, pooler_for: AddPooler
+) -> None:
+    pooler = add_pooler(fleet_points, pooler_for, "p2")
     staged = pooler.databases_file.with_name(f"{pooler.databases_file.name}.staged")
-    with Clients(moving) as clients:
+    with Clients(fleet_points) as clients:
         staged.mkdir()
-        mover = moving.mover("start")
+        mover = fleet_points.mover("start")
         assert mover.end() == 3, mover.said
         assert any(str(staged) in line for line in mover.said), mover.said
-        assert moving.state() == "undone"
+        assert fleet_points.state() == "undone"
         staged.rmdir()
-        finish(moving, "abort")
+        finish(fleet_points, "abort")
     assert clients.errors() == []
     assert clients.gap() < MAX_PAUSE_S
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
 def test_a_file_of_aliases_that_cannot_be_replaced(
-    moving: MovingFleet, pooler_for: AddPooler
+    fleet_points: MovingFleet, pooler_for: AddPooler
 ) -> None:
-    pooler = add_pooler(moving, pooler_for, "p2")
-    with Clients(moving) as clients:
-        mover = moving.mover("start", "span route begin")
+    pooler = add_pooler(fleet_points, pooler_for, "p2")
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "span route begin")
         mover.at()
         with immutable(pooler.databases_file):
             mover.go()
             assert mover.end() == 3, mover.said
             clients.wait_served()
-            wait_for(lambda: moving.paused() == [], seconds=SERVED_S)
-        finish(moving, "resume")
+            wait_for(lambda: fleet_points.paused() == [], seconds=SERVED_S)
+        finish(fleet_points, "resume")
     assert clients.errors() == [], "of the other pooler"
-    prove(moving, clients)
+    prove(fleet_points, clients)

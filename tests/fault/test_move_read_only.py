@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.fixtures import points
-from tests.fixtures.harming import frozen, kill, processes, retry_soon
-from tests.fixtures.moving import finish, patient
-from tests.fixtures.proving import prove
-from tests.fixtures.reading import REFUSED, Readers
-from tests.fixtures.servers import wait_for
-from tests.fixtures.windows import BEGINS_READ_ONLY, in_the_window
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves import points
+from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.readers import REFUSED, Readers
+from tests.fixtures.moves.stopping import finish, patient
+from tests.fixtures.moves.windows import BEGINS_READ_ONLY, in_the_window
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -52,87 +52,89 @@ def wait_ended(fleet: MovingFleet, clients: Clients, *, window: bool) -> None:
     clients.wait_served({0})
 
 
-def test_reads_go_on_while_writes_are_refused(refusing: MovingFleet) -> None:
-    patient(refusing)
+def test_reads_go_on_while_writes_are_refused(fleet_points_read_only: MovingFleet) -> None:
+    patient(fleet_points_read_only)
     stops = [f"span {name} begin" for name in FENCED]
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", *stops)
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", *stops)
         for stop in stops:
             assert mover.at() == stop
-            wait_refused(refusing)
+            wait_refused(fleet_points_read_only)
             readers.wait_served()
-            assert refusing.paused() == []
+            assert fleet_points_read_only.paused() == []
             mover.go()
         assert mover.end() == 0, mover.said
         clients.wait_served()
         readers.wait_served()
     assert readers.errors() == []
     assert clients.codes() <= {REFUSED}, clients.errors()
-    assert refusing.owner == "c"
-    assert refusing.state() == "done"
-    prove(refusing, clients)
+    assert fleet_points_read_only.owner == "c"
+    assert fleet_points_read_only.state() == "done"
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize("point", BEGINS_READ_ONLY)
-def test_a_killed_move_leaves_nobody_read_only(refusing: MovingFleet, point: str) -> None:
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", point)
+def test_a_killed_move_leaves_nobody_read_only(
+    fleet_points_read_only: MovingFleet, point: str
+) -> None:
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", point)
         mover.at(point)
         mover.kill()
-        window = in_the_window(refusing, point)
-        wait_ended(refusing, clients, window=window)
-        move = refusing.journal()
+        window = in_the_window(fleet_points_read_only, point)
+        wait_ended(fleet_points_read_only, clients, window=window)
+        move = fleet_points_read_only.journal()
         abort = move is not None and move.state.undoable and len(point) % 2 == 0
-        finish(refusing, "abort" if abort else "resume")
+        finish(fleet_points_read_only, "abort" if abort else "resume")
         clients.wait_served()
         readers.wait_served()
     assert clients.codes() <= ({REFUSED, *FENCE} if window else {REFUSED}), clients.errors()
     assert readers.codes() <= (FENCE if window else set()), readers.errors()
     assert window or clients.gap() < SERVED_S
     assert readers.gap() < SERVED_S
-    assert refusing.owner == ("a" if abort else "c")
-    prove(refusing, clients)
+    assert fleet_points_read_only.owner == ("a" if abort else "c")
+    prove(fleet_points_read_only, clients)
 
 
 def test_a_source_whose_move_was_decided_and_not_ended_is_closed_by_its_guard(
-    refusing: MovingFleet,
+    fleet_points_read_only: MovingFleet,
 ) -> None:
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", "span promote begin")
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", "span promote begin")
         mover.at()
         mover.kill()
-        wait_refused(refusing)
+        wait_refused(fleet_points_read_only)
         readers.wait_served()
         wait_for(lambda: FENCE & clients.codes(), seconds=2 * SERVED_S)
-        finish(refusing, "resume")
+        finish(fleet_points_read_only, "resume")
         clients.wait_served()
         readers.wait_served()
     assert readers.codes() <= FENCE, readers.errors()
-    prove(refusing, clients)
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_move_that_stops_and_wakes_up_too_late_does_no_harm(
-    refusing: MovingFleet, name: str
+    fleet_points_read_only: MovingFleet, name: str
 ) -> None:
     point = f"span {name} begin"
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", point)
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", point)
         mover.at(point)
         mover.signal(signal.SIGSTOP)
-        window = in_the_window(refusing, point)
-        wait_ended(refusing, clients, window=window)
+        window = in_the_window(fleet_points_read_only, point)
+        wait_ended(fleet_points_read_only, clients, window=window)
         if window:
             wait_for(lambda: FENCE & clients.codes(), seconds=2 * SERVED_S)
         mover.go()
         mover.signal(signal.SIGCONT)
         if mover.end() != 0:
-            finish(refusing, "resume")
+            finish(fleet_points_read_only, "resume")
         clients.wait_served()
         readers.wait_served()
     assert clients.codes() <= ({REFUSED, *FENCE} if window else {REFUSED}), clients.errors()
     assert readers.codes() <= (FENCE if window else set()), readers.errors()
-    prove(refusing, clients)
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +144,11 @@ def test_a_move_that_stops_and_wakes_up_too_late_does_no_harm(
         ("promote", "resume"), ("pause", "resume"), ("route", "resume"),
     ],
 )  # fmt: skip
-def test_a_source_that_is_killed(refusing: MovingFleet, name: str, verb: str) -> None:
-    server = refusing.servers["a"].server
-    retry_soon(refusing)
-    with Clients(refusing) as clients:
-        mover = refusing.mover("start", f"span {name} begin")
+def test_a_source_that_is_killed(fleet_points_read_only: MovingFleet, name: str, verb: str) -> None:
+    server = fleet_points_read_only.servers["a"].server
+    retry_soon(fleet_points_read_only)
+    with Clients(fleet_points_read_only) as clients:
+        mover = fleet_points_read_only.mover("start", f"span {name} begin")
         mover.at()
         kill(server.data_directory)
         mover.go()
@@ -155,10 +157,10 @@ def test_a_source_that_is_killed(refusing: MovingFleet, name: str, verb: str) ->
         server.start()
         assert mover.end() == 3, mover.said
         clients.wait_served()
-        finish(refusing, verb)
+        finish(fleet_points_read_only, verb)
         clients.wait_served()
-    assert refusing.owner == ("a" if verb == "abort" else "c")
-    prove(refusing, clients)
+    assert fleet_points_read_only.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize(
@@ -166,63 +168,65 @@ def test_a_source_that_is_killed(refusing: MovingFleet, name: str, verb: str) ->
     [("fence", "abort"), ("replay", "resume"), ("decide", "resume"), ("promote", "resume"),
      ("claim", "resume"), ("pause", "resume"), ("map", "resume")],
 )  # fmt: skip
-def test_a_target_that_is_killed(refusing: MovingFleet, name: str, verb: str) -> None:
-    retry_soon(refusing)
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", f"span {name} begin")
+def test_a_target_that_is_killed(fleet_points_read_only: MovingFleet, name: str, verb: str) -> None:
+    retry_soon(fleet_points_read_only)
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", f"span {name} begin")
         mover.at()
-        kill(refusing.place)
+        kill(fleet_points_read_only.place)
         mover.go()
         mover.end()
         clients.wait_served({0})
-        undone = refusing.state() in {"reserved", "undone"}
+        undone = fleet_points_read_only.state() in {"reserved", "undone"}
         if undone:
             clients.wait_served()
             assert clients.codes() <= {REFUSED}, clients.errors()
-        finish(refusing, verb)
+        finish(fleet_points_read_only, verb)
         clients.wait_served()
         readers.wait_served()
     assert not undone or readers.errors() == []
-    assert refusing.owner == ("a" if verb == "abort" else "c")
-    prove(refusing, clients)
+    assert fleet_points_read_only.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize("name", ["fence", "mark", "pause"])
-def test_a_source_that_hangs(refusing: MovingFleet, name: str) -> None:
-    with Clients(refusing) as clients:
-        mover = refusing.mover("start", f"span {name} begin")
+def test_a_source_that_hangs(fleet_points_read_only: MovingFleet, name: str) -> None:
+    with Clients(fleet_points_read_only) as clients:
+        mover = fleet_points_read_only.mover("start", f"span {name} begin")
         mover.at()
-        with frozen(lambda: processes(refusing.servers["a"].server.data_directory)):
+        with frozen(lambda: processes(fleet_points_read_only.servers["a"].server.data_directory)):
             mover.go()
             if name == "pause":
                 clients.wait_served({2, 3}, seconds=SERVED_S)
             else:
-                wait_for(lambda: refusing.guard_processes() == [], seconds=2 * SERVED_S)
+                wait_for(
+                    lambda: fleet_points_read_only.guard_processes() == [], seconds=2 * SERVED_S
+                )
         if mover.end() != 0:
-            finish(refusing, "resume")
+            finish(fleet_points_read_only, "resume")
         clients.wait_served()
     assert clients.codes() <= {REFUSED, *FENCE}, clients.errors()
-    prove(refusing, clients)
+    prove(fleet_points_read_only, clients)
 
 
 @pytest.mark.parametrize("verb", ["resume", "abort"])
 @pytest.mark.parametrize("name", ["fence", "mark", "decide"])
 def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
-    refusing: MovingFleet, name: str, verb: str
+    fleet_points_read_only: MovingFleet, name: str, verb: str
 ) -> None:
-    with Clients(refusing) as clients, Readers(refusing) as readers:
-        mover = refusing.mover("start", f"span {name} begin")
+    with Clients(fleet_points_read_only) as clients, Readers(fleet_points_read_only) as readers:
+        mover = fleet_points_read_only.mover("start", f"span {name} begin")
         mover.at()
-        refusing.unlock()
-        finish(refusing, verb)
+        fleet_points_read_only.unlock()
+        finish(fleet_points_read_only, verb)
         mover.go()
         assert mover.end() != 0
         clients.wait_served()
         readers.wait_served()
     assert readers.errors() == []
     assert clients.codes() <= {REFUSED}, clients.errors()
-    assert refusing.owner == ("a" if verb == "abort" else "c")
-    prove(refusing, clients)
+    assert fleet_points_read_only.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points_read_only, clients)
 
 
 def test_points_of_both_kinds_of_moves_are_all_that_the_code_has() -> None:

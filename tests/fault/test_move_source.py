@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.access import fence
-from tests.fixtures.harming import frozen, kill, processes, retry_soon
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -30,24 +30,24 @@ pytestmark = pytest.mark.fault
     ],
 )
 def test_a_source_that_is_killed_and_is_back_when_the_move_has_stopped(
-    moving: MovingFleet, point: str, verb: str
+    fleet_points: MovingFleet, point: str, verb: str
 ) -> None:
-    server = moving.servers["a"].server
-    retry_soon(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    server = fleet_points.servers["a"].server
+    retry_soon(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         kill(server.data_directory)
         mover.go()
         assert mover.end() == 3, mover.said
-        assert moving.paused() == [] or moving.guards()
+        assert fleet_points.paused() == [] or fleet_points.guards()
         if verb == "resume" and point in {"span promote begin", "span slot begin"}:
             clients.wait_served({2, 3})
         server.start()
-        finish(moving, verb)
+        finish(fleet_points, verb)
         clients.wait_served()
-    assert moving.owner == ("a" if verb == "abort" else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
@@ -60,55 +60,58 @@ def test_a_source_that_is_killed_and_is_back_when_the_move_has_stopped(
     ],
 )
 def test_a_source_that_is_killed_and_is_soon_back_has_no_fence(
-    moving: MovingFleet, point: str, verb: str
+    fleet_points: MovingFleet, point: str, verb: str
 ) -> None:
-    server = moving.servers["a"].server
-    retry_soon(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    server = fleet_points.servers["a"].server
+    retry_soon(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         kill(server.data_directory)
         mover.go()
         server.start()
         assert mover.end() == 3, mover.said
-        assert moving.state() == "undone"
+        assert fleet_points.state() == "undone"
         clients.wait_served()
-        assert moving.guards() == []
-        finish(moving, verb)
+        assert fleet_points.guards() == []
+        finish(fleet_points, verb)
         clients.wait_served()
-    assert moving.owner == ("a" if verb == "abort" else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize("point", ["span fence begin", "span mark begin", "span map begin"])
-def test_a_source_that_hangs(moving: MovingFleet, point: str) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+def test_a_source_that_hangs(fleet_points: MovingFleet, point: str) -> None:
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        with frozen(lambda: processes(moving.servers["a"].server.data_directory)):
+        with frozen(lambda: processes(fleet_points.servers["a"].server.data_directory)):
             mover.go()
-            wait_for(lambda: moving.paused() == [], seconds=SERVED_S)
+            wait_for(lambda: fleet_points.paused() == [], seconds=SERVED_S)
             if point == "span map begin":
                 clients.wait_served({2, 3})
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.wait_served()
     if point == "span fence begin":
         assert {line.split(":")[0] for line in mover.said} & {"FenceTooLate", "NotAtCutover"}
     # A guard in a source that hangs lifts no fence before its clients go on, too.
     assert clients.codes() <= (FENCE if point == "span mark begin" else set()), clients.errors()
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
-def test_a_source_that_comes_to_its_fence_too_late(moving: MovingFleet) -> None:
+def test_a_source_that_comes_to_its_fence_too_late(fleet_points: MovingFleet) -> None:
     point = "span fence begin"
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        before = moving.journal()
+        before = fleet_points.journal()
         assert before is not None
         soon = time.monotonic() + 10
-        with moving.log_in("a", user="postgres") as session, pytest.raises(fence.FenceTooLate):
+        with (
+            fleet_points.log_in("a", user="postgres") as session,
+            pytest.raises(fence.FenceTooLate),
+        ):
             fence.put_up(
                 session,
                 "a",
@@ -117,9 +120,9 @@ def test_a_source_that_comes_to_its_fence_too_late(moving: MovingFleet) -> None:
                 deadline=soon,
                 not_after=fence.not_after(session, time.monotonic() - 0.1),
             )
-        assert moving.journal() == before
+        assert fleet_points.journal() == before
         mover.go()
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
     assert clients.errors() == []
-    prove(moving, clients)
+    prove(fleet_points, clients)

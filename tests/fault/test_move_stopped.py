@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.windows import BEGINS, in_the_window, wait_served
-from tests.fixtures.writing import FENCE, Clients
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.writers import FENCE, Clients
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -28,20 +28,20 @@ PAUSED = [
 
 @pytest.mark.parametrize("point", PAUSED)
 def test_a_move_that_stops_and_wakes_up_too_late_does_no_harm(
-    moving: MovingFleet, point: str
+    fleet_points: MovingFleet, point: str
 ) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
         mover.signal(signal.SIGSTOP)
-        window = in_the_window(moving, point)
-        wait_served(moving, clients, window=window)
-        other = moving.here("moves", "abort", "--yes")
+        window = in_the_window(fleet_points, point)
+        wait_served(fleet_points, clients, window=window)
+        other = fleet_points.here("moves", "abort", "--yes")
         assert other.returncode in {1, 3}, "its locks are held"
         mover.go()
         mover.signal(signal.SIGCONT)
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.wait_served()
     assert clients.codes() <= (FENCE if window else set()), clients.errors()
-    prove(moving, clients)
+    prove(fleet_points, clients)

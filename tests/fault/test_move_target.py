@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.harming import frozen, kill, processes, retry_soon, small_disk
-from tests.fixtures.moving import finish
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import wait_for
-from tests.fixtures.writing import FENCE, SERVED_S, Clients
+from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon, small_disk
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
@@ -36,56 +36,58 @@ ANSWER_S = 3.0
         ("span map begin", "resume"),
     ],
 )
-def test_a_target_that_is_killed(moving: MovingFleet, point: str, verb: str) -> None:
-    retry_soon(moving)
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+def test_a_target_that_is_killed(fleet_points: MovingFleet, point: str, verb: str) -> None:
+    retry_soon(fleet_points)
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        kill(moving.place)
+        kill(fleet_points.place)
         mover.go()
         mover.end()
         clients.wait_served({0})
-        if verb == "abort" or moving.state() in {"reserved", "undone"}:
+        if verb == "abort" or fleet_points.state() in {"reserved", "undone"}:
             clients.wait_served()
             assert clients.errors() == []
-        finish(moving, verb)
+        finish(fleet_points, verb)
         clients.wait_served()
-    assert moving.owner == ("a" if verb == "abort" else "c")
-    prove(moving, clients)
+    assert fleet_points.owner == ("a" if verb == "abort" else "c")
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize(
     ("point", "verb"), [("span replay begin", "abort"), ("span claim begin", "resume")]
 )
-def test_a_target_that_hangs(moving: MovingFleet, point: str, verb: str) -> None:
-    with Clients(moving) as clients:
-        mover = moving.mover("start", point)
+def test_a_target_that_hangs(fleet_points: MovingFleet, point: str, verb: str) -> None:
+    with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", point)
         mover.at(point)
-        with frozen(lambda: processes(moving.place)):
+        with frozen(lambda: processes(fleet_points.place)):
             mover.go()
-            wait_for(lambda: moving.paused() == [], seconds=SERVED_S + ANSWER_S)
+            wait_for(lambda: fleet_points.paused() == [], seconds=SERVED_S + ANSWER_S)
             clients.wait_served({0} if verb == "resume" else {0, 2, 3})
         if mover.end() != 0:
-            finish(moving, verb)
+            finish(fleet_points, verb)
         clients.wait_served()
     assert clients.codes() <= (FENCE if verb == "resume" else set()), clients.errors()
-    prove(moving, clients)
+    prove(fleet_points, clients)
 
 
 @pytest.mark.parametrize("verb", ["resume", "abort"])
-def test_a_target_whose_disk_is_full_during_the_copy(moving: MovingFleet, verb: str) -> None:
-    folder = moving.place.parent / "disk"
+def test_a_target_whose_disk_is_full_during_the_copy(fleet_points: MovingFleet, verb: str) -> None:
+    folder = fleet_points.place.parent / "disk"
     folder.mkdir()
-    moving.place = folder / "c"
-    moving.file.unlink()
-    with small_disk(folder, "24m") as make_large, Clients(moving) as clients:
-        mover = moving.mover("start")
+    fleet_points.place = folder / "c"
+    fleet_points.file.unlink()
+    with small_disk(folder, "24m") as make_large, Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start")
         assert mover.end() == 3, mover.said
         assert any("CopyFailed" in line for line in mover.said), mover.said
         make_large()
-        finish(moving, verb)
+        finish(fleet_points, verb)
         clients.wait_served()
         assert clients.errors() == []
-        prove(moving, clients)
+        prove(fleet_points, clients)
         if verb == "resume":
-            dataclasses.replace(moving.servers["a"].server, data_directory=moving.place).stop()
+            dataclasses.replace(
+                fleet_points.servers["a"].server, data_directory=fleet_points.place
+            ).stop()

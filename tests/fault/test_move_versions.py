@@ -10,17 +10,17 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries
-from tests.fixtures.moving import DATABASE, ROLE, MovingFleet, add_pooler, patient
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import free_ports, stop_all_below
-from tests.fixtures.writing import WRITES, Clients
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import DATABASE, ROLE, MovingFleet, add_pooler, patient
+from tests.fixtures.moves.writers import WRITES, Clients
+from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.postgres import StartServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.embedded]
 

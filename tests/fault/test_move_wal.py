@@ -20,15 +20,15 @@ from shardctl.moves import rescue
 from shardctl.moves.plan import Options
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
-from tests.fixtures.harming import small_disk
-from tests.fixtures.moving import Mover
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.harm import small_disk
+from tests.fixtures.moves.stopping import Mover
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.lab import Lab
+    from tests.fixtures.moves.own import Lab
 
 pytestmark = pytest.mark.fault
 
@@ -38,11 +38,11 @@ SLOTS = "SELECT slot_name::text FROM pg_replication_slots"
 
 
 @pytest.fixture
-def tight(bare_lab: Lab, made_lab: Path) -> Iterator[Lab]:
+def tight(fleet_own_bare: Lab, fleet_own_made: Path) -> Iterator[Lab]:
     """Give a fleet whose node a has its WAL on a disk of its own, with little room."""
-    lab = bare_lab
+    lab = fleet_own_bare
     lab.write()
-    lab.copy_nodes(made_lab)
+    lab.copy_nodes(fleet_own_made)
     wal = lab.directory / "nodes" / "a" / "pg_wal"
     disk = lab.directory / "wal of a"
     disk.mkdir()

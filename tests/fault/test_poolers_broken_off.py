@@ -9,12 +9,12 @@ import pytest
 
 from shardctl.hosts.files import BACKUP, UNFINISHED
 from shardctl.pgbouncer import render
-from tests.fixtures.pooled import leads, offered, refused, reloads
-from tests.fixtures.servers import _naming, free_ports, wait_for
+from tests.fixtures.fleets.pooled import leads, offered, refused, reloads
+from tests.fixtures.servers.postgres import _naming, free_ports, wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.pooled import AddPooler, PooledFleet
-    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.fleets.pooled import AddPooler, PooledFleet
+    from tests.fixtures.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.fault
 
@@ -41,13 +41,13 @@ def around(what: str, *, before: str = "pass", after: str = "pass") -> str:
 
 
 @pytest.fixture
-def applied(unapplied: PooledFleet) -> PooledFleet:
+def applied(fleet_unapplied: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler offers all aliases, and one of a node that is about to go."""
-    unapplied.waiting = {"c": free_ports(1)[0]}
-    done = unapplied.here("pgbouncer", "apply")
+    fleet_unapplied.waiting = {"c": free_ports(1)[0]}
+    done = fleet_unapplied.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
-    unapplied.waiting = {}
-    return unapplied
+    fleet_unapplied.waiting = {}
+    return fleet_unapplied
 
 
 def wanted(fleet: PooledFleet) -> str:
@@ -227,9 +227,9 @@ def test_a_backup_is_never_lost_to_a_broken_off_write(applied: PooledFleet) -> N
 
 @pytest.mark.parametrize("where", ["before", "after", "included"])
 def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
-    pooled: PooledFleet, where: str
+    fleet_pooled: PooledFleet, where: str
 ) -> None:
-    pooler = pooled.pg_bouncer
+    pooler = fleet_pooled.pg_bouncer
     text = pooler.config.read_text()
     file = pooler.databases_file.read_text()
     own = pooler.config.with_name("own.ini")
@@ -240,30 +240,30 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
         "included": f"{text}%include {own}\n",
     }
     pooler.config.write_text(broken[where])
-    pooled.raise_map_version()
-    pooled.change(aliases=("node",))
+    fleet_pooled.raise_map_version()
+    fleet_pooled.change(aliases=("node",))
     with pooler.connect("shard1") as client:
-        told = refused(pooled, code=3)
+        told = refused(fleet_pooled, code=3)
         assert client.execute("SELECT count(*) FROM photos").fetchone() == (0,)
     assert "pooler p1: it did not take the new configuration; the old one is back" in told
     assert f"syntax error in configuration ({own if where == 'included' else pooler.config}" in told
     assert "shardctl: poolers: p1 not" in told
-    assert offered(pooler) == leads(pooled)
+    assert offered(pooler) == leads(fleet_pooled)
     backup = pooler.databases_file.with_name(pooler.databases_file.name + BACKUP)
     assert not backup.exists()  # it is what was put back
-    assert pooled.events() == [("init", "pooler p1: map version 1")]
+    assert fleet_pooled.events() == [("init", "pooler p1: map version 1")]
     assert pooler.databases_file.read_text() == file
     pooler.config.write_text(text)
-    done = pooled.here("pgbouncer", "apply")
+    done = fleet_pooled.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
-    assert offered(pooler) == leads(pooled, "node")
+    assert offered(pooler) == leads(fleet_pooled, "node")
 
 
-def test_what_a_rejected_first_apply_says_is_there(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_what_a_rejected_first_apply_says_is_there(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     pooler.databases_file.unlink()
     pooler.config.write_text(pooler.config.read_text() + "no setting at all\n")
-    told = refused(unapplied, code=3)
+    told = refused(fleet_unapplied, code=3)
     assert "the old one is back" in told
     assert BACKUP not in told
     assert not pooler.databases_file.exists()

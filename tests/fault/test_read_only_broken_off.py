@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.fleets import Fleet, command_line
+from tests.fixtures.fleets.fleet import Fleet, command_line
+from tests.fixtures.fleets.read_only import refused, triggers
+from tests.fixtures.fleets.verify import verify
 from tests.fixtures.processes import ended
-from tests.fixtures.read_only import refused, triggers
-from tests.fixtures.servers import wait_for
-from tests.fixtures.verifying import verify
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 pytestmark = pytest.mark.fault
 

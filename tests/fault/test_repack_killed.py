@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.servers import wait_for
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.verify import told, verify
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.repacking import Repacking
+    from tests.fixtures.fleets.bloated import Repacking
 
 pytestmark = pytest.mark.fault
 
@@ -35,143 +35,145 @@ _WRITE = (
 )
 
 
-def write(repacking: Repacking) -> None:
+def write(fleet_bloated: Repacking) -> None:
     """Write to the table at work, and what has to be there in the end."""
     for statement in _WRITE:
-        repacking.execute(0, statement)
+        fleet_bloated.execute(0, statement)
 
 
-def finish(repacking: Repacking) -> None:
+def finish(fleet_bloated: Repacking) -> None:
     """Repeat the command; it does the rest, and nothing is lost or left over."""
-    rows, file = repacking.rows(0), repacking.file(0)
-    done = repacking.repack("0", "--yes")
+    rows, file = fleet_bloated.rows(0), fleet_bloated.file(0)
+    done = fleet_bloated.repack("0", "--yes")
     assert done.returncode == 0, done.stderr
-    assert repacking.rows(0) == rows
-    assert repacking.file(0) != file
-    assert repacking.leftovers() == []
+    assert fleet_bloated.rows(0) == rows
+    assert fleet_bloated.file(0) != file
+    assert fleet_bloated.leftovers() == []
 
 
 def test_pg_repack_killed_with_its_copy_made_leaves_the_table_as_it_was(
-    repacking: Repacking,
+    fleet_bloated: Repacking,
 ) -> None:
-    repacking.bloat(0)
-    plan = repacking.plan(0)
-    with repacking.reader() as old:
+    fleet_bloated.bloat(0)
+    plan = fleet_bloated.plan(0)
+    with fleet_bloated.reader() as old:
         old.execute("SELECT 1")
-        with repacking.at_work_in_thread(plan) as results:
-            repacking.copied()
-            write(repacking)
-            (pid,) = repacking.programs()
+        with fleet_bloated.at_work_in_thread(plan) as results:
+            fleet_bloated.copied()
+            write(fleet_bloated)
+            (pid,) = fleet_bloated.programs()
             os.kill(pid, signal.SIGKILL)
         old.rollback()
     (result,) = results
     assert result.error is not None
     assert result.error.exit_code == 3
-    assert repacking.file(0) == plan.chosen[0].table.file
-    assert repacking.leftovers() == []
-    finish(repacking)
+    assert fleet_bloated.file(0) == plan.chosen[0].table.file
+    assert fleet_bloated.leftovers() == []
+    finish(fleet_bloated)
 
 
-def test_shardctl_killed_leaves_what_the_next_run_cleans_up(repacking: Repacking) -> None:
-    repacking.bloat(0)
-    with repacking.reader() as old:
+def test_shardctl_killed_leaves_what_the_next_run_cleans_up(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    with fleet_bloated.reader() as old:
         old.execute("SELECT 1")
-        with repacking.start("0") as command:
-            repacking.copied()
-            assert verify(repacking.fleet, "leftovers") == [], "it is at work"
+        with fleet_bloated.start("0") as command:
+            fleet_bloated.copied()
+            assert verify(fleet_bloated.fleet, "leftovers") == [], "it is at work"
             command.kill()
         # Nobody reads what it says any more, so it ends at its next word.
-        wait_for(lambda: repacking.programs() == [])
-        wait_for(lambda: repacking.at_work() == 0)
-        write(repacking)
+        wait_for(lambda: fleet_bloated.programs() == [])
+        wait_for(lambda: fleet_bloated.at_work() == 0)
+        write(fleet_bloated)
         old.rollback()
-    assert "repack_trigger" in repacking.leftovers()
-    (finding,) = verify(repacking.fleet, "leftovers")
+    assert "repack_trigger" in fleet_bloated.leftovers()
+    (finding,) = verify(fleet_bloated.fleet, "leftovers")
     assert told([finding]) == [("leftovers", "repack_left", "a", (0,), "shard0.photos")]
     assert finding.actual.startswith("a killed pg_repack left a trigger, repack.log_")
     assert "`shardctl repack 0`" in finding.hint
-    dry = repacking.repack("0", "--dry-run")
+    dry = fleet_bloated.repack("0", "--dry-run")
     assert "a killed pg_repack left of shard0.photos: a trigger, repack.log_" in dry.stderr
-    assert "repack_trigger" in repacking.leftovers()
-    finish(repacking)
-    assert verify(repacking.fleet, "leftovers") == []
-    assert any("dropped what a killed pg_repack left" in text for text in repacking.events())
+    assert "repack_trigger" in fleet_bloated.leftovers()
+    finish(fleet_bloated)
+    assert verify(fleet_bloated.fleet, "leftovers") == []
+    assert any("dropped what a killed pg_repack left" in text for text in fleet_bloated.events())
 
 
-def test_leftovers_are_cleaned_up_where_nothing_is_to_be_repacked(repacking: Repacking) -> None:
-    repacking.bloat(0)
-    with repacking.reader() as old:
+def test_leftovers_are_cleaned_up_where_nothing_is_to_be_repacked(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    with fleet_bloated.reader() as old:
         old.execute("SELECT 1")
-        with repacking.start("0") as command:
-            repacking.copied()
+        with fleet_bloated.start("0") as command:
+            fleet_bloated.copied()
             command.kill()
-        wait_for(lambda: repacking.at_work() == 0)
+        wait_for(lambda: fleet_bloated.at_work() == 0)
         old.rollback()
-    done = repacking.repack("1", "--yes")
+    done = fleet_bloated.repack("1", "--yes")
     assert done.returncode == 0, done.stderr
-    assert repacking.leftovers() == []
+    assert fleet_bloated.leftovers() == []
 
 
-def test_leftovers_of_a_table_that_is_gone_are_cleaned_up_too(repacking: Repacking) -> None:
+def test_leftovers_of_a_table_that_is_gone_are_cleaned_up_too(fleet_bloated: Repacking) -> None:
     create = "CREATE TABLE shard0.gone AS SELECT n AS id FROM generate_series(1, 100) n"
-    repacking.execute(0, create)
-    repacking.execute(0, "ALTER TABLE shard0.gone ADD PRIMARY KEY (id)")
-    repacking.execute(0, "ANALYZE shard0.gone")
-    with repacking.reader() as old:
+    fleet_bloated.execute(0, create)
+    fleet_bloated.execute(0, "ALTER TABLE shard0.gone ADD PRIMARY KEY (id)")
+    fleet_bloated.execute(0, "ANALYZE shard0.gone")
+    with fleet_bloated.reader() as old:
         old.execute("SELECT 1")
-        with repacking.start("0", "--min-bloat", "0") as command:
-            wait_for(lambda: "repack_trigger" in repacking.leftovers())
-            repacking.copied()
+        with fleet_bloated.start("0", "--min-bloat", "0") as command:
+            wait_for(lambda: "repack_trigger" in fleet_bloated.leftovers())
+            fleet_bloated.copied()
             command.kill()
-        wait_for(lambda: repacking.at_work() == 0)
+        wait_for(lambda: fleet_bloated.at_work() == 0)
         old.rollback()
-    repacking.execute(0, "DROP TABLE shard0.gone CASCADE")
-    assert repacking.leftovers()
-    (finding,) = verify(repacking.fleet, "leftovers")
+    fleet_bloated.execute(0, "DROP TABLE shard0.gone CASCADE")
+    assert fleet_bloated.leftovers()
+    (finding,) = verify(fleet_bloated.fleet, "leftovers")
     assert (finding.code, finding.shards) == ("repack_left", ())
     assert (finding.object or "").endswith(", which is gone")
     assert "`shardctl repack 0`" in finding.hint
-    assert repacking.repack("1", "--yes").returncode == 0
-    assert repacking.leftovers() == []
+    assert fleet_bloated.repack("1", "--yes").returncode == 0
+    assert fleet_bloated.leftovers() == []
 
 
-def test_killed_in_the_middle_of_a_statement_its_session_ends_soon(repacking: Repacking) -> None:
-    repacking.bloat(0, rows=400)
-    repacking.execute(0, _WAITS)
+def test_killed_in_the_middle_of_a_statement_its_session_ends_soon(
+    fleet_bloated: Repacking,
+) -> None:
+    fleet_bloated.bloat(0, rows=400)
+    fleet_bloated.execute(0, _WAITS)
     try:
-        with repacking.fleet.connect("a") as holder:
+        with fleet_bloated.fleet.connect("a") as holder:
             holder.execute("SELECT pg_advisory_lock(4711)")
-            with repacking.start("0", "--min-bloat", "0") as command:
+            with fleet_bloated.start("0", "--min-bloat", "0") as command:
                 query = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-                wait_for(lambda: repacking.query(0, query))
-                (pid,) = repacking.programs()
+                wait_for(lambda: fleet_bloated.query(0, query))
+                (pid,) = fleet_bloated.programs()
                 os.kill(pid, signal.SIGKILL)
                 _, errors = command.communicate(timeout=60)
             # While the index waits for the lock, nothing else would tell it that nobody is there.
-            wait_for(lambda: repacking.at_work() == 0)
+            wait_for(lambda: fleet_bloated.at_work() == 0)
         assert "shard0.photos: pg_repack was killed" in errors
-        assert repacking.leftovers() == []
-        write(repacking)
-        rows, file = repacking.rows(0), repacking.file(0)
-        done = repacking.repack("0", "--yes", "--min-bloat", "0")
+        assert fleet_bloated.leftovers() == []
+        write(fleet_bloated)
+        rows, file = fleet_bloated.rows(0), fleet_bloated.file(0)
+        done = fleet_bloated.repack("0", "--yes", "--min-bloat", "0")
         assert done.returncode == 1, done.stderr  # for two tables without a fit key
         assert "cannot be repacked: node a: shard0." in done.stderr
-        assert repacking.rows(0) == rows
-        assert repacking.file(0) != file
+        assert fleet_bloated.rows(0) == rows
+        assert fleet_bloated.file(0) != file
     finally:
-        repacking.execute(0, "DROP FUNCTION shard0.waits CASCADE")
+        fleet_bloated.execute(0, "DROP FUNCTION shard0.waits CASCADE")
 
 
 def test_a_server_that_crashes_is_told_and_the_rest_is_done_when_it_is_back(
-    repacking: Repacking,
+    fleet_bloated: Repacking,
 ) -> None:
-    repacking.bloat(0)
-    server = repacking.fleet.servers["a"]
-    old = repacking.reader()
+    fleet_bloated.bloat(0)
+    server = fleet_bloated.fleet.servers["a"]
+    old = fleet_bloated.reader()
     old.execute("SELECT 1")
-    with repacking.start("0") as command:
-        repacking.copied()
-        write(repacking)
+    with fleet_bloated.start("0") as command:
+        fleet_bloated.copied()
+        write(fleet_bloated)
         server.stop("immediate")
         _, errors = command.communicate(timeout=60)
     server.start()
@@ -179,5 +181,5 @@ def test_a_server_that_crashes_is_told_and_the_rest_is_done_when_it_is_back(
     assert command.returncode == 3
     assert "node a: the connection was lost" in errors
     assert "run the same command again" in errors
-    assert "repack_trigger" in repacking.leftovers()
-    finish(repacking)
+    assert "repack_trigger" in fleet_bloated.leftovers()
+    finish(fleet_bloated)

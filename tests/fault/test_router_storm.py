@@ -11,15 +11,15 @@ import pytest
 
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
 from tests.fixtures import interrupting, storms
-from tests.fixtures.moving import finish
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.storms import POOL, Storm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
     Work = Callable[[Fleet, Storm], None]
 
@@ -59,41 +59,43 @@ FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", 
 
 
 @FACES
-def test_every_connection_comes_back(routed: Fleet, work: Work) -> None:
+def test_every_connection_comes_back(fleet_routed: Fleet, work: Work) -> None:
     storm = Storm(SECONDS)
-    seed(routed, storm)
-    work(routed, storm.begin())
+    seed(fleet_routed, storm)
+    work(fleet_routed, storm.begin())
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
 @FACES
-def test_every_connection_comes_back_while_shards_move(moving: MovingFleet, work: Work) -> None:
+def test_every_connection_comes_back_while_shards_move(
+    fleet_points: MovingFleet, work: Work
+) -> None:
     storm = Storm(SECONDS, "writes", "token")
-    seed(moving, storm)
+    seed(fleet_points, storm)
     with ThreadPoolExecutor(1) as beside:
-        clients = beside.submit(work, moving, storm.begin())
-        mover = moving.mover("start")
+        clients = beside.submit(work, fleet_points, storm.begin())
+        mover = fleet_points.mover("start")
         if mover.end() != 0:
-            finish(moving, "resume")
+            finish(fleet_points, "resume")
         clients.result()
-    assert moving.state() == "done", mover.said
+    assert fleet_points.state() == "done", mover.said
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
 @FACES
 def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
-    moving: MovingFleet, work: Work
+    fleet_points: MovingFleet, work: Work
 ) -> None:
     storm = Storm(SECONDS, "writes", "token", breaks=True)
-    seed(moving, storm)
+    seed(fleet_points, storm)
     restarts = 0
     with ThreadPoolExecutor(1) as beside:
-        clients = beside.submit(work, moving, storm.begin())
+        clients = beside.submit(work, fleet_points, storm.begin())
         while storm.blows():
             served(storm)
-            moving.pg_bouncer.signal(signal.SIGKILL)
-            wait_for(lambda: moving.pg_bouncer.server.running() is None)
-            moving.pg_bouncer.start()
+            fleet_points.pg_bouncer.signal(signal.SIGKILL)
+            wait_for(lambda: fleet_points.pg_bouncer.server.running() is None)
+            fleet_points.pg_bouncer.start()
             restarts += 1
         clients.result()
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
@@ -102,8 +104,10 @@ def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
     assert len(storm.broken) <= restarts * storms.CLIENTS
 
 
-def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(routed: Fleet) -> None:
-    seed(routed, Storm(0))
-    found = interrupting.run(routed.write(), SECONDS)
+def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(
+    fleet_routed: Fleet,
+) -> None:
+    seed(fleet_routed, Storm(0))
+    found = interrupting.run(fleet_routed.write(), SECONDS)
     assert found["raised"] > 0
     assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found

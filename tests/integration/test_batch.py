@@ -13,7 +13,7 @@ import pytest
 
 from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import CommandRefused, PoolerLost
-from tests.fixtures.poolers import end, make
+from tests.fixtures.servers.pgbouncer import end, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from shardctl.pgbouncer.batch import Answers
     from shardctl.pgbouncer.console import Console
-    from tests.fixtures.poolers import PgBouncer
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.pgbouncer import PgBouncer
+    from tests.fixtures.servers.postgres import PgServer
 
 ALIASES = [f"shard{n}" for n in range(12)]
 

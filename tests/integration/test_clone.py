@@ -20,7 +20,8 @@ from shardctl.postgres import slots, standby
 from shardctl.postgres import source as sources
 from shardctl.postgres.clone import CloneOfAnother, CloneRefused, CloneServes, TargetNotEmpty
 from shardctl.postgres.copying import CopyFailed
-from tests.fixtures.clones import (
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.clones import (
     SLOW,
     Cloning,
     Recording,
@@ -28,8 +29,7 @@ from tests.fixtures.clones import (
     make_and_kill,
     photos,
 )
-from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,17 +19,17 @@ from shardctl.postgres.copying import FilesElsewhere
 from shardctl.postgres.overrides import NoWayIn
 from shardctl.postgres.slots import SlotTaken
 from shardctl.postgres.source import ReplicationRefused, SourceElsewhere, TablespacesRefused
-from tests.fixtures.clones import (
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.clones import (
     HERE,
     Cloning,
     in_background,
     rules,
 )
-from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long as a test
 TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"

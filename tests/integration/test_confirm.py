@@ -13,11 +13,11 @@ from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.world import World
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 ODD = "Odd \"table\" %s {} 'x' ; --"
 SHAPES = """
@@ -95,19 +95,21 @@ def journals(fleet: MovedFleet) -> list[Any]:
 
 
 def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    fill(moved)
-    world = moved.cut_over([2, 3], "c")
+    fill(fleet_spares)
+    world = fleet_spares.cut_over([2, 3], "c")
     retired = sql.Identifier(world.plan.retired[0])
     same = confirm.compare(world)
     assert same is not None
     assert (same.tables, same.rows) == (TABLES, ROWS)
     # What applications write to the target afterwards is not in its snapshot, nor are columns.
-    moved.execute("c", "INSERT INTO shard2.photos (user_id) VALUES (1); DELETE FROM shard2.twins")
-    moved.execute("c", "ALTER TABLE shard2.t ADD COLUMN later integer DEFAULT 1")
+    fleet_spares.execute(
+        "c", "INSERT INTO shard2.photos (user_id) VALUES (1); DELETE FROM shard2.twins"
+    )
+    fleet_spares.execute("c", "ALTER TABLE shard2.t ADD COLUMN later integer DEFAULT 1")
     assert confirm.compare(world) == same
-    with moved.connect("a") as session:
+    with fleet_spares.connect("a") as session:
         session.execute(sql.SQL("SET search_path = {}").format(retired))
         for table, change in CHANGES.items():
             session.execute("BEGIN")
@@ -148,16 +150,16 @@ UNDO = {
 }
 
 
-def test_each_node_is_asked_over_two_sessions_at_once(moved: MovedFleet) -> None:
+def test_each_node_is_asked_over_two_sessions_at_once(fleet_spares: MovedFleet) -> None:
     """A table of which one row takes a while to sum up is in each of two shards, three times."""
-    with moved.connect("a") as session:
+    with fleet_spares.connect("a") as session:
         for shard in (2, 3):
             for number in range(3):
                 session.execute(
                     f"CREATE TABLE shard{shard}.wide{number} AS SELECT n, repeat('x', 1000) AS t"
                     " FROM generate_series(1, 3000) n".encode()
                 )
-    world = moved.cut_over([2, 3], "c")
+    world = fleet_spares.cut_over([2, 3], "c")
     seen: dict[str, set[int]] = {"a": set(), "c": set()}
     sums = (
         "SELECT pid FROM pg_stat_activity WHERE query ~ '(^|;\\s)SELECT count.*, coalesce.sum.hash'"
@@ -169,7 +171,7 @@ def test_each_node_is_asked_over_two_sessions_at_once(moved: MovedFleet) -> None
 
         def advance(self, key: str, done: int = 1) -> None:
             assert done == 1
-            seen[key] |= {pid for (pid,) in moved.query(key, sums)}
+            seen[key] |= {pid for (pid,) in fleet_spares.query(key, sums)}
 
     world.progress = Watching()
     assert confirm.compare(world) is not None
@@ -178,68 +180,72 @@ def test_each_node_is_asked_over_two_sessions_at_once(moved: MovedFleet) -> None
 
 
 def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    moved.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (1)")
-    world = moved.cut_over([2, 3], "c")
-    moved.execute("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
+    fleet_spares.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (1)")
+    world = fleet_spares.cut_over([2, 3], "c")
+    fleet_spares.execute("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
     with pytest.raises(CopiesDiffer) as caught:
         finish(world)
     world.close()
     assert caught.value.exit_code == 3
     assert "shard3.photos: 1 rows on a, 1 on c" in caught.value.message
-    (listed,) = moved.listed()
+    (listed,) = fleet_spares.listed()
     assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
-    shown = json.loads(moved.here("moves", "show", "-o", "json").stdout)
+    shown = json.loads(fleet_spares.here("moves", "show", "-o", "json").stdout)
     assert shown["steps"][-1]["error"] == caught.value.message
     assert shown["report"]["differing"] == ["shard3.photos: 1 rows on a, 1 on c"]
-    assert "unfinished" in moved.here("prune", "--now", "--yes").stdout
+    assert "unfinished" in fleet_spares.here("prune", "--now", "--yes").stdout
 
     # The snapshot is gone, so nobody can compare again; that must not become a lesser proof.
-    done = moved.here("moves", "resume")
+    done = fleet_spares.here("moves", "resume")
     assert (done.returncode, "the copies differ" in done.stderr) == (0, True), done.stderr
-    assert journals(moved) == 2 * [("unconfirmed", "differs")]
-    left = moved.here("prune", "--now", "--yes", "--accept-unconfirmed")
+    assert journals(fleet_spares) == 2 * [("unconfirmed", "differs")]
+    left = fleet_spares.here("prune", "--now", "--yes", "--accept-unconfirmed")
     assert left.returncode == 0
     assert left.stdout.count("compare it by hand") == 4
-    assert moved.query("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]
+    assert fleet_spares.query("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]
 
 
 def test_a_move_whose_snapshot_was_lost_is_unconfirmed_and_pruned_when_that_is_accepted(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    world = moved.cut_over([2, 3], "c")
+    world = fleet_spares.cut_over([2, 3], "c")
     holder = world.sessions["c/snapshot"].info.backend_pid
-    moved.execute("c", f"SELECT pg_terminate_backend({holder})")
-    wait_for(lambda: not moved.query("c", f"SELECT FROM pg_stat_activity WHERE pid = {holder}"))
+    fleet_spares.execute("c", f"SELECT pg_terminate_backend({holder})")
+    wait_for(
+        lambda: not fleet_spares.query("c", f"SELECT FROM pg_stat_activity WHERE pid = {holder}")
+    )
     assert confirm.compare(world) is None
     finish(world)
     world.close()
-    assert journals(moved) == 2 * [("unconfirmed", "forked")]
-    (listed,) = moved.listed()
+    assert journals(fleet_spares) == 2 * [("unconfirmed", "forked")]
+    (listed,) = fleet_spares.listed()
     assert (listed["state"], listed["can"]) == ("unconfirmed", ["prune"])
-    assert not (moved.places["c"] / "shardctl.clone").exists()
+    assert not (fleet_spares.places["c"] / "shardctl.clone").exists()
 
-    kept = moved.here("prune", "--now", "--yes")
+    kept = fleet_spares.here("prune", "--now", "--yes")
     assert kept.returncode == 0
     assert kept.stdout.count("--accept-unconfirmed drops it all the same") == 4
     assert "nothing" not in kept.stdout
-    done = moved.here("prune", "--now", "--yes", "--accept-unconfirmed")
+    done = fleet_spares.here("prune", "--now", "--yes", "--accept-unconfirmed")
     assert (done.returncode, "4 retired schemas" in done.stderr) == (0, True)
-    assert [m["state"] for m in moved.listed()] == ["done"]
-    assert moved.problems() == []
+    assert [m["state"] for m in fleet_spares.listed()] == ["done"]
+    assert fleet_spares.problems() == []
 
 
-def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(moved: MovedFleet) -> None:
-    world = moved.cut_over([2, 3], "c")
+def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(
+    fleet_spares: MovedFleet,
+) -> None:
+    world = fleet_spares.cut_over([2, 3], "c")
     world.snapshot = None
     finish(world)
     world.close()
-    done = moved.here("move-shards", "1", "--to", "d", "--dry-run", "-o", "json")
+    done = fleet_spares.here("move-shards", "1", "--to", "d", "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr
-    moved.move([1], "d")
-    assert [m["state"] for m in moved.listed()] == ["done", "unconfirmed"]
-    assert [problem[1] for problem in moved.problems()] == ["move_unconfirmed"]
+    fleet_spares.move([1], "d")
+    assert [m["state"] for m in fleet_spares.listed()] == ["done", "unconfirmed"]
+    assert [problem[1] for problem in fleet_spares.problems()] == ["move_unconfirmed"]
 
 
 DEFINING = {
@@ -250,15 +256,15 @@ DEFINING = {
 """What a transaction may do that is open during the fence, with no lock there that shows it."""
 
 
-def test_definitions_that_come_too_late_for_the_target_are_told(moved: MovedFleet) -> None:
+def test_definitions_that_come_too_late_for_the_target_are_told(fleet_spares: MovedFleet) -> None:
     notices: list[str] = []
-    world = moved.cut_over([2, 3], "c")
+    world = fleet_spares.cut_over([2, 3], "c")
     world.notice = notices.append
     assert confirm.compare(world) is not None
     assert notices == []
     retired = world.plan.retired[0]
     for statement in DEFINING.values():
-        moved.execute("a", statement.format(retired))
+        fleet_spares.execute("a", statement.format(retired))
     assert confirm.compare(world) is not None
     (told,) = notices
     assert told.startswith("node a: a transaction that was open during the cutover has made or")

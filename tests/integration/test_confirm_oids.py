@@ -12,7 +12,7 @@ from shardctl.moves.confirm import CopiesDiffer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 ROLE = "referred_to"
 REFERRING = f"""
@@ -40,15 +40,15 @@ INSERT INTO whose VALUES ('{ROLE}')
 
 
 @pytest.fixture
-def referring(moved: MovedFleet) -> Iterator[MovedFleet]:
+def referring(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
     """Give a fleet in whose shard 2 tables refer to objects there, and to a role."""
-    moved.execute("a", f"DROP ROLE IF EXISTS {ROLE}; CREATE ROLE {ROLE}")
-    with moved.connect("a") as session, session.transaction():
+    fleet_spares.execute("a", f"DROP ROLE IF EXISTS {ROLE}; CREATE ROLE {ROLE}")
+    with fleet_spares.connect("a") as session, session.transaction():
         session.execute("SET LOCAL search_path = shard2")
         for statement in REFERRING.split(";\n"):
             session.execute(statement.encode())
-    yield moved
-    moved.execute("a", f"DROP ROLE {ROLE}")
+    yield fleet_spares
+    fleet_spares.execute("a", f"DROP ROLE {ROLE}")
 
 
 def test_the_same_objects_under_other_names_are_no_difference(referring: MovedFleet) -> None:

@@ -16,15 +16,15 @@ import pytest
 
 from shardctl.libpq import dsn, reason_of
 from shardctl.pgbouncer.console import Alias, CommandRefused, Console, PoolerLost, PoolerUnavailable
-from tests.fixtures.poolers import _CONFIGURATION, end, make
-from tests.fixtures.servers import free_ports, wait_for
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tests.fixtures.poolers import PgBouncer
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.pgbouncer import PgBouncer
+    from tests.fixtures.servers.postgres import PgServer
 
 SECRET = "s3cret-of-the-admin"  # noqa: S105  # of a pooler that lives as long as a test
 

@@ -16,7 +16,7 @@ from shardctl.state import format as formats
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from shardctl.postgres.connection import Connection
-    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 MOVE, SCHEMA = "5f3a9c1e", "shard2"
 RETIRED = names.retired(SCHEMA, MOVE)

@@ -19,7 +19,7 @@ from shardctl.hosts.files import BACKUP, UNFINISHED, FileRefused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import _naming, wait_for
+from tests.fixtures.servers.postgres import _naming, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

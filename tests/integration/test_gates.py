@@ -8,72 +8,72 @@ from typing import TYPE_CHECKING
 from shardctl.moves import plan as planning
 from shardctl.moves.gates import Gates
 from shardctl.pgbouncer.console import Console, waited_s
-from tests.fixtures.harming import frozen, processes
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.harm import frozen, processes
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.lab import Lab
+    from tests.fixtures.moves.own import Lab
 
 
-def gates(lab: Lab) -> Gates:
+def gates(fleet_own: Lab) -> Gates:
     """Give the gates of a move of shards 0 and 1, which nobody has used, to node c."""
-    plan = lab.plan([0, 1], "c")
-    topology = lab.topology
+    plan = fleet_own.plan([0, 1], "c")
+    topology = fleet_own.topology
     return Gates(topology, planning.after(topology, plan), plan, purpose="shardctl test")
 
 
-def logins(lab: Lab, alias: str) -> int:
+def logins(fleet_own: Lab, alias: str) -> int:
     """Count the logins to a node that the pooler is at."""
-    (pooler,) = lab.topology.poolers.values()
-    with Console(pooler, lab.topology.database, purpose="test") as console:
+    (pooler,) = fleet_own.topology.poolers.values()
+    with Console(pooler, fleet_own.topology.database, purpose="test") as console:
         return sum(int(p["sv_login"] or 0) for p in console.pools() if p["database"] == alias)
 
 
-def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(lab: Lab) -> None:
-    with gates(lab) as at_work, ThreadPoolExecutor() as threads:
+def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet_own: Lab) -> None:
+    with gates(fleet_own) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(lambda: processes(lab.server("a").data_directory)):
-            client = threads.submit(lab.put, 0)
-            wait_for(lambda: logins(lab, "shard0") == 1)
+        with frozen(lambda: processes(fleet_own.server("a").data_directory)):
+            client = threads.submit(fleet_own.put, 0)
+            wait_for(lambda: logins(fleet_own, "shard0") == 1)
             waiting = threads.submit(at_work.await_logins)
             wait_for(waiting.running)
             assert not waiting.done()
         waiting.result()
-        assert logins(lab, "shard0") == 0
+        assert logins(fleet_own, "shard0") == 0
         at_work.hold(seconds=5)
         at_work.let_go()
         assert client.result() > 0
-        assert lab.put(1) > 0
+        assert fleet_own.put(1) > 0
 
 
-def test_a_login_that_does_not_end_holds_up_no_cutover(lab: Lab) -> None:
-    with gates(lab) as at_work, ThreadPoolExecutor() as threads:
+def test_a_login_that_does_not_end_holds_up_no_cutover(fleet_own: Lab) -> None:
+    with gates(fleet_own) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(lambda: processes(lab.server("a").data_directory)):
-            client = threads.submit(lab.put, 0)
-            wait_for(lambda: logins(lab, "shard0") == 1)
+        with frozen(lambda: processes(fleet_own.server("a").data_directory)):
+            client = threads.submit(fleet_own.put, 0)
+            wait_for(lambda: logins(fleet_own, "shard0") == 1)
             at_work.await_logins()
-            assert logins(lab, "shard0") == 1
+            assert logins(fleet_own, "shard0") == 1
         assert client.result() > 0
 
 
-def waited(lab: Lab, alias: str) -> float:
-    (pooler,) = lab.topology.poolers.values()
-    with Console(pooler, lab.topology.database, purpose="test") as console:
+def waited(fleet_own: Lab, alias: str) -> float:
+    (pooler,) = fleet_own.topology.poolers.values()
+    with Console(pooler, fleet_own.topology.database, purpose="test") as console:
         found = [waited_s(p) for p in console.pools() if p["database"] == alias]
     return max(found, default=0.0)
 
 
-def test_how_long_clients_waited_is_noted_when_they_are_served_again(lab: Lab) -> None:
-    plan, topology = lab.plan([0, 1], "c"), lab.topology
+def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: Lab) -> None:
+    plan, topology = fleet_own.plan([0, 1], "c"), fleet_own.topology
     stays = Gates(topology, topology, plan, purpose="shardctl test")
-    with stays as at_work, lab.alias("shard0") as session, ThreadPoolExecutor() as threads:
+    with stays as at_work, fleet_own.alias("shard0") as session, ThreadPoolExecutor() as threads:
         session.execute("SELECT").close()
         session.commit()
         at_work.open()
         at_work.hold(seconds=5)
         client = threads.submit(session.execute, "SELECT")
-        wait_for(lambda: waited(lab, "shard0") > 0.1)
+        wait_for(lambda: waited(fleet_own, "shard0") > 0.1)
         assert not at_work.waits_ms
         at_work.settle()
         assert client.result().rowcount == 1

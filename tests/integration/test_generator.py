@@ -15,7 +15,7 @@ from psycopg import errors
 
 from shardctl.ids import generator, times
 from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
-from tests.fixtures.generators import (
+from tests.fixtures.fleets.generators import (
     FOUR_BITS,
     ONE_BIT,
     PUBLISHED,
@@ -30,7 +30,7 @@ from tests.fixtures.generators import (
     at_once,
     ids,
 )
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]

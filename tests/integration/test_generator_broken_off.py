@@ -14,7 +14,7 @@ import pytest
 from psycopg import errors
 
 from shardctl.ids import generator
-from tests.fixtures.generators import (
+from tests.fixtures.fleets.generators import (
     ONE_BIT,
     Install,
     Installed,
@@ -23,7 +23,7 @@ from tests.fixtures.generators import (
     assert_sound,
     ids,
 )
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

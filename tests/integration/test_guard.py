@@ -15,7 +15,8 @@ import pytest
 
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import batch, guard
-from tests.fixtures.guards import (
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.guards import (
     _ARMS_AND_PAUSES,
     AFTER,
     MARGIN,
@@ -28,8 +29,7 @@ from tests.fixtures.guards import (
     state,
     wait_until_done,
 )
-from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 
 def test_clients_are_served_on_time_when_nobody_disarms(site: Site) -> None:

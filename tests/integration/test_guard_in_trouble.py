@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import GuardBusy, Question, Staged
-from tests.fixtures.guards import (
+from tests.fixtures.servers.guards import (
     AFTER,
     MARGIN,
     SECRET,
@@ -36,7 +36,7 @@ from tests.fixtures.guards import (
     naming,
     wait_until_done,
 )
-from tests.fixtures.servers import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,10 +13,10 @@ from shardctl.postgres import pidfile, standby
 from shardctl.postgres.faults import ServerDidNotStop, ServerElsewhere, WrongMajor
 from shardctl.postgres.hosted import ControlFailed
 from shardctl.topology.model import Control
-from tests.fixtures.servers import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.clones import Cloning
+    from tests.fixtures.servers.clones import Cloning
 
 NONE = Control(start=None, stop=None, reload=None, status=None)
 

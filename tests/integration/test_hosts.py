@@ -16,14 +16,14 @@ from shardctl.checks.hosts import State
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.topology.model import Control, Pooler, PoolerName, Ssh
-from tests.fixtures.servers import local_node, local_topology
-from tests.fixtures.sshd import ROOT
+from tests.fixtures.servers.postgres import local_node, local_topology
+from tests.fixtures.servers.sshd import ROOT
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
-    from tests.fixtures.servers import PgServer, StartServer
-    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
-    from tests.fixtures.stating import Stated
+    from tests.fixtures.fleets.rows import Stated
+    from tests.fixtures.servers.postgres import PgServer, StartServer
+    from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 OVER_BOX = Ssh("box", None, None, None, accept_new=False)
 
@@ -75,21 +75,21 @@ def owned(path: Path) -> Path:
 # How hosts are reached
 
 
-def test_the_ways_are_told_without_going_any(stated: Stated) -> None:
-    done = stated.fleet.here("hosts", "-o", "tsv")
+def test_the_ways_are_told_without_going_any(fleet_rows: Stated) -> None:
+    done = fleet_rows.fleet.here("hosts", "-o", "tsv")
     assert (done.returncode, done.stdout) == (
         0, "a\tnode\t127.0.0.1\there\t-\nb\tnode\t127.0.0.1\there\t-\n",
     )  # fmt: skip
 
 
 def test_a_way_over_ssh_is_told_as_far_as_the_topology_says_it(
-    stated: Stated, monkeypatch: pytest.MonkeyPatch
+    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = stated.fleet.write().read_text()
+    text = fleet_rows.fleet.write().read_text()
     ssh = "{host: 127.0.0.1, ssh: {host: db1, user: ann, port: 2222}, os_user: postgres,"
-    monkeypatch.setattr(stated.fleet, "write", lambda: stated.fleet.file)
-    stated.fleet.file.write_text(text.replace("{host: 127.0.0.1,", ssh, 1))
-    found = json.loads(stated.fleet.here("hosts", "-o", "json").stdout)["hosts"]
+    monkeypatch.setattr(fleet_rows.fleet, "write", lambda: fleet_rows.fleet.file)
+    fleet_rows.fleet.file.write_text(text.replace("{host: 127.0.0.1,", ssh, 1))
+    found = json.loads(fleet_rows.fleet.here("hosts", "-o", "json").stdout)["hosts"]
     assert found[0] == {
         "server": "a",
         "kind": "node",
@@ -105,10 +105,10 @@ def test_a_way_over_ssh_is_told_as_far_as_the_topology_says_it(
 # The command
 
 
-def test_where_all_is_well_the_exit_code_is_0(stated: Stated) -> None:
-    done = stated.fleet.here("hosts", "check")
+def test_where_all_is_well_the_exit_code_is_0(fleet_rows: Stated) -> None:
+    done = fleet_rows.fleet.here("hosts", "check")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all is well")
-    told = json.loads(stated.fleet.here("hosts", "check", "-o", "json").stdout)
+    told = json.loads(fleet_rows.fleet.here("hosts", "check", "-o", "json").stdout)
     assert told["ok"] is True
     assert {one["test"] for one in told["results"]} == {
         "way", "tools", "clock", "user", "programs", "directory", "disk", "control",
@@ -116,13 +116,13 @@ def test_where_all_is_well_the_exit_code_is_0(stated: Stated) -> None:
 
 
 def test_an_error_is_told_with_its_hint_and_exit_code_1(
-    stated: Stated, monkeypatch: pytest.MonkeyPatch
+    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = stated.fleet.write().read_text()
-    monkeypatch.setattr(stated.fleet, "write", lambda: stated.fleet.file)
+    text = fleet_rows.fleet.write().read_text()
+    monkeypatch.setattr(fleet_rows.fleet, "write", lambda: fleet_rows.fleet.file)
     node = "{host: 127.0.0.1, bin_directory: /nowhere,"
-    stated.fleet.file.write_text(text.replace("{host: 127.0.0.1,", node, 1))
-    done = stated.fleet.here("hosts", "check")
+    fleet_rows.fleet.file.write_text(text.replace("{host: 127.0.0.1,", node, 1))
+    done = fleet_rows.fleet.here("hosts", "check")
     assert done.returncode == 1
     assert ", a: programs: /nowhere (bin_directory) is no directory\n  correct" in done.stdout
     assert done.stdout.endswith("1 fault\n")

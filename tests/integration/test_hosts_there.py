@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.hosts.host import Host
-    from tests.fixtures.sshd import Sshd
+    from tests.fixtures.servers.sshd import Sshd
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root lets itself in")
 

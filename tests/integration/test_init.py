@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.provision.plan import Change
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 def told(
@@ -84,9 +84,9 @@ def test_an_application_role_reads_and_writes_and_no_more(fleet_8: Fleet) -> Non
 
 
 def test_the_dry_run_plans_in_the_order_of_execution_and_changes_nothing(
-    fresh_fleet: Fleet,
+    new_fleet: Fleet,
 ) -> None:
-    done = fresh_fleet.here("init", "--dry-run", "-o", "json")
+    done = new_fleet.here("init", "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["format"] == 1
@@ -96,9 +96,9 @@ def test_the_dry_run_plans_in_the_order_of_execution_and_changes_nothing(
     assert [k for k in dict.fromkeys(kinds) if k in order] == order
     assert kinds[-2:] == ["migration", "map"]
     assert plan["summary"]["create"] > 4
-    with fresh_fleet.servers["a"].connect() as connection:
+    with new_fleet.servers["a"].connect() as connection:
         assert connection.execute(
-            "SELECT count(*) FROM pg_database WHERE datname = %s", (fresh_fleet.database,)
+            "SELECT count(*) FROM pg_database WHERE datname = %s", (new_fleet.database,)
         ).fetchone() == (0,)
 
 
@@ -112,18 +112,18 @@ def test_the_dry_run_plans_in_the_order_of_execution_and_changes_nothing(
     ],
 )
 def test_names_with_quotes_spaces_capitals_and_percent_signs_simply_work(
-    fresh_fleet: Fleet, pattern: str, name: str
+    new_fleet: Fleet, pattern: str, name: str
 ) -> None:
-    fresh_fleet.pattern = pattern
-    fresh_fleet.database = fresh_fleet.role = name
-    fresh_fleet.init()
-    assert fresh_fleet.plan().changes() == []
-    schema = fresh_fleet.topology().schema_pattern.schema(2).replace('"', '""')
-    with fresh_fleet.connect("a", user=name) as connection:
+    new_fleet.pattern = pattern
+    new_fleet.database = new_fleet.role = name
+    new_fleet.init()
+    assert new_fleet.plan().changes() == []
+    schema = new_fleet.topology().schema_pattern.schema(2).replace('"', '""')
+    with new_fleet.connect("a", user=name) as connection:
         statement = f'INSERT INTO "{schema}".photos (user_id) VALUES (1) RETURNING id'
         [(number,)] = connection.execute(statement.encode()).fetchall()
     assert Layout().decode(number).shard == 2
-    again = fresh_fleet.here("init")
+    again = new_fleet.here("init")
     assert (again.returncode, again.stdout[:13]) == (0, "nothing to do"), again.stderr
 
 
@@ -187,33 +187,33 @@ def test_strict_after_classic_goes_on_however_many_ids_were_drawn_between(fleet_
         assert connection.execute("SELECT shard3.next_id()").fetchall() > before
 
 
-def test_a_node_without_shards_need_not_be_there(fresh_fleet: Fleet) -> None:
-    fresh_fleet.shards = {"a": "0-7", "b": "none"}
-    fresh_fleet.write()
-    text = fresh_fleet.file.read_text().replace(f"port: {fresh_fleet.servers['b'].port}", "port: 1")
-    fresh_fleet.file.write_text(text)
+def test_a_node_without_shards_need_not_be_there(new_fleet: Fleet) -> None:
+    new_fleet.shards = {"a": "0-7", "b": "none"}
+    new_fleet.write()
+    text = new_fleet.file.read_text().replace(f"port: {new_fleet.servers['b'].port}", "port: 1")
+    new_fleet.file.write_text(text)
     from shardctl.topology import loader
 
-    topology = loader.load(fresh_fleet.file)
+    topology = loader.load(new_fleet.file)
     plan = fleet.plan_init(topology)
     assert [n.node for n in plan.nodes] == ["a"]
     assert "node b owns no shards and is not there" in plan.notes[0]
-    fresh_fleet.carry_out(plan)
+    new_fleet.carry_out(plan)
     assert fleet.plan_init(topology).changes() == []
 
 
-def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute("a", "CREATE SCHEMA shard2; CREATE TABLE shard2.old (n int)")
+def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute("a", "CREATE SCHEMA shard2; CREATE TABLE shard2.old (n int)")
     with pytest.raises(SchemaInTheWay, match=r"did not make.*shard2") as refused:
-        fresh_fleet.init()
+        new_fleet.init()
     assert "--adopt" in refused.value.hint
-    assert fresh_fleet.query("a", "SELECT to_regclass('shardctl.cluster')") == [(None,)]
-    plan = fresh_fleet.init(adopt=True)
+    assert new_fleet.query("a", "SELECT to_regclass('shardctl.cluster')") == [(None,)]
+    plan = new_fleet.init(adopt=True)
     assert ("a", "adopt", "schema", (2,), None) in told(plan.changes())
-    assert fresh_fleet.query("a", "SELECT count(*) FROM shard2.old, shard2.photos") == [(0,)]
-    assert fresh_fleet.plan().changes() == []
+    assert new_fleet.query("a", "SELECT count(*) FROM shard2.old, shard2.photos") == [(0,)]
+    assert new_fleet.plan().changes() == []
 
 
 def test_the_databases_win_over_a_stale_topology(fleet_8: Fleet) -> None:
@@ -233,12 +233,12 @@ def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
         fleet_8.init()
 
 
-def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["b"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute("b", "CREATE SCHEMA shard1")
+def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(new_fleet: Fleet) -> None:
+    with new_fleet.servers["b"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute("b", "CREATE SCHEMA shard1")
     with pytest.raises(SchemaInTheWay, match="shards that the topology gives to a live here"):
-        fresh_fleet.init()
+        new_fleet.init()
 
 
 def test_a_schema_that_was_made_and_is_gone_is_not_made_anew_empty(fleet_8: Fleet) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.provision.plan import Change
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import StartServer
 
 
 def told(
@@ -41,17 +41,15 @@ def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
 
 
 def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
-    fresh_fleet: Fleet,
+    new_fleet: Fleet,
 ) -> None:
-    fresh_fleet.migration(
-        "0002_odd.sql", "DO $$ BEGIN ASSERT current_schema() <> 'shard6'; END $$;"
-    )
+    new_fleet.migration("0002_odd.sql", "DO $$ BEGIN ASSERT current_schema() <> 'shard6'; END $$;")
     with pytest.raises(Problems) as refused:
-        fresh_fleet.init()
+        new_fleet.init()
     assert refused.value.exit_code == 3
     for node in "ab":
-        assert fresh_fleet.query(node, "SELECT map_version FROM shardctl.cluster") == [(0,)]
-    assert fresh_fleet.query("a", "SELECT shard FROM shardctl.map ORDER BY 1") == [
+        assert new_fleet.query(node, "SELECT map_version FROM shardctl.cluster") == [(0,)]
+    assert new_fleet.query("a", "SELECT shard FROM shardctl.map ORDER BY 1") == [
         (0,), (1,), (2,), (3,),
     ]  # fmt: skip
 
@@ -70,21 +68,21 @@ def test_the_nodes_lock_outlives_a_timeout_of_idle_sessions(fleet_8: Fleet) -> N
         assert held.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_role_that_may_not_create_is_told_in_the_dry_run(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE ROLE {fresh_fleet.role} LOGIN")
+def test_a_role_that_may_not_create_is_told_in_the_dry_run(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE ROLE {new_fleet.role} LOGIN")
     text = (
-        fresh_fleet.write()
+        new_fleet.write()
         .read_text()
-        .replace("app_roles: [", f"user: {fresh_fleet.role}\n  app_roles: [other, ")
+        .replace("app_roles: [", f"user: {new_fleet.role}\n  app_roles: [other, ")
     )
-    fresh_fleet.file.write_text(text)
-    with fresh_fleet.servers["b"].connect() as connection:
-        connection.execute(f"CREATE ROLE {fresh_fleet.role} SUPERUSER LOGIN")
-    done = fresh_fleet.here_as_written("init", "--dry-run")
+    new_fleet.file.write_text(text)
+    with new_fleet.servers["b"].connect() as connection:
+        connection.execute(f"CREATE ROLE {new_fleet.role} SUPERUSER LOGIN")
+    done = new_fleet.here_as_written("init", "--dry-run")
     assert done.returncode == 1
-    assert f"node a: {fresh_fleet.role} has no CREATEROLE, which creating role other" in done.stderr
-    assert f"node a: {fresh_fleet.role} has no CREATEDB, which creating database" in done.stderr
+    assert f"node a: {new_fleet.role} has no CREATEROLE, which creating role other" in done.stderr
+    assert f"node a: {new_fleet.role} has no CREATEDB, which creating database" in done.stderr
     assert "node b" not in done.stderr
 
 
@@ -102,48 +100,48 @@ def test_what_a_migration_revoked_stays_revoked(fleet_8: Fleet) -> None:
             connection.execute("SELECT * FROM shard1.audit")
 
 
-def test_a_grant_that_has_no_effect_is_said(fresh_fleet: Fleet) -> None:
-    name, login = fresh_fleet.database, f"{fresh_fleet.role}_login"
-    for server in fresh_fleet.servers.values():
+def test_a_grant_that_has_no_effect_is_said(new_fleet: Fleet) -> None:
+    name, login = new_fleet.database, f"{new_fleet.role}_login"
+    for server in new_fleet.servers.values():
         with server.connect() as connection:
             connection.execute(f"CREATE ROLE {login} LOGIN")
-            connection.execute(f"CREATE ROLE {fresh_fleet.role} LOGIN")
+            connection.execute(f"CREATE ROLE {new_fleet.role} LOGIN")
             connection.execute(f"CREATE DATABASE {name}")
             connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM public")
             connection.execute(f"GRANT CREATE, CONNECT ON DATABASE {name} TO {login}")
-    fresh_fleet.write()
-    text = fresh_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
-    fresh_fleet.file.write_text(text)
+    new_fleet.write()
+    text = new_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
+    new_fleet.file.write_text(text)
     try:
-        done = fresh_fleet.here_as_written("init")
+        done = new_fleet.here_as_written("init")
         assert done.returncode == 3
-        assert f"{fresh_fleet.role} could not be granted what applications need" in done.stderr
+        assert f"{new_fleet.role} could not be granted what applications need" in done.stderr
         for node in "ab":
-            with fresh_fleet.servers[node].connect() as connection:
-                connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {fresh_fleet.role}")
-        assert fresh_fleet.here_as_written("init").returncode == 0
-        assert "nothing to do" in fresh_fleet.here_as_written("init").stdout
+            with new_fleet.servers[node].connect() as connection:
+                connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {new_fleet.role}")
+        assert new_fleet.here_as_written("init").returncode == 0
+        assert "nothing to do" in new_fleet.here_as_written("init").stdout
     finally:
-        fresh_fleet.drop()
-        for server in fresh_fleet.servers.values():
+        new_fleet.drop()
+        for server in new_fleet.servers.values():
             with server.connect() as connection:
                 connection.execute(f"DROP ROLE {login}")
 
 
-def test_adopted_sequences_are_made_fit(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute(
+def test_adopted_sequences_are_made_fit(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute(
         "a",
         "CREATE SCHEMA shard2; CREATE SEQUENCE shard2.next_id_block AS integer;"
         "CREATE SEQUENCE shard2.next_id_seq MAXVALUE 1000 CACHE 50 CYCLE",
     )
-    plan = fresh_fleet.init(adopt=True)
+    plan = new_fleet.init(adopt=True)
     assert ("a", "replace", "sequence", (2,), None) in told(plan.changes())
-    assert fresh_fleet.query(
+    assert new_fleet.query(
         "a", "SELECT count(DISTINCT shard2.next_id()) FROM generate_series(1, 3000)"
     ) == [(3000,)]
-    assert fresh_fleet.plan().changes() == []
+    assert new_fleet.plan().changes() == []
 
 
 def test_functions_with_other_settings_are_replaced(fleet_8: Fleet) -> None:
@@ -157,30 +155,30 @@ def test_functions_with_other_settings_are_replaced(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
 
 
-def test_a_login_role_with_capitals_is_no_bug(fresh_fleet: Fleet) -> None:
-    login = f"Admin {fresh_fleet.role}"
-    for server in fresh_fleet.servers.values():
+def test_a_login_role_with_capitals_is_no_bug(new_fleet: Fleet) -> None:
+    login = f"Admin {new_fleet.role}"
+    for server in new_fleet.servers.values():
         with server.connect() as connection:
             connection.execute(f'CREATE ROLE "{login}" LOGIN CREATEDB CREATEROLE')
-    text = fresh_fleet.write().read_text()
-    fresh_fleet.file.write_text(text.replace("app_roles", f"user: '{login}'\n  app_roles"))
+    text = new_fleet.write().read_text()
+    new_fleet.file.write_text(text.replace("app_roles", f"user: '{login}'\n  app_roles"))
     try:
-        done = fresh_fleet.here_as_written("init")
+        done = new_fleet.here_as_written("init")
         assert done.returncode == 0, done.stderr
-        assert "nothing to do" in fresh_fleet.here_as_written("init").stdout
+        assert "nothing to do" in new_fleet.here_as_written("init").stdout
     finally:
-        fresh_fleet.drop()
-        for server in fresh_fleet.servers.values():
+        new_fleet.drop()
+        for server in new_fleet.servers.values():
             with server.connect() as connection:
                 connection.execute(f'DROP ROLE "{login}"')
 
 
-def test_somebody_elses_schema_of_shardctls_name_is_refused(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {fresh_fleet.database}")
-    fresh_fleet.execute("a", "CREATE SCHEMA shardctl")
+def test_somebody_elses_schema_of_shardctls_name_is_refused(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute("a", "CREATE SCHEMA shardctl")
     with pytest.raises(SchemaTaken, match="schema `shardctl` that shardctl did not make"):
-        fresh_fleet.init()
+        new_fleet.init()
 
 
 def test_a_role_that_may_not_look_is_an_error_and_no_bug(fleet_8: Fleet) -> None:

@@ -6,24 +6,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.verifying import verify
+from tests.fixtures.fleets.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 SLOT = "shardctl_5f3a9c1e"
 TABLES = ["shardctl.event", "shardctl.move", "shardctl.move_step"]
 
 
 @pytest.fixture
-def orphaned(moved: MovedFleet) -> Iterator[MovedFleet]:
+def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
     """Give a fleet whose node a has a move's slot and no journal."""
-    moved.execute("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
-    moved.execute("a", "DROP TABLE shardctl.move_step, shardctl.move, shardctl.event")
-    yield moved
-    moved.execute("a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    fleet_spares.execute("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
+    fleet_spares.execute("a", "DROP TABLE shardctl.move_step, shardctl.move, shardctl.event")
+    yield fleet_spares
+    fleet_spares.execute(
+        "a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+    )
 
 
 def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedFleet) -> None:

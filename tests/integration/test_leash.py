@@ -14,14 +14,14 @@ import pytest
 from shardctl.postgres import slots
 from shardctl.state import leash
 from shardctl.state.format import scripts
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
-    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 MOVE, SLOT = "5f3a9c1e", "shardctl_5f3a9c1e"
 LIMIT = 4 << 20

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fixtures.sshd import gone
+from tests.fixtures.servers.sshd import gone
 
 if TYPE_CHECKING:
     import pytest
@@ -29,7 +29,7 @@ def outcome_of(directory: Path, token: str, text: str) -> tuple[int, str]:
     """Run tests in a pytest of their own; give its exit code and what it said."""
     file = directory / "test_of_its_own.py"
     file.write_text(_HEAD.format(token=token) + text)
-    plugins = ["-p", "tests.fixtures.servers", "-p", "tests.fixtures.leftovers"]
+    plugins = ["-p", "tests.fixtures.servers.postgres", "-p", "tests.fixtures.leftovers"]
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugins, "-c", os.devnull]
     argv += ["--rootdir", str(directory), str(file)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,12 +16,12 @@ from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from shardctl.provision.failures import MigrationFailed, ShardFailed
 from shardctl.state.migrations import MigrationInvalid
-from tests.fixtures.fleets import command_line
+from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 def migrate(one: Fleet) -> None:
@@ -44,9 +44,9 @@ def test_migrate_runs_what_is_pending_and_shows_it_first(fleet_8: Fleet) -> None
     assert fleet_8.query("b", "SELECT shardctl.id_shard(next_id) FROM shard6.next_id()") == [(6,)]
 
 
-def test_migrate_refuses_where_init_has_more_to_do(fresh_fleet: Fleet) -> None:
+def test_migrate_refuses_where_init_has_more_to_do(new_fleet: Fleet) -> None:
     with pytest.raises(fleet.InitPending, match="on a, b"):
-        migrate(fresh_fleet)
+        migrate(new_fleet)
 
 
 def test_each_migration_runs_in_its_shards_schema_then_public(fleet_8: Fleet) -> None:
@@ -179,11 +179,11 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
     "statement", ["BEGIN;", "COMMIT;", "/* x */ rollback;", "START TRANSACTION;"]
 )
 def test_transaction_control_is_refused_before_anything_is_contacted(
-    fresh_fleet: Fleet, statement: str
+    new_fleet: Fleet, statement: str
 ) -> None:
-    file = fresh_fleet.migration("0002_bad.sql", f"SELECT 1;\n{statement}\n")
+    file = new_fleet.migration("0002_bad.sql", f"SELECT 1;\n{statement}\n")
     with pytest.raises(MigrationInvalid, match="no place in a migration") as refused:
-        fresh_fleet.plan()
+        new_fleet.plan()
     assert str(refused.value).startswith(f"{file}:2: ")
     assert refused.value.exit_code == 2
 
@@ -200,12 +200,12 @@ def test_bodies_with_begin_and_semicolons_are_no_transaction_control(fleet_8: Fl
     assert fleet_8.query("a", "SELECT shard1.two()") == [(2,)]
 
 
-def test_every_bad_file_is_named_at_once(fresh_fleet: Fleet) -> None:
-    fresh_fleet.migration("1_short.sql", "SELECT 1")
-    fresh_fleet.migration("0001_again.sql", "SELECT 1")
-    (fresh_fleet.directory / "migrations" / "0005_latin.sql").write_bytes(b"-- caf\xe9")
-    fresh_fleet.migration("README.txt", "is no migration and no error")
-    done = fresh_fleet.here("init")
+def test_every_bad_file_is_named_at_once(new_fleet: Fleet) -> None:
+    new_fleet.migration("1_short.sql", "SELECT 1")
+    new_fleet.migration("0001_again.sql", "SELECT 1")
+    (new_fleet.directory / "migrations" / "0005_latin.sql").write_bytes(b"-- caf\xe9")
+    new_fleet.migration("README.txt", "is no migration and no error")
+    done = new_fleet.here("init")
     assert done.returncode == 2
     assert "1_short.sql: is not named NNNN_name.sql" in done.stderr
     assert "0005_latin.sql: is not UTF-8 (byte 6)" in done.stderr
@@ -288,36 +288,36 @@ def test_an_index_made_concurrently_waits_for_an_old_transaction(fleet_8: Fleet)
     assert fleet_8.query("a", "SELECT count(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
 
 
-def test_sessions_that_change_one_object_get_out_of_each_others_way(fresh_fleet: Fleet) -> None:
-    fresh_fleet.count, fresh_fleet.shards = 120, {"a": "0-59", "b": "60-119"}
-    fresh_fleet.migration(
+def test_sessions_that_change_one_object_get_out_of_each_others_way(new_fleet: Fleet) -> None:
+    new_fleet.count, new_fleet.shards = 120, {"a": "0-59", "b": "60-119"}
+    new_fleet.migration(
         "0002_shared.sql",
         "CREATE OR REPLACE FUNCTION public.shared() RETURNS int LANGUAGE sql AS 'SELECT 1';"
-        f"GRANT USAGE ON SCHEMA public TO {fresh_fleet.role};",
+        f"GRANT USAGE ON SCHEMA public TO {new_fleet.role};",
     )
-    fresh_fleet.init(attempts=20)
-    assert fresh_fleet.plan().changes() == []
+    new_fleet.init(attempts=20)
+    assert new_fleet.plan().changes() == []
 
 
-def test_a_session_that_is_ended_costs_its_own_chunk_only(fresh_fleet: Fleet) -> None:
-    fresh_fleet.count, fresh_fleet.shards = 200, {"a": "0-199", "b": "none"}
-    fresh_fleet.migration(
+def test_a_session_that_is_ended_costs_its_own_chunk_only(new_fleet: Fleet) -> None:
+    new_fleet.count, new_fleet.shards = 200, {"a": "0-199", "b": "none"}
+    new_fleet.migration(
         "0002_suicide.sql",
         "DO $$ BEGIN IF current_schema() = 'shard77' THEN"
         " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$;",
     )
     with pytest.raises(Problems) as refused:
-        fresh_fleet.init()
+        new_fleet.init()
     [left] = [e for e in refused.value.errors if isinstance(e, fleet.NodeUnfinished)]
-    [(done,)] = fresh_fleet.query("a", "SELECT count(DISTINCT shard) FROM shardctl.migration")
+    [(done,)] = new_fleet.query("a", "SELECT count(DISTINCT shard) FROM shardctl.migration")
     assert done >= 150
     assert f"{done} of 200 shards are finished" in str(left)
 
 
-def test_copy_from_the_client_is_refused(fresh_fleet: Fleet) -> None:
-    file = fresh_fleet.migration("0002_copy.sql", "\nCOPY photos FROM STDIN;\n")
+def test_copy_from_the_client_is_refused(new_fleet: Fleet) -> None:
+    file = new_fleet.migration("0002_copy.sql", "\nCOPY photos FROM STDIN;\n")
     with pytest.raises(MigrationInvalid, match="COPY with STDIN or STDOUT") as refused:
-        fresh_fleet.plan()
+        new_fleet.plan()
     assert str(refused.value).startswith(f"{file}:2: ")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 LISTED = {
     "id", "state", "method", "source", "target", "shards", "step", "by", "started", "ended", "can",
@@ -71,29 +71,29 @@ def one_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
-    before = moved.write().read_text()
-    moved.execute(
+def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
+    before = fleet_spares.write().read_text()
+    fleet_spares.execute(
         "a", "INSERT INTO shard2.photos (user_id) SELECT n FROM generate_series(1, 500) n"
     )
-    done = moved.shardctl("move-shards", "2-3", "--to", "c", "--yes")
+    done = fleet_spares.shardctl("move-shards", "2-3", "--to", "c", "--yes")
     assert done.returncode == 0, done.stderr
     assert re.search(r"\nclients waited at most \d+ ms \(predicted: \d+ ms\)\n", done.stdout)
     assert "longest wait at pooler p1: 0 ms\n" in done.stdout  # it had no clients
     assert "compared: 2 tables, 500 rows" in done.stdout
     for step in METHODS[METHOD]:
         assert step.name == "clear" or f": {step.name}: {step.sentence}\n" in done.stderr
-    (move,) = moved.listed()
+    (move,) = fleet_spares.listed()
     assert done.stderr.endswith(
         f"move {move['id']} is done; `shardctl prune` gives the space back when its time has come\n"
     )
 
     # The file is as it was but for two values, every comment included, and nothing lies beside it.
     wanted = before.replace("shards: '0-3'", "shards: '0-1'")
-    c = f"c: {{host: 127.0.0.1, port: {moved.ports['c']}, shards: "
-    assert moved.file.read_text() == wanted.replace(f"{c}none", f"{c}2-3")
+    c = f"c: {{host: 127.0.0.1, port: {fleet_spares.ports['c']}, shards: "
+    assert fleet_spares.file.read_text() == wanted.replace(f"{c}none", f"{c}2-3")
     assert before.count("# kept:") == 3
-    assert not list(moved.file.parent.glob(f"*{BACKUP}"))
+    assert not list(fleet_spares.file.parent.glob(f"*{BACKUP}"))
 
     assert set(move) == LISTED
     assert move["state"] == "done"
@@ -103,7 +103,7 @@ def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
     assert TIME.fullmatch(move["started"])
     assert TIME.fullmatch(move["ended"])
     assert move["can"] == []
-    shown = one_json(moved.here("moves", "show", "-o", "json"))
+    shown = one_json(fleet_spares.here("moves", "show", "-o", "json"))
     assert {*LISTED, "format", "read_only", "steps", "report"} == set(shown)
     assert shown["read_only"] is False
     assert {k: v for k, v in shown.items() if k in LISTED} == move
@@ -122,28 +122,28 @@ def test_a_whole_move_as_a_user_runs_it(moved: MovedFleet) -> None:
         and step["elapsed_ms"] >= 0
         for step in shown["steps"]
     )
-    table = moved.here("moves", "show", move["id"]).stdout
+    table = fleet_spares.here("moves", "show", move["id"]).stdout
     assert "cutover" in table
     assert "fence" in table
-    assert move["id"] in moved.here("moves", "list").stdout
+    assert move["id"] in fleet_spares.here("moves", "list").stdout
 
-    with moved.pg_bouncer.connect("shard2") as session:
+    with fleet_spares.pg_bouncer.connect("shard2") as session:
         assert session.execute("SELECT count(*) FROM photos").fetchone() == (500,)
-        assert session.info.port == moved.pg_bouncer.port
-    dropped = moved.here("prune", "--yes", "--now")
+        assert session.info.port == fleet_spares.pg_bouncer.port
+    dropped = fleet_spares.here("prune", "--yes", "--now")
     assert (dropped.returncode, "4 retired schemas" in dropped.stderr) == (0, True)
-    assert moved.problems() == []
+    assert fleet_spares.problems() == []
 
 
-def test_a_dry_run_checks_everything_and_changes_nothing(moved: MovedFleet) -> None:
-    with nothing_changes(moved):
-        done = moved.here("move-shards", "2-3", "--to", "c", "--dry-run", "-o", "json")
-        table = moved.here("move-shards", "2-3", "--to", "c", "--dry-run")
+def test_a_dry_run_checks_everything_and_changes_nothing(fleet_spares: MovedFleet) -> None:
+    with nothing_changes(fleet_spares):
+        done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--dry-run", "-o", "json")
+        table = fleet_spares.here("move-shards", "2-3", "--to", "c", "--dry-run")
     assert (done.returncode, table.returncode) == (0, 0), done.stderr
     found = one_json(done)
     assert set(found) == PLANNED
     assert (found["source"], found["target"], found["shards"]) == ("a", "c", [2, 3])
-    assert found["poolers"][0]["paused"] == [f"{moved.database}_a", "shard2", "shard3"]
+    assert found["poolers"][0]["paused"] == [f"{fleet_spares.database}_a", "shard2", "shard3"]
     assert found["predicted_pause_ms"] > 30
     assert found["predicted_refused_ms"] is None
     assert found["copy_bytes"] > 1_000_000
@@ -151,21 +151,23 @@ def test_a_dry_run_checks_everything_and_changes_nothing(moved: MovedFleet) -> N
     assert "PoolerFact" not in table.stdout
 
 
-def test_without_a_terminal_it_asks_for_yes_and_changes_nothing(moved: MovedFleet) -> None:
-    with nothing_changes(moved):
-        done = moved.here("move-shards", "2-3", "--to", "c", "-o", "json")
+def test_without_a_terminal_it_asks_for_yes_and_changes_nothing(fleet_spares: MovedFleet) -> None:
+    with nothing_changes(fleet_spares):
+        done = fleet_spares.here("move-shards", "2-3", "--to", "c", "-o", "json")
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert set(one_json(done)) == PLANNED
 
 
-def test_with_json_a_whole_move_prints_its_plan_alone(moved: MovedFleet) -> None:
-    done = moved.here("move-shards", "--from", "a", "--all", "--to", "c", "--yes", "-o", "json")
+def test_with_json_a_whole_move_prints_its_plan_alone(fleet_spares: MovedFleet) -> None:
+    done = fleet_spares.here(
+        "move-shards", "--from", "a", "--all", "--to", "c", "--yes", "-o", "json"
+    )
     assert done.returncode == 0, done.stderr
     assert one_json(done)["shards"] == [0, 1, 2, 3]
-    assert moved.owned() == {"a": "none", "b": "4-7", "c": "0-3", "d": "none"}
-    assert moved.here("prune", "--yes", "--now").returncode == 0
-    assert moved.problems() == []
+    assert fleet_spares.owned() == {"a": "none", "b": "4-7", "c": "0-3", "d": "none"}
+    assert fleet_spares.here("prune", "--yes", "--now").returncode == 0
+    assert fleet_spares.problems() == []
 
 
 USAGE = {
@@ -199,15 +201,15 @@ REFUSED = {
 }
 
 
-def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(moved: MovedFleet) -> None:
-    with nothing_changes(moved):
+def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(fleet_spares: MovedFleet) -> None:
+    with nothing_changes(fleet_spares):
         for kind, arguments in USAGE.items():
-            done = moved.here("move-shards", *arguments, "--yes", "-o", "json")
+            done = fleet_spares.here("move-shards", *arguments, "--yes", "-o", "json")
             assert done.returncode == 2, f"{kind}: {done.stderr}"
             assert done.stderr, kind
             assert not done.stdout or one_json(done)["errors"], kind
         for kind, (arguments, told) in REFUSED.items():
-            done = moved.here("move-shards", *arguments, "--yes", "-o", "json")
+            done = fleet_spares.here("move-shards", *arguments, "--yes", "-o", "json")
             assert done.returncode == 1, f"{kind}: {done.stderr}"
             assert told in done.stderr, kind
             assert told in one_json(done)["errors"][0]["message"], kind
@@ -215,60 +217,60 @@ def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(moved: MovedFlee
 
 
 def test_what_the_topology_alone_forbids_is_told_before_anybody_is_asked(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    path = moved.write()
+    path = fleet_spares.write()
     path.write_text(path.read_text().replace("host: 127.0.0.1", "host: 192.0.2.1"))
-    done = moved.here("move-shards", "2", "--to", "x", "--yes")
+    done = fleet_spares.here("move-shards", "2", "--to", "x", "--yes")
     assert (done.returncode, "'x' is no node" in done.stderr) == (2, True)
 
 
-def test_half_of_a_node_goes_by_the_sizes_of_its_shards(moved: MovedFleet) -> None:
+def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet) -> None:
     fill = "INSERT INTO shard{}.photos (user_id) SELECT n FROM generate_series(1, {}) n"
     for shard, rows in ((0, 30_000), (1, 10_000), (2, 10_000), (3, 10_000)):
-        moved.execute("a", fill.format(shard, rows))
-    done = moved.here(
+        fleet_spares.execute("a", fill.format(shard, rows))
+    done = fleet_spares.here(
         "move-shards", "--from", "a", "--half", "--to", "c", "--dry-run", "-o", "json"
     )
     assert one_json(done)["shards"] == [1, 2, 3]
-    fleet = dict(moved.owned())
+    fleet = dict(fleet_spares.owned())
     assert fleet["a"] == "0-3"
 
 
-def test_of_one_shard_there_is_no_half(moved: MovedFleet) -> None:
-    path = moved.write()
+def test_of_one_shard_there_is_no_half(fleet_spares: MovedFleet) -> None:
+    path = fleet_spares.write()
     path.write_text(path.read_text().replace("'0-3'", "0").replace("'4-7'", "1-7"))
-    done = moved.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
+    done = fleet_spares.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
     assert done.returncode == 2
     assert "shard 0 alone" in done.stderr
     assert "--all moves it" in done.stderr
 
 
-def test_where_there_was_no_move_there_is_nothing_to_show(moved: MovedFleet) -> None:
-    assert one_json(moved.here("moves", "list", "-o", "json")) == {"format": 1, "moves": []}
-    assert moved.here("moves", "list").stdout == "there was no move yet\n"
-    shown = moved.here("moves", "show", "-o", "json")
+def test_where_there_was_no_move_there_is_nothing_to_show(fleet_spares: MovedFleet) -> None:
+    assert one_json(fleet_spares.here("moves", "list", "-o", "json")) == {"format": 1, "moves": []}
+    assert fleet_spares.here("moves", "list").stdout == "there was no move yet\n"
+    shown = fleet_spares.here("moves", "show", "-o", "json")
     assert (shown.returncode, len(one_json(shown)["errors"])) == (2, 1)
     for verb in ("resume", "abort"):
-        done = moved.here("moves", verb)
+        done = fleet_spares.here("moves", verb)
         assert (done.returncode, "no move is unfinished" in done.stderr) == (2, True)
-        done = moved.here("moves", verb, "5f3a9c1e")
+        done = fleet_spares.here("moves", verb, "5f3a9c1e")
         assert (done.returncode, "no node knows a move 5f3a9c1e" in done.stderr) == (2, True)
 
 
 def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    servers = moved.servers
+    servers = fleet_spares.servers
     servers["b"].stop()
     try:
-        done = moved.here("moves", "list", "-o", "json")
+        done = fleet_spares.here("moves", "list", "-o", "json")
         assert (done.returncode, one_json(done)["moves"]) == (0, [])
         assert "node b: its journal could not be read" in done.stderr
         servers["a"].stop()
         try:
-            done = moved.here("moves", "list", "-o", "json")
-            resume = moved.here("moves", "resume")
+            done = fleet_spares.here("moves", "list", "-o", "json")
+            resume = fleet_spares.here("moves", "resume")
         finally:
             servers["a"].start()
     finally:
@@ -277,74 +279,77 @@ def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
     assert (resume.returncode, "node a" in resume.stderr) == (1, True)
 
 
-def test_an_unfinished_move_is_aborted_after_a_question(moved: MovedFleet) -> None:
-    before = everything(moved)
-    world = moved.world([2, 3], "c")
+def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet) -> None:
+    before = everything(fleet_spares)
+    world = fleet_spares.world([2, 3], "c")
     drive(world, METHODS[METHOD][:-3], lambda _: None)
-    running = moved.listed()[0]
+    running = fleet_spares.listed()[0]
     assert (running["state"], running["can"]) == ("running", [])
-    topology = moved.topology()
+    topology = fleet_spares.topology()
     for arguments in (["resume"], ["resume", "--dry-run"], ["abort", "--dry-run"]):
-        busy = moved.here("moves", *arguments)
+        busy = fleet_spares.here("moves", *arguments)
         assert "node a is being changed by shardctl move-shards" in busy.stderr
         assert busy.returncode == 1
     world.close()
-    unfinished = moved.listed()[0]
+    unfinished = fleet_spares.listed()[0]
     assert (unfinished["state"], unfinished["can"]) == ("unfinished", ["resume", "abort"])
-    second = moved.here("move-shards", "1", "--to", "d", "--yes")
+    second = fleet_spares.here("move-shards", "1", "--to", "d", "--yes")
     assert f"move {world.plan.id} has not ended" in second.stderr
     assert second.returncode == 1
-    assert moved.here("prune", "--yes").stdout == "nothing to prune: no node has retired schemas\n"
+    assert (
+        fleet_spares.here("prune", "--yes").stdout
+        == "nothing to prune: no node has retired schemas\n"
+    )
 
-    with nothing_changes(moved):
+    with nothing_changes(fleet_spares):
         for arguments, code in ((["--dry-run"], 0), ([], 2)):
-            done = moved.here("moves", "abort", *arguments)
+            done = fleet_spares.here("moves", "abort", *arguments)
             assert done.returncode == code, done.stderr
-        assert moved.here("moves", "resume", "--dry-run").returncode == 0
-    done = moved.here("moves", "abort", "--yes")
+        assert fleet_spares.here("moves", "resume", "--dry-run").returncode == 0
+    done = fleet_spares.here("moves", "abort", "--yes")
     assert done.returncode == 0, done.stderr
     assert "node a owns its shards as before" in done.stderr
-    assert [m["state"] for m in moved.listed()] == ["aborted"]
+    assert [m["state"] for m in fleet_spares.listed()] == ["aborted"]
     # The journal and the audit trail know of it, and nothing else does.
-    after = everything(moved)
+    after = everything(fleet_spares)
     assert [row[0][:3] for row in after[:2]] == [row[0][:3] for row in before[:2]]
     assert after[2:] == before[2:]
     assert after[0][0][5] is None
     for verb in ("resume", "abort"):
-        done = moved.here("moves", verb, world.plan.id, "--yes")
+        done = fleet_spares.here("moves", verb, world.plan.id, "--yes")
         assert done.returncode == 1
         assert f"move {world.plan.id} is aborted: it has ended" in done.stderr
     lock.hold(topology, topology.owning()[0], command="test").close()
 
 
 def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    world = moved.world([2, 3], "c")
+    world = fleet_spares.world([2, 3], "c")
     drive(world, METHODS[METHOD][:-3], lambda _: None)
     world.close()
-    text = moved.file.read_text()
-    port = str(moved.pg_bouncer.port)
-    moved.file.write_text(text.replace(f"port: {port}", f"port: {int(port) + 1}"))
+    text = fleet_spares.file.read_text()
+    port = str(fleet_spares.pg_bouncer.port)
+    fleet_spares.file.write_text(text.replace(f"port: {port}", f"port: {int(port) + 1}"))
     for verb in ("resume", "abort"):
-        done = moved.here("moves", verb, "--yes")
+        done = fleet_spares.here("moves", verb, "--yes")
         assert done.returncode == 1
         assert f"poolers.p1.port {port}, and the topology now says {int(port) + 1}" in done.stderr
-    moved.file.write_text(text)
-    done = moved.here("moves", "resume")
+    fleet_spares.file.write_text(text)
+    done = fleet_spares.here("moves", "resume")
     assert done.returncode == 0, done.stderr
     assert "clients waited at most" in done.stdout
-    assert moved.listed()[0]["state"] == "done"
-    again = moved.here("moves", "resume", world.plan.id)
+    assert fleet_spares.listed()[0]["state"] == "done"
+    again = fleet_spares.here("moves", "resume", world.plan.id)
     assert (again.returncode, "is done: it has ended" in again.stderr) == (1, True)
-    past = moved.here("moves", "abort", world.plan.id, "--yes")
+    past = fleet_spares.here("moves", "abort", world.plan.id, "--yes")
     assert (past.returncode, "is done: it has ended" in past.stderr) == (1, True)
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
-    moved: MovedFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = moved.write()
+    path = fleet_spares.write()
     mine = path.read_text().replace("shards: {count", "move: {retain: 1h}\nshards: {count")
     spread = handover.spread_map
 
@@ -353,32 +358,32 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
         spread(*given)
 
     monkeypatch.setattr(handover, "spread_map", meanwhile)
-    done = moved.here("move-shards", "2-3", "--to", "c", "--yes")
+    done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     assert done.returncode == 3
     assert "topology.yaml was not changed: it was changed since the move read it" in done.stderr
     assert "nodes.a.shards: 0-1, nodes.c.shards: 2-3" in done.stderr
     assert path.read_text() == mine
     # Clients are served, and the databases know it; only the rest is left.
-    with moved.pg_bouncer.connect("shard2") as session:
+    with fleet_spares.pg_bouncer.connect("shard2") as session:
         assert session.execute("SELECT count(*) FROM photos").fetchone() == (0,)
-    assert moved.listed()[0]["can"] == ["resume"]
+    assert fleet_spares.listed()[0]["can"] == ["resume"]
 
     path.write_text("cluster: [\n")
-    broken = moved.here("moves", "resume")
+    broken = fleet_spares.here("moves", "resume")
     assert broken.returncode == 2
     path.write_text(mine)
-    done = moved.here("moves", "resume")
+    done = fleet_spares.here("moves", "resume")
     assert done.returncode == 0, done.stderr
     assert "move: {retain: 1h}" in path.read_text()
-    assert moved.owned() == {"a": "0-1", "b": "4-7", "c": "2-3", "d": "none"}
-    assert [m["state"] for m in moved.listed()] == ["done"]
+    assert fleet_spares.owned() == {"a": "0-1", "b": "4-7", "c": "2-3", "d": "none"}
+    assert [m["state"] for m in fleet_spares.listed()] == ["done"]
 
 
 def test_a_comment_that_was_written_meanwhile_is_kept(
-    moved: MovedFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = moved.write()
+    path = fleet_spares.write()
     spread = handover.spread_map
 
     def meanwhile(*given: Any) -> None:
@@ -386,18 +391,22 @@ def test_a_comment_that_was_written_meanwhile_is_kept(
         spread(*given)
 
     monkeypatch.setattr(handover, "spread_map", meanwhile)
-    done = moved.here("move-shards", "2-3", "--to", "c", "--yes")
+    done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     assert done.returncode == 0, done.stderr
     assert path.read_text().endswith("# I was here, too\n")
-    assert moved.owned()["c"] == "2-3"
+    assert fleet_spares.owned()["c"] == "2-3"
 
     # One node that does not know the move to be over would keep the next one from beginning.
-    moved.execute("a", "UPDATE shardctl.move SET state = 'routed', revision = revision - 1")
-    (listed,) = moved.listed()
+    fleet_spares.execute("a", "UPDATE shardctl.move SET state = 'routed', revision = revision - 1")
+    (listed,) = fleet_spares.listed()
     assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
-    assert moved.here("moves", "abort", "--yes").returncode == 1
-    done = moved.here("moves", "resume")
+    assert fleet_spares.here("moves", "abort", "--yes").returncode == 1
+    done = fleet_spares.here("moves", "resume")
     assert done.returncode == 0, done.stderr
-    assert moved.query("a", "SELECT state, proof FROM shardctl.move") == [("done", "compared")]
-    assert moved.query("c", "SELECT state, proof FROM shardctl.move") == [("done", "compared")]
-    assert moved.problems() == []
+    assert fleet_spares.query("a", "SELECT state, proof FROM shardctl.move") == [
+        ("done", "compared")
+    ]
+    assert fleet_spares.query("c", "SELECT state, proof FROM shardctl.move") == [
+        ("done", "compared")
+    ]
+    assert fleet_spares.problems() == []

@@ -10,37 +10,37 @@ from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 
 def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    world = moved.world([2, 3], "c")
+    world = fleet_spares.world([2, 3], "c")
     move = world.plan.id
     steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
     drive(world, list(steps), lambda _: None)
 
     for target in "cd":
-        second = moved.here("move-shards", "1", "--to", target, "--dry-run")
+        second = fleet_spares.here("move-shards", "1", "--to", target, "--dry-run")
         assert second.returncode == 1
         problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
         assert problems == [f"shardctl: node a, c: move {move} has not ended (it is reserved)"]
 
     for command in ("init", "migrate"):
-        refused = moved.here(command, "--dry-run")
+        refused = fleet_spares.here(command, "--dry-run")
         assert refused.returncode == 1
         assert f"is the clone of move {move} (from a to c), which has not ended" in refused.stderr
         assert f"`shardctl moves show {move}`" in refused.stderr
         assert "primary" not in refused.stderr
 
 
-def test_a_source_that_takes_logins_is_not_restarted(moved: MovedFleet) -> None:
-    refused = moved.here("moves", "abort", "--restart-source", "a", "--yes")
+def test_a_source_that_takes_logins_is_not_restarted(fleet_spares: MovedFleet) -> None:
+    refused = fleet_spares.here("moves", "abort", "--restart-source", "a", "--yes")
     assert refused.returncode == 1
     assert "shardctl: node a: it takes logins" in refused.stderr
-    unknown = moved.here("moves", "abort", "--restart-source", "x", "--yes")
+    unknown = fleet_spares.here("moves", "abort", "--restart-source", "x", "--yes")
     assert unknown.returncode == 2
     assert "'x' is not a node of the topology" in unknown.stderr
-    [(started,)] = moved.query("a", "SELECT now() - pg_postmaster_start_time() < '1 s'")
+    [(started,)] = fleet_spares.query("a", "SELECT now() - pg_postmaster_start_time() < '1 s'")
     assert not started

@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import Lab, messages
+from tests.fixtures.moves.own import Lab, messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,9 @@ PENDING = "SELECT name FROM pg_settings WHERE pending_restart"
 WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %'"
 
 
-def enable(lab: Lab) -> None:
+def enable(fleet_own: Lab) -> None:
     """Let a subscription run on node a; its publisher is away."""
-    with lab.connect("a") as session:
+    with fleet_own.connect("a") as session:
         session.execute(
             "CREATE SUBSCRIPTION late CONNECTION 'host=127.0.0.1 port=1 dbname=x'"
             " PUBLICATION p WITH (connect = false, slot_name = 'late')"
@@ -27,50 +27,50 @@ def enable(lab: Lab) -> None:
         session.execute("ALTER SUBSCRIPTION late ENABLE")
 
 
-def drop(lab: Lab) -> None:
-    with lab.connect("a") as session:
+def drop(fleet_own: Lab) -> None:
+    with fleet_own.connect("a") as session:
         session.execute("ALTER SUBSCRIPTION late DISABLE")
         session.execute("ALTER SUBSCRIPTION late SET (slot_name = NONE)")
         session.execute("DROP SUBSCRIPTION late")
 
 
-def test_nothing_waits_for_a_restart_after_a_move(lab: Lab) -> None:
-    lab.move([2, 3], "c")
-    assert lab.ask("c", PENDING) == []
-    assert lab.ask("c", "SHOW max_logical_replication_workers") == [("4",)]
-    assert [notice for notice in lab.notices if "restart" in notice] == []
+def test_nothing_waits_for_a_restart_after_a_move(fleet_own: Lab) -> None:
+    fleet_own.move([2, 3], "c")
+    assert fleet_own.ask("c", PENDING) == []
+    assert fleet_own.ask("c", "SHOW max_logical_replication_workers") == [("4",)]
+    assert [notice for notice in fleet_own.notices if "restart" in notice] == []
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_promotion(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
 ) -> None:
     mark_drained = journal.mark_drained
 
     def late(*given: Any, **named: Any) -> str | None:
-        enable(lab)
+        enable(fleet_own)
         return mark_drained(*given, **named)
 
     monkeypatch.setattr(journal, "mark_drained", late)
-    error = lab.stopped([2, 3], "c", read_only=read_only)
+    error = fleet_own.stopped([2, 3], "c", read_only=read_only)
     monkeypatch.undo()
     assert "SubscriptionsEnabled: node a: subscriptions were enabled meanwhile: late" in messages(
         error
     )
     assert error.state is MoveState.undone
-    lab.put(2)
-    assert lab.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
-    assert lab.ask("c", WORKERS) == [(0,)]
-    assert _codes(lab) == ["subscriptions"]
-    drop(lab)
-    lab.resume(max_pause_s=10)
-    assert lab.leads("shard2") == "c"
-    assert lab.ask("c", "SELECT count(*) FROM pg_subscription") == [(0,)]
+    fleet_own.put(2)
+    assert fleet_own.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
+    assert fleet_own.ask("c", WORKERS) == [(0,)]
+    assert _codes(fleet_own) == ["subscriptions"]
+    drop(fleet_own)
+    fleet_own.resume(max_pause_s=10)
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.ask("c", "SELECT count(*) FROM pg_subscription") == [(0,)]
 
 
-def _codes(lab: Lab) -> Sequence[str | None]:
+def _codes(fleet_own: Lab) -> Sequence[str | None]:
     """Try to go on, and give the codes of what is refused."""
     with pytest.raises(Exception, match="is not finished") as caught:
-        lab.resume()
+        fleet_own.resume()
     found = [getattr(one, "code", None) for one in caught.value.parts()]  # type: ignore[attr-defined]  # it is MoveStopped
     return [code for code in found if code]

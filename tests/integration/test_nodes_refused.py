@@ -14,13 +14,13 @@ from shardctl.provision import fleet
 from shardctl.provision.observe import check_version
 from shardctl.state.identity import NodeUnfit
 from shardctl.topology import loader
-from tests.fixtures.servers import free_ports
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import StartServer
 
 SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
 
@@ -41,27 +41,27 @@ def with_ports(one: Fleet, **ports: int) -> None:
     one.file.write_text(text)
 
 
-def test_an_unreachable_node_is_named_and_nothing_is_changed(fresh_fleet: Fleet) -> None:
-    with_ports(fresh_fleet, b=free_ports(1)[0])
-    done = fresh_fleet.here_as_written("init", "-o", "json")
+def test_an_unreachable_node_is_named_and_nothing_is_changed(new_fleet: Fleet) -> None:
+    with_ports(new_fleet, b=free_ports(1)[0])
+    done = new_fleet.here_as_written("init", "-o", "json")
     assert done.returncode == 1
     assert "node b (127.0.0.1:" in done.stderr
     assert "Connection refused" in done.stderr
     assert json.loads(done.stdout)["errors"][0]["message"] in done.stderr
-    assert untouched(fresh_fleet, "a")
+    assert untouched(new_fleet, "a")
 
 
-def test_a_host_that_does_not_exist_is_named(fresh_fleet: Fleet) -> None:
-    text = fresh_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
-    fresh_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
-    done = fresh_fleet.here_as_written("init")
+def test_a_host_that_does_not_exist_is_named(new_fleet: Fleet) -> None:
+    text = new_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
+    new_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
+    done = new_fleet.here_as_written("init")
     assert done.returncode == 1
     assert "node a (no-such-host.invalid:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_wrong_password_is_said_and_never_shown(
-    fresh_fleet: Fleet, pg_server: StartServer, tmp_path: Path
+    new_fleet: Fleet, pg_server: StartServer, tmp_path: Path
 ) -> None:
     guarded = pg_server()
     with guarded.connect() as connection:
@@ -69,7 +69,7 @@ def test_a_wrong_password_is_said_and_never_shown(
     hba = guarded.server.data_directory / "pg_hba.conf"
     open_to_all = hba.read_text()
     hba.write_text("host all all 127.0.0.1/32 scram-sha-256\n")
-    fresh_fleet.servers = {"a": fresh_fleet.servers["a"], "b": guarded}
+    new_fleet.servers = {"a": new_fleet.servers["a"], "b": guarded}
     passfile = tmp_path / "passfile"
     passfile.write_text("*:*:*:*:wrong-" + SECRET)
     passfile.chmod(0o600)
@@ -77,11 +77,11 @@ def test_a_wrong_password_is_said_and_never_shown(
     guarded.start()
     try:
         given = {"PGPASSFILE": str(passfile)}
-        fresh_fleet.write()
-        wrong = fresh_fleet.here_as_written("--verbose", "init", **given)
-        none = fresh_fleet.here_as_written("--verbose", "init", PGPASSFILE="/nonexistent")
+        new_fleet.write()
+        wrong = new_fleet.here_as_written("--verbose", "init", **given)
+        none = new_fleet.here_as_written("--verbose", "init", PGPASSFILE="/nonexistent")
         passfile.write_text("*:*:*:*:" + SECRET)
-        right = fresh_fleet.here_as_written("--verbose", "init", **given)
+        right = new_fleet.here_as_written("--verbose", "init", **given)
     finally:
         hba.write_text(open_to_all)
         guarded.stop()
@@ -96,22 +96,22 @@ def test_a_wrong_password_is_said_and_never_shown(
         assert SECRET not in text
 
 
-def test_a_standby_is_refused(fresh_fleet: Fleet, pg_server: StartServer) -> None:
+def test_a_standby_is_refused(new_fleet: Fleet, pg_server: StartServer) -> None:
     standby = pg_server()
     signal = standby.server.data_directory / "standby.signal"
     standby.stop()
     signal.touch()
     standby.start()
-    fresh_fleet.servers = {"a": fresh_fleet.servers["a"], "b": standby}
+    new_fleet.servers = {"a": new_fleet.servers["a"], "b": standby}
     try:
         with pytest.raises(NodeUnfit, match=r"node b: .* is a standby") as refused:
-            fresh_fleet.init()
+            new_fleet.init()
     finally:
         standby.stop()
         signal.unlink()
         standby.start()
     assert "primary" in refused.value.hint
-    assert untouched(fresh_fleet, "a")
+    assert untouched(new_fleet, "a")
 
 
 def test_a_server_older_than_14_is_refused() -> None:
@@ -121,11 +121,11 @@ def test_a_server_older_than_14_is_refused() -> None:
     assert "14 or newer" in refused.value.hint
 
 
-def test_every_node_that_cannot_be_read_is_named_at_once(fresh_fleet: Fleet) -> None:
+def test_every_node_that_cannot_be_read_is_named_at_once(new_fleet: Fleet) -> None:
     first, second = free_ports(2)
-    with_ports(fresh_fleet, a=first, b=second)
+    with_ports(new_fleet, a=first, b=second)
     with pytest.raises(Problems) as refused:
-        fleet.plan_init(loader.load(fresh_fleet.file))
+        fleet.plan_init(loader.load(new_fleet.file))
     assert [type(error) for error in refused.value.errors] == [NodeUnavailable] * 2
     assert refused.value.exit_code == 1
 
@@ -143,28 +143,28 @@ def test_a_user_who_may_not_log_in_is_not_taken_for_a_missing_database(
 @pytest.mark.embedded
 @pytest.mark.parametrize("major", [16, 18])
 def test_init_works_on_the_embedded_versions(
-    fresh_fleet: Fleet, pg_server: StartServer, major: int
+    new_fleet: Fleet, pg_server: StartServer, major: int
 ) -> None:
-    fresh_fleet.servers = {"a": pg_server(major=major), "b": fresh_fleet.servers["b"]}
-    fresh_fleet.init()
-    assert fresh_fleet.plan().changes() == []
-    with fresh_fleet.connect("a", user=fresh_fleet.role) as connection:
+    new_fleet.servers = {"a": pg_server(major=major), "b": new_fleet.servers["b"]}
+    new_fleet.init()
+    assert new_fleet.plan().changes() == []
+    with new_fleet.connect("a", user=new_fleet.role) as connection:
         assert connection.info.server_version // 10_000 == major
         ids = connection.execute("SELECT shard3.next_id() FROM generate_series(1, 5000)").fetchall()
         connection.execute("INSERT INTO shard3.photos (user_id) VALUES (3)")
     assert ids == sorted(set(ids))
 
 
-def test_a_role_without_the_rights_is_told_what_it_lacks(fresh_fleet: Fleet) -> None:
-    with fresh_fleet.servers["a"].connect() as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(fresh_fleet.role)))
-    text = fresh_fleet.write().read_text()
-    fresh_fleet.file.write_text(
-        text.replace("app_roles", f"user: {fresh_fleet.role}\n  app_roles")
+def test_a_role_without_the_rights_is_told_what_it_lacks(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(new_fleet.role)))
+    text = new_fleet.write().read_text()
+    new_fleet.file.write_text(
+        text.replace("app_roles", f"user: {new_fleet.role}\n  app_roles")
         .replace("{count: 8,", "{count: 4,")
         .replace("  b: {", "  # b: {")
     )
-    done = fresh_fleet.here_as_written("init")
+    done = new_fleet.here_as_written("init")
     assert done.returncode == 1
-    assert f"node a: {fresh_fleet.role} has no CREATEDB, which" in done.stderr
+    assert f"node a: {new_fleet.role} has no CREATEDB, which" in done.stderr
     assert "Traceback" not in done.stderr

@@ -29,9 +29,9 @@ from shardctl.pgbouncer.server import (
     Server,
 )
 from shardctl.topology.model import Pooler, PoolerName, Topology
-from tests.fixtures.poolers import PgBouncer, end
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import free_ports, local_node, local_topology, wait_for
+from tests.fixtures.servers.pgbouncer import PgBouncer, end
+from tests.fixtures.servers.postgres import free_ports, local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

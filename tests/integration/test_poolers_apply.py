@@ -16,16 +16,16 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.hosts.files import BACKUP
 from shardctl.state import lock
-from tests.fixtures.pooled import PooledFleet, leads, offered, reloads
+from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, reloads
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import free_ports
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.pgbouncer import PgBouncer
 
 
 def diff(fleet: PooledFleet, *names: str) -> list[tuple[str, str]]:
@@ -49,51 +49,53 @@ def backup(pooler: PgBouncer) -> Path:
     return pooler.databases_file.with_name(pooler.databases_file.name + BACKUP)
 
 
-def test_render_prints_the_file_that_apply_writes(unapplied: PooledFleet) -> None:
-    done = unapplied.here("pgbouncer", "render")
+def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) -> None:
+    done = fleet_unapplied.here("pgbouncer", "render")
     assert done.returncode == 0, done.stderr
-    assert f"{unapplied.database}_a = host=127.0.0.1 port=" in done.stdout
-    assert unapplied.pg_bouncer.databases_file.read_text() == ""
-    apply(unapplied)
-    assert unapplied.pg_bouncer.databases_file.read_text() == done.stdout
+    assert f"{fleet_unapplied.database}_a = host=127.0.0.1 port=" in done.stdout
+    assert fleet_unapplied.pg_bouncer.databases_file.read_text() == ""
+    apply(fleet_unapplied)
+    assert fleet_unapplied.pg_bouncer.databases_file.read_text() == done.stdout
 
 
 @pytest.mark.parametrize("command", ["render", "diff", "apply"])
-def test_a_name_that_is_no_poolers_is_bad_usage(unapplied: PooledFleet, command: str) -> None:
-    done = unapplied.here("pgbouncer", command, "p1", "p9")
+def test_a_name_that_is_no_poolers_is_bad_usage(fleet_unapplied: PooledFleet, command: str) -> None:
+    done = fleet_unapplied.here("pgbouncer", command, "p1", "p9")
     assert done.returncode == 2
     assert done.stderr == "shardctl: 'p9' is no pooler of the topology\n  its poolers: p1\n"
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize("command", ["render", "diff", "apply"])
-def test_a_topology_without_poolers_is_nothing_to_do(unapplied: PooledFleet, command: str) -> None:
-    unapplied.pg_bouncers = ()
-    done = unapplied.here("pgbouncer", command)
+def test_a_topology_without_poolers_is_nothing_to_do(
+    fleet_unapplied: PooledFleet, command: str
+) -> None:
+    fleet_unapplied.pg_bouncers = ()
+    done = fleet_unapplied.here("pgbouncer", command)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "the topology has no poolers\n"
 
 
-def test_diff_tells_what_apply_would_change(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    assert diff(unapplied) == [("p1", "differs")]
+def test_diff_tells_what_apply_would_change(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    assert diff(fleet_unapplied) == [("p1", "differs")]
     assert pooler.databases_file.read_text() == ""
-    apply(unapplied)
-    assert diff(unapplied) == [("p1", "same")]
-    done = unapplied.here("pgbouncer", "diff")
+    apply(fleet_unapplied)
+    assert diff(fleet_unapplied) == [("p1", "same")]
+    done = fleet_unapplied.here("pgbouncer", "diff")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"pooler p1: {pooler.databases_file} is as it should be\n"
 
 
-def test_diff_is_a_unified_diff_and_its_json_has_the_versions(pooled: PooledFleet) -> None:
-    file = pooled.pg_bouncer.databases_file
-    pooled.raise_map_version()
-    done = pooled.here("pgbouncer", "diff")
+def test_diff_is_a_unified_diff_and_its_json_has_the_versions(fleet_pooled: PooledFleet) -> None:
+    file = fleet_pooled.pg_bouncer.databases_file
+    fleet_pooled.raise_map_version()
+    done = fleet_pooled.here("pgbouncer", "diff")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[:2] == [f"--- {file}", f"+++ {file} (wanted)"]
     assert {"-; map version: 1", "+; map version: 2"} < set(lines)
-    told = pooled.here("pgbouncer", "diff", "-o", "json")
+    told = fleet_pooled.here("pgbouncer", "diff", "-o", "json")
     assert json.loads(told.stdout) == {
         "format": 1,
         "poolers": [
@@ -105,50 +107,50 @@ def test_diff_is_a_unified_diff_and_its_json_has_the_versions(pooled: PooledFlee
     }  # fmt: skip
 
 
-def test_diff_knows_edited_files_from_outdated_ones(unapplied: PooledFleet) -> None:
-    file = unapplied.pg_bouncer.databases_file
-    apply(unapplied)
+def test_diff_knows_edited_files_from_outdated_ones(fleet_unapplied: PooledFleet) -> None:
+    file = fleet_unapplied.pg_bouncer.databases_file
+    apply(fleet_unapplied)
     text = file.read_text()
     file.write_text(text.replace("port=", "port=1", 1))
-    assert diff(unapplied) == [("p1", "edited")]
+    assert diff(fleet_unapplied) == [("p1", "edited")]
     file.write_text("[databases]\nmine = host=127.0.0.1\n")
-    assert diff(unapplied) == [("p1", "edited")]
-    done = unapplied.here("pgbouncer", "diff")
+    assert diff(fleet_unapplied) == [("p1", "edited")]
+    done = fleet_unapplied.here("pgbouncer", "diff")
     assert f"{file} was not written by shardctl" in done.stderr
     assert "-mine = host=127.0.0.1" in done.stdout
     file.unlink()
-    assert diff(unapplied) == [("p1", "differs")]
-    assert unapplied.here("pgbouncer", "diff").stdout.startswith("--- /dev/null\n")
+    assert diff(fleet_unapplied) == [("p1", "differs")]
+    assert fleet_unapplied.here("pgbouncer", "diff").stdout.startswith("--- /dev/null\n")
 
 
 def test_diff_goes_on_where_a_file_cannot_be_read(
-    unapplied: PooledFleet, pooler_for: AddPooler
+    fleet_unapplied: PooledFleet, pooler_for: AddPooler
 ) -> None:
-    second = pooler_for(unapplied, "p2")
+    second = pooler_for(fleet_unapplied, "p2")
     second.databases_file.unlink()
     second.databases_file.mkdir()
-    assert diff(unapplied) == [("p1", "differs"), ("p2", "unreachable")]
-    assert diff(unapplied, "p1") == [("p1", "differs")]
-    done = unapplied.here("pgbouncer", "diff", "p2")
+    assert diff(fleet_unapplied) == [("p1", "differs"), ("p2", "unreachable")]
+    assert diff(fleet_unapplied, "p1") == [("p1", "differs")]
+    done = fleet_unapplied.here("pgbouncer", "diff", "p2")
     assert done.returncode == 1
     assert f"pooler p2: {second.databases_file}" in done.stderr
     assert "is not a regular file" in done.stderr
 
 
-def test_apply_writes_loads_and_proves(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    told = apply(unapplied)
+def test_apply_writes_loads_and_proves(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    told = apply(fleet_unapplied)
     assert "done: 1 pooler, map version 1" in told
     assert "write and RELOAD" in told
-    assert offered(pooler) == leads(unapplied)
+    assert offered(pooler) == leads(fleet_unapplied)
     before = pooler.databases_file.stat().st_mtime_ns, reloads(pooler)
-    assert "nothing to do" in apply(unapplied)
+    assert "nothing to do" in apply(fleet_unapplied)
     assert (pooler.databases_file.stat().st_mtime_ns, reloads(pooler)) == before
 
 
-def test_a_dry_run_of_apply_shows_and_changes_nothing(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    told = apply(unapplied, "--dry-run", "-o", "json")
+def test_a_dry_run_of_apply_shows_and_changes_nothing(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    told = apply(fleet_unapplied, "--dry-run", "-o", "json")
     rows = [{"name": "p1", "action": "write", "aliases": 10}]
     found = next(line for line in told.splitlines() if line.startswith("{"))
     assert json.loads(found) == {"format": 1, "map_version": 1, "poolers": rows}
@@ -156,19 +158,19 @@ def test_a_dry_run_of_apply_shows_and_changes_nothing(unapplied: PooledFleet) ->
     assert (pooler.databases_file.read_text(), reloads(pooler), offered(pooler)) == ("", 0, {})
 
 
-def test_apply_prints_nothing_but_json_on_its_output(unapplied: PooledFleet) -> None:
+def test_apply_prints_nothing_but_json_on_its_output(fleet_unapplied: PooledFleet) -> None:
     for action in ("write", "none"):
-        done = unapplied.shardctl("pgbouncer", "apply", "-o", "json")
+        done = fleet_unapplied.shardctl("pgbouncer", "apply", "-o", "json")
         assert done.returncode == 0, done.stderr
         assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == [action]
 
 
-def test_one_backup_is_kept_the_file_before(pooled: PooledFleet) -> None:
-    pooler = pooled.pg_bouncer
+def test_one_backup_is_kept_the_file_before(fleet_pooled: PooledFleet) -> None:
+    pooler = fleet_pooled.pg_bouncer
     texts = [pooler.databases_file.read_text()]
     for _ in range(2):
-        pooled.raise_map_version()
-        apply(pooled)
+        fleet_pooled.raise_map_version()
+        apply(fleet_pooled)
         texts.append(pooler.databases_file.read_text())
     assert len(set(texts)) == 3
     assert backup(pooler).read_text() == texts[-2]
@@ -178,13 +180,13 @@ def test_one_backup_is_kept_the_file_before(pooled: PooledFleet) -> None:
     ]
 
 
-def test_mode_and_owner_of_the_file_stay(unapplied: PooledFleet) -> None:
-    file = unapplied.pg_bouncer.databases_file
+def test_mode_and_owner_of_the_file_stay(fleet_unapplied: PooledFleet) -> None:
+    file = fleet_unapplied.pg_bouncer.databases_file
     file.chmod(0o640)
     if os.geteuid() == 0:
         shutil.chown(file, str(accounts.server_account(None)))
     before = file.stat()
-    apply(unapplied)
+    apply(fleet_unapplied)
     after = file.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (
         before.st_mode, before.st_uid, before.st_gid,
@@ -192,102 +194,107 @@ def test_mode_and_owner_of_the_file_stay(unapplied: PooledFleet) -> None:
     assert after.st_ino != before.st_ino
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_a_link_stays_and_what_it_leads_to_is_replaced(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     real = pooler.config.parent / "real.ini"
     pooler.databases_file.rename(real)
     pooler.databases_file.symlink_to(real.name)
-    apply(unapplied)
+    apply(fleet_unapplied)
     assert pooler.databases_file.is_symlink()
     assert real.read_text() == pooler.databases_file.read_text() != ""
-    assert offered(pooler) == leads(unapplied)
+    assert offered(pooler) == leads(fleet_unapplied)
 
 
-def test_aliases_of_a_kind_no_longer_wanted_vanish(unapplied: PooledFleet) -> None:
-    apply(unapplied)
-    unapplied.change(aliases=("node",))
-    apply(unapplied)
-    assert offered(unapplied.pg_bouncer) == leads(unapplied, "node")
-    assert "nothing to do" in apply(unapplied)
+def test_aliases_of_a_kind_no_longer_wanted_vanish(fleet_unapplied: PooledFleet) -> None:
+    apply(fleet_unapplied)
+    fleet_unapplied.change(aliases=("node",))
+    apply(fleet_unapplied)
+    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied, "node")
+    assert "nothing to do" in apply(fleet_unapplied)
 
 
-def test_the_alias_of_a_node_that_is_gone_vanishes(unapplied: PooledFleet) -> None:
-    unapplied.waiting = {"c": free_ports(1)[0]}
-    apply(unapplied)
-    assert offered(unapplied.pg_bouncer) == leads(unapplied)
-    assert f"{unapplied.database}_c" in offered(unapplied.pg_bouncer)
-    unapplied.waiting = {}
-    apply(unapplied)
-    assert offered(unapplied.pg_bouncer) == leads(unapplied)
-    assert f"{unapplied.database}_c" not in offered(unapplied.pg_bouncer)
+def test_the_alias_of_a_node_that_is_gone_vanishes(fleet_unapplied: PooledFleet) -> None:
+    fleet_unapplied.waiting = {"c": free_ports(1)[0]}
+    apply(fleet_unapplied)
+    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)
+    assert f"{fleet_unapplied.database}_c" in offered(fleet_unapplied.pg_bouncer)
+    fleet_unapplied.waiting = {}
+    apply(fleet_unapplied)
+    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)
+    assert f"{fleet_unapplied.database}_c" not in offered(fleet_unapplied.pg_bouncer)
 
 
-def test_what_the_operator_offers_beside_stays(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_what_the_operator_offers_beside_stays(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     pooler.config.write_text(pooler.config.read_text() + "[databases]\nmine = host=127.0.0.1\n")
-    apply(unapplied)
-    assert offered(pooler) == leads(unapplied) | {"mine": 5432}
-    assert "nothing to do" in apply(unapplied)
+    apply(fleet_unapplied)
+    assert offered(pooler) == leads(fleet_unapplied) | {"mine": 5432}
+    assert "nothing to do" in apply(fleet_unapplied)
 
 
-def test_a_fallback_database_of_the_operators_is_in_nobodys_way(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    port = unapplied.servers["a"].port
+def test_a_fallback_database_of_the_operators_is_in_nobodys_way(
+    fleet_unapplied: PooledFleet,
+) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    port = fleet_unapplied.servers["a"].port
     fallback = f"[databases]\n* = host=127.0.0.1 port={port}\n"
     pooler.config.write_text(pooler.config.read_text() + fallback)
-    unapplied.waiting = {"c": free_ports(1)[0]}
-    apply(unapplied)
+    fleet_unapplied.waiting = {"c": free_ports(1)[0]}
+    apply(fleet_unapplied)
     with pooler.connect("postgres") as client:
         assert client.execute("SELECT 1").fetchone() == (1,)
     assert "postgres" in offered(pooler)
-    assert "nothing to do" in apply(unapplied)
+    assert "nothing to do" in apply(fleet_unapplied)
     # The alias that goes is used at once again, now as one more of the operator's.
-    unapplied.waiting = {}
-    apply(unapplied)
-    assert leads(unapplied).items() <= offered(pooler).items()
+    fleet_unapplied.waiting = {}
+    apply(fleet_unapplied)
+    assert leads(fleet_unapplied).items() <= offered(pooler).items()
 
 
 def test_two_poolers_are_brought_to_what_each_should_offer(
-    unapplied: PooledFleet, pooler_for: AddPooler
+    fleet_unapplied: PooledFleet, pooler_for: AddPooler
 ) -> None:
-    second = pooler_for(unapplied, "p2")
+    second = pooler_for(fleet_unapplied, "p2")
     second.pooler = dataclasses.replace(second.pooler, aliases=("node",))
-    assert "done: 1 pooler" in apply(unapplied, "p2")
-    assert (offered(unapplied.pg_bouncer), offered(second)) == ({}, leads(unapplied, "node"))
-    assert "done: 1 pooler" in apply(unapplied)
-    assert offered(unapplied.pg_bouncer) == leads(unapplied)
-    assert diff(unapplied) == [("p1", "same"), ("p2", "same")]
+    assert "done: 1 pooler" in apply(fleet_unapplied, "p2")
+    assert (offered(fleet_unapplied.pg_bouncer), offered(second)) == (
+        {},
+        leads(fleet_unapplied, "node"),
+    )
+    assert "done: 1 pooler" in apply(fleet_unapplied)
+    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)
+    assert diff(fleet_unapplied) == [("p1", "same"), ("p2", "same")]
 
 
-def test_every_node_records_what_was_applied(pooled: PooledFleet) -> None:
-    pooled.raise_map_version()
-    apply(pooled)
-    apply(pooled)
+def test_every_node_records_what_was_applied(fleet_pooled: PooledFleet) -> None:
+    fleet_pooled.raise_map_version()
+    apply(fleet_pooled)
+    apply(fleet_pooled)
     for node in "ab":
-        assert pooled.events(node) == [
+        assert fleet_pooled.events(node) == [
             ("init", "pooler p1: map version 1"),
             ("pgbouncer apply", "pooler p1: map version 2"),
         ]
 
 
-def test_a_second_operator_is_told_who_is_at_work(unapplied: PooledFleet) -> None:
-    topology = unapplied.topology()
+def test_a_second_operator_is_told_who_is_at_work(fleet_unapplied: PooledFleet) -> None:
+    topology = fleet_unapplied.topology()
     node = topology.nodes["b"]  # type: ignore[index]
     with lock.hold(topology, node, command="migrate"):
-        done = unapplied.here("pgbouncer", "apply")
+        done = fleet_unapplied.here("pgbouncer", "apply")
     assert done.returncode == 1
     assert "shardctl: node b is being changed by shardctl migrate by " in done.stderr
-    assert unapplied.pg_bouncer.databases_file.read_text() == ""
-    assert reloads(unapplied.pg_bouncer) == 0
-    apply(unapplied)
+    assert fleet_unapplied.pg_bouncer.databases_file.read_text() == ""
+    assert reloads(fleet_unapplied.pg_bouncer) == 0
+    apply(fleet_unapplied)
 
 
-def test_a_log_that_was_rotated_away_is_no_obstacle(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_a_log_that_was_rotated_away_is_no_obstacle(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     log = pooler.server.log
     log.rename(log.with_suffix(".1"))
-    apply(unapplied)
-    assert offered(pooler) == leads(unapplied)
+    apply(fleet_unapplied)
+    assert offered(pooler) == leads(fleet_unapplied)
 
 
 @contextlib.contextmanager
@@ -317,37 +324,37 @@ def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[N
     assert int(done.split()[-1].split("/")[0]) > 100
 
 
-def test_no_transaction_fails_while_files_are_applied(pooled: PooledFleet) -> None:
-    pooler = pooled.pg_bouncer
+def test_no_transaction_fails_while_files_are_applied(fleet_pooled: PooledFleet) -> None:
+    pooler = fleet_pooled.pg_bouncer
     port = free_ports(1)[0]
     rounds = 0
     ends = time.monotonic() + 5
     with (
-        load(pooled, "shard1", "photos", 5),
-        load(pooled, f"{pooled.database}_b", "shard5.photos", 5),
+        load(fleet_pooled, "shard1", "photos", 5),
+        load(fleet_pooled, f"{fleet_pooled.database}_b", "shard5.photos", 5),
     ):
         while time.monotonic() < ends:
             rounds += 1
-            pooled.raise_map_version()
-            pooled.waiting = {"c": port} if rounds % 2 else {}
-            apply(pooled)
-            assert offered(pooler) == leads(pooled)
+            fleet_pooled.raise_map_version()
+            fleet_pooled.waiting = {"c": port} if rounds % 2 else {}
+            apply(fleet_pooled)
+            assert offered(pooler) == leads(fleet_pooled)
     assert rounds >= 2
     assert reloads(pooler) == rounds + 1
 
 
-def test_2000_aliases_are_offered_and_proved(pooled: PooledFleet) -> None:
-    pooled.count = 2000
-    pooled.shards = {"a": "0-999", "b": "1000-1999"}
-    pooled.execute_everywhere(
+def test_2000_aliases_are_offered_and_proved(fleet_pooled: PooledFleet) -> None:
+    fleet_pooled.count = 2000
+    fleet_pooled.shards = {"a": "0-999", "b": "1000-1999"}
+    fleet_pooled.execute_everywhere(
         "UPDATE shardctl.cluster SET shard_count = 2000, map_version = 2;"
         "DELETE FROM shardctl.map;"
         "INSERT INTO shardctl.map SELECT n, 'shard' || n, CASE WHEN n < 1000 THEN 'a' ELSE 'b' END"
         " FROM generate_series(0, 1999) AS n"
     )
-    assert "2,002" in apply(pooled)
-    assert offered(pooled.pg_bouncer) == leads(pooled)
-    assert "nothing to do" in apply(pooled)
-    pooled.change(aliases=("node",))
-    apply(pooled)
-    assert offered(pooled.pg_bouncer) == leads(pooled, "node")
+    assert "2,002" in apply(fleet_pooled)
+    assert offered(fleet_pooled.pg_bouncer) == leads(fleet_pooled)
+    assert "nothing to do" in apply(fleet_pooled)
+    fleet_pooled.change(aliases=("node",))
+    apply(fleet_pooled)
+    assert offered(fleet_pooled.pg_bouncer) == leads(fleet_pooled, "node")

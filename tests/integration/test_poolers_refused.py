@@ -18,16 +18,16 @@ from shardctl.hosts import accounts
 from shardctl.hosts.files import BACKUP
 from shardctl.pgbouncer import render
 from shardctl.provision import maps, poolers
-from tests.fixtures.pooled import STATS_USER, PooledFleet, leads, offered, refused, reloads
-from tests.fixtures.poolers import _CONFIGURATION
-from tests.fixtures.servers import free_ports
+from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet, leads, offered, refused, reloads
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.postgres import PgServer
 
 
 def apply(fleet: PooledFleet, *arguments: str) -> None:
@@ -50,19 +50,19 @@ def make_read_only(fleet: PooledFleet, folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def test_a_pooler_that_is_down(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_a_pooler_that_is_down(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     pooler.stop()
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"pooler p1 (127.0.0.1:{pooler.port}): " in told
     assert "Connection refused" in told
     assert "PgBouncer runs there" in told
 
 
 def test_a_wrong_password_is_said_and_none_is_shown(
-    unapplied: PooledFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_unapplied: PooledFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pooler = unapplied.pg_bouncer
+    pooler = fleet_unapplied.pg_bouncer
     pooler.config.write_text(
         pooler.config.read_text().replace("auth_type = trust", "auth_type = md5")
     )
@@ -71,54 +71,54 @@ def test_a_wrong_password_is_said_and_none_is_shown(
     for given in (None, "wrong-one"):
         if given:
             monkeypatch.setenv("PGPASSWORD", given)
-        told = refused(unapplied)
+        told = refused(fleet_unapplied)
         assert "password" in told
         assert "put postgres's password for database pgbouncer into ~/.pgpass" in told
         assert "-one" not in told
     monkeypatch.setenv("PGPASSWORD", "right-one")
-    done = unapplied.here("--verbose", "pgbouncer", "apply")
+    done = fleet_unapplied.here("--verbose", "pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
-    logs = (unapplied.directory / "state").rglob("*.log")
+    logs = (fleet_unapplied.directory / "state").rglob("*.log")
     texts = [done.stdout, done.stderr, pooler.databases_file.read_text()]
     texts += [log.read_text() for log in logs]
     assert not any("right-one" in text for text in texts)
 
 
-def test_a_user_who_may_only_look(unapplied: PooledFleet) -> None:
-    unapplied.change(admin_user=STATS_USER)
-    told = refused(unapplied)
+def test_a_user_who_may_only_look(fleet_unapplied: PooledFleet) -> None:
+    fleet_unapplied.change(admin_user=STATS_USER)
+    told = refused(fleet_unapplied)
     assert "pooler p1: watcher is no admin there (admin_users = postgres)" in told
     assert "add watcher to admin_users of the pooler" in told
 
 
-def test_a_user_who_may_not_even_look(unapplied: PooledFleet) -> None:
-    unapplied.change(admin_user=unapplied.role)
-    told = refused(unapplied)
+def test_a_user_who_may_not_even_look(fleet_unapplied: PooledFleet) -> None:
+    fleet_unapplied.change(admin_user=fleet_unapplied.role)
+    told = refused(fleet_unapplied)
     assert "not allowed" in told
-    assert f"add {unapplied.role} to admin_users" in told
+    assert f"add {fleet_unapplied.role} to admin_users" in told
 
 
-def test_an_os_user_that_does_not_exist(unapplied: PooledFleet) -> None:
-    unapplied.change(os_user="nobody-of-this-name")
-    assert "nobody-of-this-name" in refused(unapplied)
+def test_an_os_user_that_does_not_exist(fleet_unapplied: PooledFleet) -> None:
+    fleet_unapplied.change(os_user="nobody-of-this-name")
+    assert "nobody-of-this-name" in refused(fleet_unapplied)
 
 
-def test_a_directory_that_is_not_there(unapplied: PooledFleet) -> None:
-    missing = unapplied.pg_bouncer.config.parent / "missing"
-    unapplied.change(databases_file=missing / "shards.ini")
-    told = refused(unapplied)
+def test_a_directory_that_is_not_there(fleet_unapplied: PooledFleet) -> None:
+    missing = fleet_unapplied.pg_bouncer.config.parent / "missing"
+    fleet_unapplied.change(databases_file=missing / "shards.ini")
+    told = refused(fleet_unapplied)
     assert "shardctl: pooler p1: " in told
     assert f"{missing}: there is no such directory" in told
     assert not missing.exists()
 
 
-def test_a_directory_that_may_not_be_written(unapplied: PooledFleet) -> None:
-    folder = unapplied.pg_bouncer.config.parent
-    make_read_only(unapplied, folder)
-    told = refused(unapplied)
+def test_a_directory_that_may_not_be_written(fleet_unapplied: PooledFleet) -> None:
+    folder = fleet_unapplied.pg_bouncer.config.parent
+    make_read_only(fleet_unapplied, folder)
+    told = refused(fleet_unapplied)
     assert "shardctl: pooler p1: " in told
     assert f"{folder}: may not be written" in told
-    assert reloads(unapplied.pg_bouncer) == 0
+    assert reloads(fleet_unapplied.pg_bouncer) == 0
 
 
 @pytest.fixture
@@ -143,9 +143,9 @@ def full_disk(server_directory: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_full(
-    lasting_fleet: PooledFleet, full_disk: Path, pooler_for: AddPooler
+    fleet_databases: PooledFleet, full_disk: Path, pooler_for: AddPooler
 ) -> None:
-    fleet = dataclasses.replace(lasting_fleet, directory=full_disk.parent, pg_bouncers=())
+    fleet = dataclasses.replace(fleet_databases, directory=full_disk.parent, pg_bouncers=())
     file = full_disk / "shards.ini"
     pooler_for(fleet, configuration=_CONFIGURATION.replace("{databases}", str(file)))
     fleet.change(databases_file=file)
@@ -158,102 +158,102 @@ def test_a_disk_that_is_full(
     apply(fleet, "--force")
 
 
-def test_a_file_changed_by_hand(unapplied: PooledFleet) -> None:
-    apply(unapplied)
-    file = unapplied.pg_bouncer.databases_file
+def test_a_file_changed_by_hand(fleet_unapplied: PooledFleet) -> None:
+    apply(fleet_unapplied)
+    file = fleet_unapplied.pg_bouncer.databases_file
     text = file.read_text()
     edited = text.replace("[databases]\n", "[databases]\nmine = host=127.0.0.1\n")
     file.write_text(edited)
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"pooler p1: {file} was changed by hand" in told
     assert "`shardctl pgbouncer diff` shows what --force would replace" in told
-    apply(unapplied, "--force")
+    apply(fleet_unapplied, "--force")
     assert file.read_text() == text
     assert file.with_name(file.name + BACKUP).read_text() == edited
 
 
-def test_a_file_that_somebody_else_wrote(unapplied: PooledFleet) -> None:
-    file = unapplied.pg_bouncer.databases_file
+def test_a_file_that_somebody_else_wrote(fleet_unapplied: PooledFleet) -> None:
+    file = fleet_unapplied.pg_bouncer.databases_file
     file.write_text("[databases]\nmine = host=127.0.0.1\n")
-    assert f"pooler p1: {file} was not written by shardctl" in refused(unapplied)
+    assert f"pooler p1: {file} was not written by shardctl" in refused(fleet_unapplied)
     file.write_text(" \n\n")
-    apply(unapplied)
+    apply(fleet_unapplied)
 
 
-def test_a_file_of_another_cluster(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    other = dataclasses.replace(unapplied.topology(), cluster="other")
+def test_a_file_of_another_cluster(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    other = dataclasses.replace(fleet_unapplied.topology(), cluster="other")
     pooler.databases_file.write_text(render.databases(other, pooler.pooler, 1))
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"pooler p1: {pooler.databases_file} is of cluster other" in told
     assert "is it this pooler's" in told
-    apply(unapplied, "--force")
+    apply(fleet_unapplied, "--force")
 
 
-def test_a_file_of_a_newer_map(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
-    text = render.databases(unapplied.topology(), pooler.pooler, 99)
+def test_a_file_of_a_newer_map(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    text = render.databases(fleet_unapplied.topology(), pooler.pooler, 99)
     pooler.databases_file.write_text(text)
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert "is of map version 99, and the databases have 1" in told
-    apply(unapplied, "--force")
+    apply(fleet_unapplied, "--force")
 
 
-def test_a_pooler_that_runs_with_another_configuration(unapplied: PooledFleet) -> None:
-    running = unapplied.pg_bouncer.config
+def test_a_pooler_that_runs_with_another_configuration(fleet_unapplied: PooledFleet) -> None:
+    running = fleet_unapplied.pg_bouncer.config
     copy = running.with_name("copy.ini")
     copy.write_text(running.read_text())
-    unapplied.change(config=copy)
-    told = refused(unapplied)
+    fleet_unapplied.change(config=copy)
+    told = refused(fleet_unapplied)
     assert f"pooler p1: it runs with {running}, not with {copy}" in told
     copy.unlink()
     copy.symlink_to(running.name)
-    apply(unapplied)
+    apply(fleet_unapplied)
 
 
-def test_a_configuration_without_the_include(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
     include = f"%include {pooler.databases_file}"
     pooler.config.write_text(text.replace(include, f"; {include}"))
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"{pooler.config} does not include {pooler.databases_file}" in told
     assert include in told.splitlines()[-1]
     pooler.config.write_text(text)
-    apply(unapplied)
+    apply(fleet_unapplied)
 
 
-def test_settings_that_would_be_read_as_databases(unapplied: PooledFleet) -> None:
-    pooler = unapplied.pg_bouncer
+def test_settings_that_would_be_read_as_databases(fleet_unapplied: PooledFleet) -> None:
+    pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
     pooler.config.write_text(f"{text}\n; further\ndefault_pool_size = 7\n")
     line = text.count("\n") + 3
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"{pooler.config}:{line}: default_pool_size comes after the include of" in told
     assert "to the end of the configuration" in told
     assert reloads(pooler) == 0
     # Not so where the operator's own databases follow.
     pooler.config.write_text(f"{text}[databases] mine = host=127.0.0.1\n")
-    apply_beside(unapplied, {"mine": 5432})
+    apply_beside(fleet_unapplied, {"mine": 5432})
 
 
-def test_an_include_that_cannot_be_found(unapplied: PooledFleet) -> None:
-    config = unapplied.pg_bouncer.config
+def test_an_include_that_cannot_be_found(fleet_unapplied: PooledFleet) -> None:
+    config = fleet_unapplied.pg_bouncer.config
     config.write_text(f"{config.read_text()}%include elsewhere.ini\n")
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"pooler p1: {config.with_name('elsewhere.ini')}: there is no such file" in told
     assert "takes a relative name from where it was started" in told
 
 
-def test_two_poolers_with_one_file(unapplied: PooledFleet, pooler_for: AddPooler) -> None:
-    second = pooler_for(unapplied, "p2")
-    first = unapplied.pg_bouncer
+def test_two_poolers_with_one_file(fleet_unapplied: PooledFleet, pooler_for: AddPooler) -> None:
+    second = pooler_for(fleet_unapplied, "p2")
+    first = fleet_unapplied.pg_bouncer
     second.databases_file.unlink()
     second.databases_file.symlink_to(first.databases_file)
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"pooler p2: its file of aliases is pooler p1's too: {first.databases_file}" in told
     second.pooler = dataclasses.replace(second.pooler, databases_file=first.databases_file)
-    done = unapplied.here("pgbouncer", "apply", "-o", "json")
+    done = fleet_unapplied.here("pgbouncer", "apply", "-o", "json")
     assert done.returncode == 2
     assert "poolers.p2.databases_file: is pooler p1's databases_file already" in done.stderr
     assert "errors" in json.loads(done.stdout)
@@ -261,9 +261,9 @@ def test_two_poolers_with_one_file(unapplied: PooledFleet, pooler_for: AddPooler
 
 @pytest.mark.parametrize("where", ["config", "before", "after", "inherited"])
 def test_an_alias_with_the_name_of_a_database_of_the_operators(
-    unapplied: PooledFleet, where: str
+    fleet_unapplied: PooledFleet, where: str
 ) -> None:
-    pooler = unapplied.pg_bouncer
+    pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
     own = pooler.config.with_name("own.ini")
     if where == "config":
@@ -281,27 +281,27 @@ def test_an_alias_with_the_name_of_a_database_of_the_operators(
         pooler.config.write_text(lines[where])
     pooler.admin("RELOAD")
     assert "shard3" in offered(pooler)
-    told = refused(unapplied)
+    told = refused(fleet_unapplied)
     assert f"with the names of aliases: shard3 ({place})" in told
     assert offered(pooler) == {"shard3": 5432}
 
 
-def test_a_stale_topology(unapplied: PooledFleet) -> None:
-    apply(unapplied)
-    unapplied.shards = {"a": "0-2", "b": "3-7"}
+def test_a_stale_topology(fleet_unapplied: PooledFleet) -> None:
+    apply(fleet_unapplied)
+    fleet_unapplied.shards = {"a": "0-2", "b": "3-7"}
     for command in ("apply", "diff", "render"):
-        done = unapplied.here("pgbouncer", command)
+        done = fleet_unapplied.here("pgbouncer", command)
         assert done.returncode == 1
         assert "the map on node a gives shards 3 to a, the topology gives them to b" in done.stderr
         assert done.stdout == ""
-    refused(unapplied)
-    refused(unapplied, "--force")
+    refused(fleet_unapplied)
+    refused(fleet_unapplied, "--force")
 
 
-def test_a_map_that_changed_after_the_plan(pooled: PooledFleet) -> None:
-    pooler = pooled.pg_bouncer
-    pooled.raise_map_version()
-    topology = pooled.topology()
+def test_a_map_that_changed_after_the_plan(fleet_pooled: PooledFleet) -> None:
+    pooler = fleet_pooled.pg_bouncer
+    fleet_pooled.raise_map_version()
+    topology = fleet_pooled.topology()
     text = pooler.databases_file.read_text()
 
     def plan() -> poolers.PoolersPlan:
@@ -310,46 +310,46 @@ def test_a_map_that_changed_after_the_plan(pooled: PooledFleet) -> None:
         return poolers.plan(topology, chosen, version, force=True, purpose="test")
 
     old = plan()
-    pooled.raise_map_version()
+    fleet_pooled.raise_map_version()
     with pytest.raises(
         ShardctlError, match=r"changed after the plan was made \(version 2, now 3\)"
     ):
         poolers.apply(old, Silent())
     old = plan()
-    pooled.execute_everywhere("UPDATE shardctl.map SET node = 'a' WHERE shard = 5")
+    fleet_pooled.execute_everywhere("UPDATE shardctl.map SET node = 'a' WHERE shard = 5")
     with pytest.raises(ShardctlError, match="gives shards 5 to a"):
         poolers.apply(old, Silent())
     assert pooler.databases_file.read_text() == text
     assert reloads(pooler) == 1
 
 
-def test_a_node_that_is_down(unapplied: PooledFleet) -> None:
+def test_a_node_that_is_down(fleet_unapplied: PooledFleet) -> None:
     gone = cast("PgServer", SimpleNamespace(port=free_ports(1)[0]))
-    unapplied.servers = {"a": unapplied.servers["a"], "b": gone}
-    assert f"node b (127.0.0.1:{gone.port}): " in refused(unapplied)
+    fleet_unapplied.servers = {"a": fleet_unapplied.servers["a"], "b": gone}
+    assert f"node b (127.0.0.1:{gone.port}): " in refused(fleet_unapplied)
 
 
-def test_a_fleet_that_has_no_map_yet(fresh_pooled: PooledFleet) -> None:
-    told = refused(fresh_pooled)
+def test_a_fleet_that_has_no_map_yet(new_fleet_pooled: PooledFleet) -> None:
+    told = refused(new_fleet_pooled)
     assert "does not exist" in told
     assert "shardctl init" in told
-    for server in fresh_pooled.servers.values():
+    for server in new_fleet_pooled.servers.values():
         with server.connect() as session:
-            session.execute(f"CREATE DATABASE {fresh_pooled.database}".encode())
-    told = refused(fresh_pooled)
+            session.execute(f"CREATE DATABASE {new_fleet_pooled.database}".encode())
+    told = refused(new_fleet_pooled)
     assert "no node has the map yet" in told
     assert "run `shardctl init`" in told
 
 
 def test_one_of_two_that_fails_does_not_hold_up_the_other(
-    unapplied: PooledFleet, pooler_for: AddPooler
+    fleet_unapplied: PooledFleet, pooler_for: AddPooler
 ) -> None:
-    pooler_for(unapplied, "p2")
-    first, second = unapplied.pg_bouncers
+    pooler_for(fleet_unapplied, "p2")
+    first, second = fleet_unapplied.pg_bouncers
     folder = first.config.parent
     if os.geteuid() == 0:
-        unapplied.change(os_user=accounts.server_account(None))
-    done = unapplied.patched(
+        fleet_unapplied.change(os_user=accounts.server_account(None))
+    done = fleet_unapplied.patched(
         "import os, shardctl.provision.poolers as poolers\n"
         "whole = poolers.apply\n"
         "def apply(*given):\n"
@@ -365,12 +365,12 @@ def test_one_of_two_that_fails_does_not_hold_up_the_other(
     assert "shardctl: poolers: p2 done, p1 not" in done.stderr
     assert "run the same command again: it does only the rest" in done.stderr
     assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == ["write", "write"]
-    assert (offered(first), offered(second)) == ({}, leads(unapplied))
+    assert (offered(first), offered(second)) == ({}, leads(fleet_unapplied))
     folder.chmod(0o755)
     if os.geteuid() == 0:
         shutil.chown(folder, str(accounts.server_account(None)))
-    done = unapplied.here("pgbouncer", "apply", "-o", "json")
+    done = fleet_unapplied.here("pgbouncer", "apply", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == ["write", "none"]
-    assert offered(first) == offered(second) == leads(unapplied)
+    assert offered(first) == offered(second) == leads(fleet_unapplied)
     assert reloads(second) == 1

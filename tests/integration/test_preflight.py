@@ -17,13 +17,13 @@ from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
-from tests.fixtures.servers import free_ports
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.moves.plan import MovePlan
-    from tests.fixtures.preflights import Movable
+    from tests.fixtures.moves.preflight import Movable
 
 
 PURPOSE = "shardctl move-shards by a test"
@@ -41,9 +41,9 @@ SELECT (SELECT array_agg((n.nspname, n.xmin, n.ctid)::text ORDER BY n.oid) FROM 
 """
 
 
-def record(movable: Movable, node: str, plan: MovePlan) -> None:
+def record(preflight_fleet: Movable, node: str, plan: MovePlan) -> None:
     """Write a move into a node's journal."""
-    with movable.fleet.connect(node) as session:
+    with preflight_fleet.fleet.connect(node) as session:
         journal.open_move(
             session,
             move=plan.id,
@@ -64,9 +64,9 @@ def all_near(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("all_near")
-def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) -> None:
-    facts = pooled_movable.check()
-    rows = pooled_movable.fleet.query(
+def test_a_healthy_fleet_is_told_what_the_move_will_be(preflight_pooled: Movable) -> None:
+    facts = preflight_pooled.check()
+    rows = preflight_pooled.fleet.query(
         "a",
         "SELECT right(nspname, 1)::int, sum(pg_relation_size(c.oid))"
         " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
@@ -79,7 +79,7 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) 
     assert facts.predicted_copy_s == facts.source_bytes / (200 * 1024 * 1024)
     # 2 shards that move and 2 that stay, 3 aliases of 11 that are paused, and a RELOAD.
     wanted = 70 + 2 * 0.17 + 2 * 0.02 + 3 * 0.07 + 11 * 0.02 + cost.reload_ms(11)
-    made, topology = pooled_movable.plan(), pooled_movable.topology
+    made, topology = preflight_pooled.plan(), preflight_pooled.topology
     assert prediction.pause_ms(topology, made, Distance()) == pytest.approx(wanted)
     assert facts.predicted_pause_ms == pytest.approx(wanted)
     assert facts.disk_free_bytes is not None
@@ -93,15 +93,15 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(pooled_movable: Movable) 
     assert "whether poolers can log in to node c is seen when it runs" in facts.notes[2]
 
 
-def test_nothing_is_changed(pooled_movable: Movable) -> None:
-    fleet = pooled_movable.fleet
+def test_nothing_is_changed(preflight_pooled: Movable) -> None:
+    fleet = preflight_pooled.fleet
     pooler = fleet.pg_bouncer
     before = {node: fleet.query(node, EVERYTHING) for node in "ab"}
     files = {f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"}
     reloads = pooler.log().count("RELOAD command issued")
-    pooled_movable.check()
-    pooled_movable.choose(max_pause_s=0.01)
-    pooled_movable.refused()
+    preflight_pooled.check()
+    preflight_pooled.choose(max_pause_s=0.01)
+    preflight_pooled.refused()
     assert {node: fleet.query(node, EVERYTHING) for node in "ab"} == before
     assert files == {
         f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"
@@ -109,107 +109,109 @@ def test_nothing_is_changed(pooled_movable: Movable) -> None:
     assert pooler.log().count("RELOAD command issued") == reloads
     with pooler.console() as console:
         assert not any(alias.paused for alias in console.databases().values())
-    assert pooled_movable.target.data_directory is not None
-    assert not pooled_movable.target.data_directory.exists()
+    assert preflight_pooled.target.data_directory is not None
+    assert not preflight_pooled.target.data_directory.exists()
 
 
-def test_every_refusal_is_told_at_once(pooled_movable: Movable, tmp_path: Path) -> None:
-    pooled_movable.fleet.pg_bouncer.admin("SET query_wait_timeout = 6")
-    pooled_movable.change(data_directory=tmp_path / "x", settings={"max_connections": "5"})
-    pooled_movable.choose(max_rate="fast")
-    with pooled_movable.having(
+def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path) -> None:
+    preflight_pooled.fleet.pg_bouncer.admin("SET query_wait_timeout = 6")
+    preflight_pooled.change(data_directory=tmp_path / "x", settings={"max_connections": "5"})
+    preflight_pooled.choose(max_rate="fast")
+    with preflight_pooled.having(
         "CREATE TABLE photos (); CREATE UNLOGGED TABLE shard2.u ()",
         "DROP TABLE photos, shard2.u",
     ):
-        told = pooled_movable.refused()
+        told = preflight_pooled.refused()
     assert set(told) >= {
         "query_wait_timeout", "settings", "TableShadowed", "unlogged", "shared_tables", "max_rate",
     }  # fmt: skip
 
 
-def test_a_copy_is_predicted_by_its_rate(movable: Movable) -> None:
-    movable.choose(max_rate="1M")
-    facts = movable.check()
+def test_a_copy_is_predicted_by_its_rate(preflight_fleet: Movable) -> None:
+    preflight_fleet.choose(max_rate="1M")
+    facts = preflight_fleet.check()
     assert facts.predicted_copy_s == facts.source_bytes / 1024 / 1024
 
 
-def test_sizes_of_a_nodes_shards(movable: Movable) -> None:
+def test_sizes_of_a_nodes_shards(preflight_fleet: Movable) -> None:
     statement = "INSERT INTO shard1.photos SELECT n, n FROM generate_series(1, 1000) AS n"
-    with movable.having(statement, "TRUNCATE shard1.photos"):
-        sizes = preflight.sizes(movable.topology, NodeName("a"), purpose=PURPOSE)
+    with preflight_fleet.having(statement, "TRUNCATE shard1.photos"):
+        sizes = preflight.sizes(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
         assert list(sizes) == [0, 1, 2, 3]
         largest = max(sizes, key=lambda shard: sizes[shard])
         assert largest == 1
 
 
-def test_sizes_while_a_table_is_locked(movable: Movable) -> None:
-    with movable.fleet.connect("a", autocommit=False) as holder:
+def test_sizes_while_a_table_is_locked(preflight_fleet: Movable) -> None:
+    with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard1.photos")
         with pytest.raises(PreflightRefused, match="holds tables locked in shard1") as caught:
-            preflight.sizes(movable.topology, NodeName("a"), purpose=PURPOSE)
+            preflight.sizes(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
         assert caught.value.code == "locked"
         holder.rollback()
 
 
-def test_a_map_that_became_another_or_contradicts_the_topology(movable: Movable) -> None:
+def test_a_map_that_became_another_or_contradicts_the_topology(preflight_fleet: Movable) -> None:
     raised = "UPDATE shardctl.cluster SET map_version = 2"
-    with movable.having(raised, "UPDATE shardctl.cluster SET map_version = 1"):
-        assert "version 1, now 2" in movable.only("MapChanged")
+    with preflight_fleet.having(raised, "UPDATE shardctl.cluster SET map_version = 1"):
+        assert "version 1, now 2" in preflight_fleet.only("MapChanged")
     moved = "UPDATE shardctl.map SET node = 'b' WHERE shard = 3"
-    with movable.having(moved, "UPDATE shardctl.map SET node = 'a' WHERE shard = 3", node="b"):
-        told = movable.only("OwnershipDiffers")
+    with preflight_fleet.having(
+        moved, "UPDATE shardctl.map SET node = 'a' WHERE shard = 3", node="b"
+    ):
+        told = preflight_fleet.only("OwnershipDiffers")
         assert "the map on node b gives shards 3 to b, the topology gives them to a" in told
 
 
-def test_another_move_that_has_not_ended(movable: Movable) -> None:
-    plan = dataclasses.replace(movable.plan(), id="5f3a9c1e")
-    record(movable, "b", plan)
+def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
+    plan = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")
+    record(preflight_fleet, "b", plan)
     try:
-        told = movable.only_fleet("move_unfinished")
+        told = preflight_fleet.only_fleet("move_unfinished")
         assert "node b: move 5f3a9c1e has not ended (it is reserved)" in told
         assert "`shardctl moves show 5f3a9c1e`" in told
-        topology = movable.topology
-        mine = dataclasses.replace(movable.plan(), id="5f3a9c1e")
+        topology = preflight_fleet.topology
+        mine = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")
         preflight.check(topology, mine, purpose=PURPOSE)  # its own record is no other move
         # What one node knows to be over is over, though another has an older copy.
-        record(movable, "a", plan)
-        with movable.fleet.connect("a") as session:
+        record(preflight_fleet, "a", plan)
+        with preflight_fleet.fleet.connect("a") as session:
             journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
-        assert movable.beside_fit(fleet=movable.look_at_fleet()) == {}
+        assert preflight_fleet.beside_fit(fleet=preflight_fleet.look_at_fleet()) == {}
     finally:
         for node in "ab":
-            movable.fleet.execute(node, "DELETE FROM shardctl.move")
+            preflight_fleet.fleet.execute(node, "DELETE FROM shardctl.move")
 
 
-def test_a_node_without_a_journal(movable: Movable) -> None:
-    with movable.having(
+def test_a_node_without_a_journal(preflight_fleet: Movable) -> None:
+    with preflight_fleet.having(
         "ALTER TABLE shardctl.move RENAME TO was_move; UPDATE shardctl.cluster SET format = 1",
         "ALTER TABLE shardctl.was_move RENAME TO move; UPDATE shardctl.cluster SET format = 2",
         node="b",
     ):
-        told = movable.only("no_journal")
+        told = preflight_fleet.only("no_journal")
     assert "node b: schema shardctl has format 1, so there is no journal of moves" in told
     assert "run `shardctl init`" in told
 
 
-def test_shards_that_are_not_where_they_should_be(movable: Movable) -> None:
-    with movable.having("CREATE SCHEMA shard3", "DROP SCHEMA shard3", node="b"):
-        told = movable.only_fleet("SchemaInTheWay")
+def test_shards_that_are_not_where_they_should_be(preflight_fleet: Movable) -> None:
+    with preflight_fleet.having("CREATE SCHEMA shard3", "DROP SCHEMA shard3", node="b"):
+        told = preflight_fleet.only_fleet("SchemaInTheWay")
         assert "node b: shards that node a owns live here too: shard3 (1)" in told
     renamed = "ALTER SCHEMA shard3 RENAME TO astray"
-    with movable.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
+    with preflight_fleet.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
         assert (
             "not there: shard3"
-            in movable.beside_fit(fleet=movable.look_at_fleet())["shards_missing"]
+            in preflight_fleet.beside_fit(fleet=preflight_fleet.look_at_fleet())["shards_missing"]
         )
 
 
-def test_a_node_that_is_down_is_told_once(movable: Movable) -> None:
+def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
     (port,) = free_ports(1)
     for node, known in (("b", set()), ("a", {"replication_login"})):
-        topology = movable.changed(node, port=port)
+        topology = preflight_fleet.changed(node, port=port)
         with pytest.raises((NodeUnavailable, Problems)) as caught:
-            preflight.check(topology, movable.plan(topology), purpose=PURPOSE)
+            preflight.check(topology, preflight_fleet.plan(topology), purpose=PURPOSE)
         errors = caught.value.parts()
         away = [one for one in errors if isinstance(one, NodeUnavailable)]
         assert [one.node for one in away] == [node]

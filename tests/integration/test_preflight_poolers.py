@@ -9,124 +9,124 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.moves import preflight_poolers as pooling
-from tests.fixtures.pooled import STATS_USER
-from tests.fixtures.poolers import _CONFIGURATION
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.pooled import STATS_USER
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.preflights import Movable
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.moves.preflight import Movable
 
 
-def fit(movable: Movable) -> bool:
+def fit(preflight_fleet: Movable) -> bool:
     """Tell whether its poolers, looked at alone, are refused for nothing."""
-    return movable.beside_fit(poolers=movable.look_at_poolers()) == {}
+    return preflight_fleet.beside_fit(poolers=preflight_fleet.look_at_poolers()) == {}
 
 
-def test_a_pooler_that_is_down(pooled_movable: Movable) -> None:
-    pooler = pooled_movable.fleet.pg_bouncer
+def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
+    pooler = preflight_pooled.fleet.pg_bouncer
     pooler.stop()
-    told = pooled_movable.only_pooler("PoolerUnavailable")
+    told = preflight_pooled.only_pooler("PoolerUnavailable")
     assert told.count(f"pooler p1 (127.0.0.1:{pooler.port}): ") == 1
     assert "Connection refused" in told
 
 
-def test_a_user_who_may_only_look(pooled_movable: Movable) -> None:
-    pooled_movable.fleet.change(admin_user=STATS_USER)
-    told = pooled_movable.beside_fit(poolers=pooled_movable.look_at_poolers())
+def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:
+    preflight_pooled.fleet.change(admin_user=STATS_USER)
+    told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
     assert "pooler p1: watcher is no admin there" in told["NotAdmin"]
 
 
-def test_a_file_that_was_edited_or_is_not_the_newest(pooled_movable: Movable) -> None:
-    file = pooled_movable.fleet.pg_bouncer.databases_file
+def test_a_file_that_was_edited_or_is_not_the_newest(preflight_pooled: Movable) -> None:
+    file = preflight_pooled.fleet.pg_bouncer.databases_file
     text = file.read_text()
     file.write_text(f"{text}\nmine = host=/tmp\n")
-    assert f"pooler p1: {file} was changed by hand" in pooled_movable.only_pooler("FileEdited")
+    assert f"pooler p1: {file} was changed by hand" in preflight_pooled.only_pooler("FileEdited")
     file.unlink()
-    told = pooled_movable.only_pooler("file_outdated")
+    told = preflight_pooled.only_pooler("file_outdated")
     assert "is not what map version 1 says" in told
     assert "`shardctl pgbouncer apply`" in told
     file.write_text(text)
-    assert fit(pooled_movable)
+    assert fit(preflight_pooled)
     # The file says it, and the pooler has not read it.
     file.write_text("[databases]\n")
-    pooled_movable.fleet.pg_bouncer.admin("RELOAD")
+    preflight_pooled.fleet.pg_bouncer.admin("RELOAD")
     file.write_text(text)
-    assert "was not read again since" in pooled_movable.only_pooler("file_outdated")
+    assert "was not read again since" in preflight_pooled.only_pooler("file_outdated")
 
 
-def test_what_the_console_tells(pooled_movable: Movable) -> None:
-    pooler = pooled_movable.fleet.pg_bouncer
+def test_what_the_console_tells(preflight_pooled: Movable) -> None:
+    pooler = preflight_pooled.fleet.pg_bouncer
     with pooler.connect("shard3"), pooler.connect("preflight_b"):
-        (looked,) = pooled_movable.look_at_poolers()
+        (looked,) = preflight_pooled.look_at_poolers()
     assert looked.fact is not None
     assert looked.fact.clients == 2
-    told = "\n".join(pooling.notes(pooled_movable.plan(), looked))
+    told = "\n".join(pooling.notes(preflight_pooled.plan(), looked))
     assert "clients wait 15 s (server_login_retry)" in told
     for key in ("query_wait_timeout", "client_login_timeout"):
         before = looked.config[key]
         pooler.admin(f"SET {key} = 9")
-        told = pooled_movable.only_pooler(key)
+        told = preflight_pooled.only_pooler(key)
         assert f"{key} is 9 s: clients would get errors before a cutover of 5 s" in told
         pooler.admin(f"SET {key} = {before}")
-    assert fit(pooled_movable)
+    assert fit(preflight_pooled)
 
 
-def test_session_pooling(pooled_movable: Movable) -> None:
-    pooled_movable.fleet.pg_bouncer.admin("SET pool_mode = session")
-    assert "with pool_mode = session" in pooled_movable.only_pooler("PoolingUnfit")
-    pooled_movable.fleet.change(aliases=("node",))
-    told = pooled_movable.beside_fit(poolers=pooled_movable.look_at_poolers())
+def test_session_pooling(preflight_pooled: Movable) -> None:
+    preflight_pooled.fleet.pg_bouncer.admin("SET pool_mode = session")
+    assert "with pool_mode = session" in preflight_pooled.only_pooler("PoolingUnfit")
+    preflight_pooled.fleet.change(aliases=("node",))
+    told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
     assert set(told) == {"session_pooling", "file_outdated"}
     assert "until clients disconnect" in told["session_pooling"]
 
 
 def test_several_processes_at_one_port(
-    movable: Movable, tmp_path: Path, pooler_for: AddPooler
+    preflight_fleet: Movable, tmp_path: Path, pooler_for: AddPooler
 ) -> None:
-    movable.fleet = dataclasses.replace(movable.fleet, directory=tmp_path)
+    preflight_fleet.fleet = dataclasses.replace(preflight_fleet.fleet, directory=tmp_path)
     shared = _CONFIGURATION.replace("pool_mode", "so_reuseport = 1\npool_mode")
-    pooler_for(movable.fleet, configuration=shared)
-    told = movable.beside_fit(poolers=movable.look_at_poolers())
+    pooler_for(preflight_fleet.fleet, configuration=shared)
+    told = preflight_fleet.beside_fit(poolers=preflight_fleet.look_at_poolers())
     assert set(told) == {"file_outdated", "so_reuseport"}
     assert "pooler p1: so_reuseport is on" in told["so_reuseport"]
 
 
-def test_aliases_that_somebody_holds(pooled_movable: Movable) -> None:
-    pooler = pooled_movable.fleet.pg_bouncer
+def test_aliases_that_somebody_holds(preflight_pooled: Movable) -> None:
+    pooler = preflight_pooled.fleet.pg_bouncer
     pooler.admin('PAUSE "shard2"')
-    told = pooled_movable.only_pooler("paused")
+    told = preflight_pooled.only_pooler("paused")
     assert "pooler p1: aliases are paused already: shard2" in told
     assert 'RESUME "shard2"' in told
     pooler.admin('RESUME "shard2"')
     pooler.admin('DISABLE "preflight_a"')
-    told = pooled_movable.only_pooler("disabled")
+    told = preflight_pooled.only_pooler("disabled")
     assert "aliases are disabled already: preflight_a" in told
     pooler.admin('ENABLE "preflight_a"')
     pooler.admin('PAUSE "shard0"')  # which stays
-    assert fit(pooled_movable)
+    assert fit(preflight_pooled)
     pooler.admin('RESUME "shard0"')
     pooler.admin("PAUSE")
-    assert "the whole pooler is paused" in pooled_movable.only_pooler("paused")
+    assert "the whole pooler is paused" in preflight_pooled.only_pooler("paused")
     pooler.admin("RESUME")
 
 
-def test_a_name_that_the_poolers_host_does_not_know(pooled_movable: Movable) -> None:
-    from tests.fixtures.preflights import offer  # its fixtures have to be registered first
+def test_a_name_that_the_poolers_host_does_not_know(preflight_pooled: Movable) -> None:
+    from tests.fixtures.moves.preflight import offer  # its fixtures have to be registered first
 
-    pooled_movable.change(pooler_host="no-such-name.invalid")
-    offer(pooled_movable)
-    told = pooled_movable.only_pooler("target_unresolved")
+    preflight_pooled.change(pooler_host="no-such-name.invalid")
+    offer(preflight_pooled)
+    told = preflight_pooled.only_pooler("target_unresolved")
     assert "its host does not know the name no-such-name.invalid" in told
-    pooled_movable.change(pooler_host="localhost")
-    offer(pooled_movable)
-    assert fit(pooled_movable)
+    preflight_pooled.change(pooler_host="localhost")
+    offer(preflight_pooled)
+    assert fit(preflight_pooled)
 
 
 def test_a_host_on_which_no_guard_could_run(
-    pooled_movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
+    preflight_pooled: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
 ) -> None:
     folder = server_directory / "bin"
     folder.mkdir()
@@ -137,30 +137,30 @@ def test_a_host_on_which_no_guard_could_run(
             if program.name not in ("setsid", "awk") and not link.is_symlink():
                 link.symlink_to(program)
     monkeypatch.setenv("PATH", str(folder))
-    told = pooled_movable.only_pooler("guard_programs")
+    told = preflight_pooled.only_pooler("guard_programs")
     assert "pooler p1: its host lacks setsid, awk, which the guard needs" in told
     assert shutil.which("psql") is not None
 
 
-def test_a_transaction_that_would_hold_up_the_pause(pooled_movable: Movable) -> None:
-    pooled_movable.choose(max_pause_s=0.6)
-    pooler = pooled_movable.fleet.pg_bouncer
+def test_a_transaction_that_would_hold_up_the_pause(preflight_pooled: Movable) -> None:
+    preflight_pooled.choose(max_pause_s=0.6)
+    pooler = preflight_pooled.fleet.pg_bouncer
     with pooler.connect("shard3", autocommit=False) as client:
         row = client.execute("SELECT pg_backend_pid()").fetchone()
         assert row is not None
         wait_for(
-            lambda: pooled_movable.fleet.query(
+            lambda: preflight_pooled.fleet.query(
                 "a",
                 f"SELECT FROM pg_stat_activity WHERE pid = {row[0]}"
                 " AND xact_start < clock_timestamp() - interval '0.7 s'",
             )
         )
-        told = pooled_movable.only("old_transactions")
+        told = preflight_pooled.only("old_transactions")
         assert f"older than --max-pause (0.6 s): pid {row[0]} (" in told
-        assert pooled_movable.look_at_poolers()[0].busy == {row[0]}
+        assert preflight_pooled.look_at_poolers()[0].busy == {row[0]}
         client.rollback()
     with pooler.connect("shard0", autocommit=False) as client:  # which stays
         client.execute("SELECT 1")
-        assert pooled_movable.look_at_poolers()[0].busy == frozenset()
+        assert preflight_pooled.look_at_poolers()[0].busy == frozenset()
         client.rollback()
-    pooled_movable.check()
+    preflight_pooled.check()

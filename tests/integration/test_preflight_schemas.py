@@ -8,57 +8,59 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.preflights import Movable
+    from tests.fixtures.moves.preflight import Movable
 
 
-def test_prepared_transactions(movable: Movable) -> None:
+def test_prepared_transactions(preflight_fleet: Movable) -> None:
     begun = "BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1); PREPARE TRANSACTION 'half'"
-    with movable.having(begun, "ROLLBACK PREPARED 'half'"):
-        told = movable.only_source("prepared_transactions")
+    with preflight_fleet.having(begun, "ROLLBACK PREPARED 'half'"):
+        told = preflight_fleet.only_source("prepared_transactions")
     assert "'half' in database preflight" in told
     assert "ROLLBACK PREPARED" in told
 
 
-def test_unlogged_tables(movable: Movable) -> None:
+def test_unlogged_tables(preflight_fleet: Movable) -> None:
     made = "CREATE UNLOGGED TABLE shard2.cache (id int)"
-    with movable.having(made, "DROP TABLE shard2.cache"):
-        assert "unlogged tables would arrive empty: shard2.cache" in movable.only_source("unlogged")
+    with preflight_fleet.having(made, "DROP TABLE shard2.cache"):
+        assert "unlogged tables would arrive empty: shard2.cache" in preflight_fleet.only_source(
+            "unlogged"
+        )
     made = "CREATE UNLOGGED TABLE shard0.cache (id int)"  # which stays
-    with movable.having(made, "DROP TABLE shard0.cache"):
-        assert movable.beside_fit(source=movable.look_at_source()) == {}
+    with preflight_fleet.having(made, "DROP TABLE shard0.cache"):
+        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
 
 
-def test_large_objects(movable: Movable) -> None:
-    with movable.having("SELECT lo_create(4711)", "SELECT lo_unlink(4711)"):
-        assert "it has 1 large objects" in movable.only_source("large_objects")
+def test_large_objects(preflight_fleet: Movable) -> None:
+    with preflight_fleet.having("SELECT lo_create(4711)", "SELECT lo_unlink(4711)"):
+        assert "it has 1 large objects" in preflight_fleet.only_source("large_objects")
 
 
-def test_subscriptions(movable: Movable) -> None:
+def test_subscriptions(preflight_fleet: Movable) -> None:
     made = (
         "CREATE SUBSCRIPTION sub CONNECTION 'host=/nowhere' PUBLICATION p"
         " WITH (connect = false, slot_name = NONE)"
     )
     drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
-    with movable.having(made, "DROP SUBSCRIPTION sub"):
+    with preflight_fleet.having(made, "DROP SUBSCRIPTION sub"):
         assert (
-            movable.beside_fit(source=movable.look_at_source()) == {}
+            preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         )  # disabled, and of no moved table
-        movable.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
-        with movable.having("ALTER SUBSCRIPTION sub ENABLE", drop):
-            assert "subscriptions: sub in database preflight" in movable.only_source(
+        preflight_fleet.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
+        with preflight_fleet.having("ALTER SUBSCRIPTION sub ENABLE", drop):
+            assert "subscriptions: sub in database preflight" in preflight_fleet.only_source(
                 "subscriptions"
             )
 
 
-def test_publications_are_a_note(movable: Movable) -> None:
+def test_publications_are_a_note(preflight_fleet: Movable) -> None:
     made = "CREATE PUBLICATION pub FOR TABLE shard2.photos"
-    with movable.having(made, "DROP PUBLICATION pub"):
-        assert "publications hold tables of moved shards: pub" in movable.source_notes()
+    with preflight_fleet.having(made, "DROP PUBLICATION pub"):
+        assert "publications hold tables of moved shards: pub" in preflight_fleet.source_notes()
 
 
 PLAIN = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
@@ -106,17 +108,17 @@ DROP TYPE IF EXISTS shard2.y
 
 
 @pytest.mark.parametrize("kind", CROSSING)
-def test_what_binds_by_more_than_a_name(movable: Movable, kind: str) -> None:
+def test_what_binds_by_more_than_a_name(preflight_fleet: Movable, kind: str) -> None:
     made, named = CROSSING[kind]
-    with movable.having(made, CLEAR):
-        told = movable.only_source("crossing")
+    with preflight_fleet.having(made, CLEAR):
+        told = preflight_fleet.only_source("crossing")
     assert "1 objects are bound across the border of the shards' schemas" in told
     assert named in told
 
 
-def test_rows_that_tables_elsewhere_route_or_delete(movable: Movable) -> None:
-    movable.choose(duplicate_shared=True)
-    with movable.having(
+def test_rows_that_tables_elsewhere_route_or_delete(preflight_fleet: Movable) -> None:
+    preflight_fleet.choose(duplicate_shared=True)
+    with preflight_fleet.having(
         "CREATE TABLE public.parent (id int PRIMARY KEY);"
         "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id);"
         "CREATE TABLE shard2.child () INHERITS (public.parent);"
@@ -124,15 +126,17 @@ def test_rows_that_tables_elsewhere_route_or_delete(movable: Movable) -> None:
         "CREATE TABLE shard2.refers (id int REFERENCES public.parent ON DELETE CASCADE)",
         "DROP TABLE shard2.child, shard2.refers, public.parent, public.parts",
     ):
-        told = movable.only_source("crossing")
+        told = preflight_fleet.only_source("crossing")
     assert "3 objects" in told
     for named in ("table shard2.child", "table shard2.part", "constraint refers_id_fkey"):
         assert named in told
 
 
-def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Movable) -> None:
-    movable.choose(duplicate_shared=True)
-    with movable.having(
+def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(
+    preflight_fleet: Movable,
+) -> None:
+    preflight_fleet.choose(duplicate_shared=True)
+    with preflight_fleet.having(
         "CREATE TABLE public.countries (id int PRIMARY KEY);"
         "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
         "CREATE TABLE shard2.y (id bigint PRIMARY KEY REFERENCES shard2.photos ON DELETE CASCADE,"
@@ -147,61 +151,63 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(movable: Mova
         "DROP TYPE shard2.span;"
         "DROP FUNCTION public.f, public.g",
     ):
-        notes = movable.source_notes()
+        notes = preflight_fleet.source_notes()
     assert "tables of database preflight are on both nodes afterwards" in notes
     assert "(--duplicate-shared): public.countries" in notes
 
 
-def test_tables_named_like_a_shards(movable: Movable) -> None:
-    movable.choose(duplicate_shared=True)
-    with movable.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
-        assert "table public.photos has the name" in movable.only_source("TableShadowed")
+def test_tables_named_like_a_shards(preflight_fleet: Movable) -> None:
+    preflight_fleet.choose(duplicate_shared=True)
+    with preflight_fleet.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
+        assert "table public.photos has the name" in preflight_fleet.only_source("TableShadowed")
 
 
-def test_tables_beside_the_shards(movable: Movable) -> None:
-    with movable.having(
+def test_tables_beside_the_shards(preflight_fleet: Movable) -> None:
+    with preflight_fleet.having(
         "CREATE TABLE public.users (id serial PRIMARY KEY); CREATE SEQUENCE public.numbers",
         "DROP TABLE public.users; DROP SEQUENCE public.numbers",
     ):
-        told = movable.only_source("shared_tables")
+        told = preflight_fleet.only_source("shared_tables")
         assert "beside the shards: public.numbers, public.users\n" in told
         assert "--duplicate-shared" in told
 
 
-def test_other_databases(movable: Movable) -> None:
-    server = movable.fleet.servers["a"]
+def test_other_databases(preflight_fleet: Movable) -> None:
+    server = preflight_fleet.fleet.servers["a"]
     with server.connect() as session:
         session.execute("CREATE DATABASE other")
     try:
-        assert movable.beside_fit(source=movable.look_at_source()) == {}  # it is empty
+        assert (
+            preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
+        )  # it is empty
         with server.connect("other") as session:
             session.execute("CREATE TABLE things (id int)")
-        told = movable.only_source("other_databases")
+        told = preflight_fleet.only_source("other_databases")
         assert "other databases with data: other (public.things)" in told
-        with barred(movable, "other"):
-            told = movable.only_source("database_closed")
+        with barred(preflight_fleet, "other"):
+            told = preflight_fleet.only_source("database_closed")
             assert "database other cannot be looked into: pg_hba.conf rejects" in told
-        movable.choose(duplicate_shared=True)
-        assert "tables of database other are on both nodes" in movable.source_notes()
+        preflight_fleet.choose(duplicate_shared=True)
+        assert "tables of database other are on both nodes" in preflight_fleet.source_notes()
     finally:
         with server.connect() as session:
             session.execute("DROP DATABASE other WITH (FORCE)")
 
 
 @contextmanager
-def barred(movable: Movable, database: str) -> Iterator[None]:
+def barred(preflight_fleet: Movable, database: str) -> Iterator[None]:
     """Let nobody into a database of node a."""
-    file = movable.server().data_directory / "pg_hba.conf"
+    file = preflight_fleet.server().data_directory / "pg_hba.conf"
     rules = file.read_text()
 
     def write(text: str) -> None:
         file.write_text(text)
-        with movable.fleet.servers["a"].connect() as session:
+        with preflight_fleet.fleet.servers["a"].connect() as session:
             session.execute("SELECT pg_reload_conf()")
 
     def is_open() -> bool:
         try:
-            movable.fleet.servers["a"].connect(database).close()
+            preflight_fleet.fleet.servers["a"].connect(database).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -215,14 +221,14 @@ def barred(movable: Movable, database: str) -> Iterator[None]:
         wait_for(is_open)
 
 
-def test_collations_of_another_version(movable: Movable) -> None:
-    with movable.having(
+def test_collations_of_another_version(preflight_fleet: Movable) -> None:
+    with preflight_fleet.having(
         "CREATE COLLATION public.german (provider = icu, locale = 'de');"
         "CREATE TABLE shard2.y (name text COLLATE public.german)",
         "DROP TABLE shard2.y; DROP COLLATION public.german",
     ):
-        assert movable.beside_fit(source=movable.look_at_source()) == {}
+        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
-        movable.fleet.execute("a", changed)
-        told = movable.only_source("collation")
+        preflight_fleet.fleet.execute("a", changed)
+        told = preflight_fleet.only_source("collation")
     assert "public.german was made with version 1.1 of its collation, and the system has" in told

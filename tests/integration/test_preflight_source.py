@@ -11,20 +11,20 @@ import pytest
 from shardctl.hosts.local import Local
 from shardctl.moves import preflight_login as login
 from shardctl.moves.preflight_refusals import TargetUnfit
-from tests.fixtures.servers import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.preflights import Movable
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.moves.preflight import Movable
+    from tests.fixtures.servers.postgres import StartServer
 
 
 @contextmanager
-def configured(movable: Movable, name: str, value: str) -> Iterator[None]:
+def configured(preflight_fleet: Movable, name: str, value: str) -> Iterator[None]:
     """Set a parameter of node a."""
-    with movable.fleet.connect("a") as session:
+    with preflight_fleet.fleet.connect("a") as session:
 
         def settled(wanted: str | None) -> bool:
             now = session.execute(f"SHOW {name}".encode()).fetchone()
@@ -42,73 +42,75 @@ def configured(movable: Movable, name: str, value: str) -> Iterator[None]:
             wait_for(lambda: settled(None))
 
 
-def test_what_is_seen_of_its_configuration(movable: Movable) -> None:
+def test_what_is_seen_of_its_configuration(preflight_fleet: Movable) -> None:
     with (
-        configured(movable, "synchronous_standby_names", "ANY 1 (other, C)"),
-        configured(movable, "max_slot_wal_keep_size", "64MB"),
+        configured(preflight_fleet, "synchronous_standby_names", "ANY 1 (other, C)"),
+        configured(preflight_fleet, "max_slot_wal_keep_size", "64MB"),
     ):
-        told = movable.only_source("synchronous_clone")
+        told = preflight_fleet.only_source("synchronous_clone")
         assert "synchronous_standby_names has c, so commits would wait for the clone" in told
-        wal = movable.look_at_source().wal
+        wal = preflight_fleet.look_at_source().wal
         assert wal is not None
         assert wal.keep_bytes == 64 << 20
 
 
-def test_other_standbys(movable: Movable, server_directory: Path) -> None:
+def test_other_standbys(preflight_fleet: Movable, server_directory: Path) -> None:
     directory = server_directory / "standby"
-    movable.clone(directory, standby=True)
-    with movable.running(directory, cluster_name="replica") as standby:
-        wait_for(lambda: movable.fleet.query("a", "SELECT FROM pg_stat_replication"))
+    preflight_fleet.clone(directory, standby=True)
+    with preflight_fleet.running(directory, cluster_name="replica") as standby:
+        wait_for(lambda: preflight_fleet.fleet.query("a", "SELECT FROM pg_stat_replication"))
         # On the port of node c, it is in the way of a clone, too.
-        movable.change(port=free_ports(1)[0])
-        told = movable.only_source("standbys")
+        preflight_fleet.change(port=free_ports(1)[0])
+        told = preflight_fleet.only_source("standbys")
         assert "it has standbys: replica (127.0.0.1); one that is promoted during" in told
         # Taken for the source itself, it is none.
-        astray = movable.changed("a", port=standby.port)
-        every = movable.beside_fit(astray, source=movable.look_at_source(astray))
+        astray = preflight_fleet.changed("a", port=standby.port)
+        every = preflight_fleet.beside_fit(astray, source=preflight_fleet.look_at_source(astray))
         assert "is a standby" in every["standby"]
 
 
-def test_too_few_slots_and_senders(movable: Movable) -> None:
+def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:
     slots = "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, 10) AS n"
     dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    with movable.having(slots, dropped):
-        told = movable.only_source("replication_slots")
+    with preflight_fleet.having(slots, dropped):
+        told = preflight_fleet.only_source("replication_slots")
         assert "max_replication_slots = 10, 10 of them in use; a move needs 1 free" in told
     one = "SELECT pg_create_physical_replication_slot('away')"
-    with movable.having(one, dropped):
-        assert "replication slots whose standbys are away: away" in movable.source_notes()
+    with preflight_fleet.having(one, dropped):
+        assert "replication slots whose standbys are away: away" in preflight_fleet.source_notes()
     with ExitStack() as stack:
         for _ in range(9):
-            session = movable.fleet.servers["a"].connect(replication="true")
+            session = preflight_fleet.fleet.servers["a"].connect(replication="true")
             stack.callback(session.close)
-        told = movable.only_source("wal_senders")
+        told = preflight_fleet.only_source("wal_senders")
         assert "max_wal_senders = 10, 9 of them in use; a move needs 2 free" in told
-    wait_for(lambda: not movable.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
+    wait_for(lambda: not preflight_fleet.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
 
 
-def test_a_tablespace(movable: Movable, server_directory: Path) -> None:
+def test_a_tablespace(preflight_fleet: Movable, server_directory: Path) -> None:
     place = server_directory / "space"
-    movable.make(place)
-    session = movable.fleet.servers["a"].connect()
+    preflight_fleet.make(place)
+    session = preflight_fleet.fleet.servers["a"].connect()
     try:
         session.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
-        assert "tablespaces outside its data directory: slow" in movable.only_source("tablespaces")
+        assert "tablespaces outside its data directory: slow" in preflight_fleet.only_source(
+            "tablespaces"
+        )
     finally:
         session.execute("DROP TABLESPACE IF EXISTS slow")
         session.close()
 
 
-def test_a_table_that_somebody_holds_locked(movable: Movable) -> None:
-    movable.choose(max_pause_s=1)
-    with movable.fleet.connect("a", autocommit=False) as holder:
+def test_a_table_that_somebody_holds_locked(preflight_fleet: Movable) -> None:
+    preflight_fleet.choose(max_pause_s=1)
+    with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard2.photos")
-        assert "somebody holds tables locked in shard2" in movable.only_source("locked")
+        assert "somebody holds tables locked in shard2" in preflight_fleet.only_source("locked")
         holder.rollback()
 
 
-def age(movable: Movable, pid: int) -> float:
-    found = movable.fleet.query(
+def age(preflight_fleet: Movable, pid: int) -> float:
+    found = preflight_fleet.fleet.query(
         "a",
         "SELECT extract(epoch FROM clock_timestamp() - xact_start)::float8"
         f" FROM pg_stat_activity WHERE pid = {pid}",
@@ -116,46 +118,50 @@ def age(movable: Movable, pid: int) -> float:
     return float(found[0][0])
 
 
-def test_transactions_that_are_older_than_the_budget(movable: Movable) -> None:
-    movable.choose(max_pause_s=0.6)
-    with movable.fleet.connect("a", autocommit=False, application_name="slow") as writer:
+def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -> None:
+    preflight_fleet.choose(max_pause_s=0.6)
+    with preflight_fleet.fleet.connect("a", autocommit=False, application_name="slow") as writer:
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
         pid = writer.info.backend_pid
-        wait_for(lambda: age(movable, pid) > 0.65)
-        told = movable.only_source("old_transactions")
+        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
+        told = preflight_fleet.only_source("old_transactions")
         assert f"older than --max-pause (0.6 s): pid {pid} (slow, for " in told
-        movable.choose(max_pause_s=60)
-        assert movable.beside_fit(source=movable.look_at_source()) == {}
+        preflight_fleet.choose(max_pause_s=60)
+        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         writer.rollback()
-        movable.choose(max_pause_s=0.6)
+        preflight_fleet.choose(max_pause_s=0.6)
         writer.execute("SELECT * FROM shard2.photos")
-        wait_for(lambda: age(movable, pid) > 0.65)
-        told = movable.source_notes()
+        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
+        told = preflight_fleet.source_notes()
         assert f"that only read moved shards, and are not waited for: pid {pid}" in told
         writer.rollback()
         writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
-        wait_for(lambda: age(movable, pid) > 0.65)
-        assert movable.beside_fit(source=movable.look_at_source()) == {}
+        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
+        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         writer.rollback()
 
 
-def test_a_login_role_that_may_not_do_what_a_move_does(movable: Movable) -> None:
-    topology = movable.topology
+def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable) -> None:
+    topology = preflight_fleet.topology
     topology = dataclasses.replace(
         topology, database=dataclasses.replace(topology.database, user="limited")
     )
-    with movable.having("CREATE ROLE limited LOGIN", "DROP OWNED BY limited; DROP ROLE limited"):
-        movable.fleet.execute(
+    with preflight_fleet.having(
+        "CREATE ROLE limited LOGIN", "DROP OWNED BY limited; DROP ROLE limited"
+    ):
+        preflight_fleet.fleet.execute(
             "a",
             "GRANT USAGE ON SCHEMA shardctl, shard0, shard1, shard2, shard3 TO limited;"
             "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
         )
 
         def rights() -> str:
-            return movable.beside_fit(topology, source=movable.look_at_source(topology))["rights"]
+            return preflight_fleet.beside_fit(
+                topology, source=preflight_fleet.look_at_source(topology)
+            )["rights"]
 
         told = rights()
-        movable.choose(read_only=True)
+        preflight_fleet.choose(read_only=True)
         with_triggers = rights()
     for right in ("CREATE on schema shardctl", "ownership of table shard2.photos and 1 more"):
         assert right not in told
@@ -172,16 +178,16 @@ def test_a_login_role_that_may_not_do_what_a_move_does(movable: Movable) -> None
 
 
 def test_a_server_without_senders_lets_no_clone_log_in(
-    movable: Movable, pg_server: StartServer
+    preflight_fleet: Movable, pg_server: StartServer
 ) -> None:
     poor = pg_server({"wal_level": "minimal", "max_wal_senders": "0"})
-    topology = movable.changed("a", port=poor.port)
+    topology = preflight_fleet.changed("a", port=poor.port)
     with pytest.raises(TargetUnfit) as refused:
         login.try_replication(
             topology,
-            movable.plan(topology),
+            preflight_fleet.plan(topology),
             Local(),
-            programs=movable.server().binaries,
+            programs=preflight_fleet.server().binaries,
             account=None,
             purpose="test",
         )

@@ -20,19 +20,19 @@ from shardctl.moves import preflight_login as login
 from shardctl.moves.preflight_target import PROGRAMS
 from shardctl.postgres import binaries
 from shardctl.topology.model import Control, Ssh
-from tests.fixtures.servers import SUPERUSER
+from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.moves.preflight_directory import Directory
-    from tests.fixtures.preflights import Movable
+    from tests.fixtures.moves.preflight import Movable
 
 
-def place(movable: Movable) -> Path:
-    assert movable.target.data_directory is not None
-    return movable.target.data_directory
+def place(preflight_fleet: Movable) -> Path:
+    assert preflight_fleet.target.data_directory is not None
+    return preflight_fleet.target.data_directory
 
 
 def programs(directory: Path, **said: str) -> Path:
@@ -50,72 +50,76 @@ def first_in_path(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
 
-def test_no_data_directory(movable: Movable) -> None:
-    movable.change(data_directory=None)
-    assert "node c: it has no data_directory" in movable.only_target("no_data_directory")
+def test_no_data_directory(preflight_fleet: Movable) -> None:
+    preflight_fleet.change(data_directory=None)
+    assert "node c: it has no data_directory" in preflight_fleet.only_target("no_data_directory")
 
 
-def test_a_host_that_cannot_be_worked_on(movable: Movable) -> None:
-    movable.change(ssh=Ssh("nosuch.invalid", None, None, None, accept_new=False))
-    told = next(iter(movable.beside_fit(target=movable.look_at_target()).values()))
+def test_a_host_that_cannot_be_worked_on(preflight_fleet: Movable) -> None:
+    preflight_fleet.change(ssh=Ssh("nosuch.invalid", None, None, None, accept_new=False))
+    told = next(iter(preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()).values()))
     assert "host nosuch.invalid cannot be reached by ssh" in told
 
 
-def test_an_os_user_that_does_not_exist(movable: Movable) -> None:
-    movable.change(os_user="nobody-of-this-name")
-    assert "there is no such user" in movable.only_target("OsUserRefused")
+def test_an_os_user_that_does_not_exist(preflight_fleet: Movable) -> None:
+    preflight_fleet.change(os_user="nobody-of-this-name")
+    assert "there is no such user" in preflight_fleet.only_target("OsUserRefused")
 
 
 @pytest.mark.parametrize(
     ("status", "told"), [("no-such-command", "not found"), ("echo sudo: no >&2; exit 1", "no")]
 )
-def test_commands_of_its_own_that_cannot_be_run(movable: Movable, status: str, told: str) -> None:
-    movable.change(control=Control(start=None, stop=None, reload=None, status=status))
-    assert told in movable.only_target("control")
-    movable.change(control=Control(start=None, stop=None, reload=None, status="exit 3"))
-    assert movable.beside_fit(target=movable.look_at_target()) == {}
+def test_commands_of_its_own_that_cannot_be_run(
+    preflight_fleet: Movable, status: str, told: str
+) -> None:
+    preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status=status))
+    assert told in preflight_fleet.only_target("control")
+    preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status="exit 3"))
+    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
 
 
-def test_root_as_the_servers_user(movable: Movable) -> None:
-    movable.change(os_user="root")
-    told = next(iter(movable.beside_fit(target=movable.look_at_target()).values()))
+def test_root_as_the_servers_user(preflight_fleet: Movable) -> None:
+    preflight_fleet.change(os_user="root")
+    told = next(iter(preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()).values()))
     assert told.startswith("node c: ")
     assert "root: PostgreSQL refuses root\n" in told
     assert "name an ordinary user of this machine as os_user of the node" in told
 
 
-def test_programs_of_another_version(movable: Movable, server_directory: Path) -> None:
+def test_programs_of_another_version(preflight_fleet: Movable, server_directory: Path) -> None:
     other = "echo 'postgres (PostgreSQL) 99.1'"
     folder = programs(
         server_directory / "bin",
         postgres=other, initdb="", pg_ctl="", pg_basebackup="", pg_controldata="",
     )  # fmt: skip
-    movable.change(bin_directory=folder)
-    told = movable.only_target("version")
+    preflight_fleet.change(bin_directory=folder)
+    told = preflight_fleet.only_target("version")
     assert f"node c: {folder} has PostgreSQL 99, and the source is" in told
-    major = movable.server().binaries.major
+    major = preflight_fleet.server().binaries.major
     fitting = binaries.of_major(major)
     assert fitting is not None
     assert f"give node c bin_directory: {fitting.directory}" in told
 
 
-def test_programs_that_are_missing(movable: Movable, server_directory: Path) -> None:
+def test_programs_that_are_missing(preflight_fleet: Movable, server_directory: Path) -> None:
     folder = programs(server_directory / "bin")
-    movable.change(bin_directory=folder)
-    assert "lacks postgres, initdb, pg_ctl" in movable.only_target("host")
+    preflight_fleet.change(bin_directory=folder)
+    assert "lacks postgres, initdb, pg_ctl" in preflight_fleet.only_target("host")
     for name in binaries.PROGRAMS:
-        (folder / name).symlink_to(movable.server().binaries.program(name))
-    told = movable.only_target("programs")
+        (folder / name).symlink_to(preflight_fleet.server().binaries.program(name))
+    told = preflight_fleet.only_target("programs")
     assert "has no pg_basebackup that runs, which a clone needs" in told
 
 
-def test_a_directory_that_its_user_may_not_enter(movable: Movable, server_directory: Path) -> None:
+def test_a_directory_that_its_user_may_not_enter(
+    preflight_fleet: Movable, server_directory: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("only for root somebody else runs the server")
     closed = server_directory / "closed"
     closed.mkdir(mode=0o700)
-    movable.change(data_directory=closed / "deeper" / "data")
-    told = movable.only_target("directory_closed")
+    preflight_fleet.change(data_directory=closed / "deeper" / "data")
+    told = preflight_fleet.only_target("directory_closed")
     assert f"{accounts.server_account(None)} may not go through {closed}" in told
 
 
@@ -134,20 +138,20 @@ def small_disk(server_directory: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)  # noqa: S607
 
 
-def test_what_is_seen_of_a_place_for_a_clone(movable: Movable) -> None:
-    there = place(movable)
+def test_what_is_seen_of_a_place_for_a_clone(preflight_fleet: Movable) -> None:
+    there = place(preflight_fleet)
 
     def look(path: Path) -> Directory:
-        return look_at_place(movable, path)
+        return look_at_place(preflight_fleet, path)
 
     seen = look(there)
     assert (seen.kind, seen.leftover, seen.seen) == ("absent", False, str(there.parent))
     assert seen.free_bytes is not None
-    movable.make(there)
+    preflight_fleet.make(there)
     assert look(there).kind == "empty"
     (there / "photo.jpg").touch()
     assert (look(there).kind, look(there).holds) == ("other", ("photo.jpg",))
-    movable.make(there.with_name("c.clone"))
+    preflight_fleet.make(there.with_name("c.clone"))
     assert look(there).leftover
     file, link = there.with_name("file"), there.with_name("link")
     file.touch()
@@ -156,78 +160,86 @@ def test_what_is_seen_of_a_place_for_a_clone(movable: Movable) -> None:
 
 
 def test_what_is_seen_of_a_small_disk_and_where_it_is_mounted(
-    movable: Movable, small_disk: Path
+    preflight_fleet: Movable, small_disk: Path
 ) -> None:
-    movable.change(data_directory=small_disk / "below" / "data")
-    told = movable.only_target("disk")
+    preflight_fleet.change(data_directory=small_disk / "below" / "data")
+    told = preflight_fleet.only_target("disk")
     assert f"node c: {small_disk} has 8 MB free, and a clone needs 1,0" in told
     assert "and max_wal_size = 1024 MB" in told
-    assert look_at_place(movable, small_disk).kind == "mount"
+    assert look_at_place(preflight_fleet, small_disk).kind == "mount"
 
 
-def look_at_place(movable: Movable, path: Path) -> Directory:
-    there = movable.server()
+def look_at_place(preflight_fleet: Movable, path: Path) -> Directory:
+    there = preflight_fleet.server()
     return directories.look(Local(), path, programs=there.binaries, account=there.account)
 
 
-def test_a_clone_that_runs_and_then_is_stopped(movable: Movable, server_directory: Path) -> None:
+def test_a_clone_that_runs_and_then_is_stopped(
+    preflight_fleet: Movable, server_directory: Path
+) -> None:
     # It has the shards of node a, whose copy it is, and is told so by its own row too.
-    movable.clone(place(movable))
-    assert f"{place(movable)} is moved aside: it has an old clone" in movable.target_notes()
-    with movable.running(place(movable)) as there:
-        told = movable.refused()
+    preflight_fleet.clone(place(preflight_fleet))
+    assert (
+        f"{place(preflight_fleet)} is moved aside: it has an old clone"
+        in preflight_fleet.target_notes()
+    )
+    with preflight_fleet.running(place(preflight_fleet)) as there:
+        told = preflight_fleet.refused()
         assert set(told) == {"NodeUnfit", "target_has_shards"}
         assert "shards live there: shard0, shard1, shard2, shard3" in told["target_has_shards"]
         with there.connect() as session:
             session.execute("DROP DATABASE preflight WITH (FORCE)")
-            notes = movable.target_notes()
+            notes = preflight_fleet.target_notes()
             assert "the empty server of node c is stopped, and its data directory moved" in notes
             session.execute("CREATE TABLE accounts (id int)")
-        data = movable.only_target("target_has_data")
+        data = preflight_fleet.only_target("target_has_data")
         assert "database postgres has tables, which a clone would replace: public.accounts" in data
-        movable.change(data_directory=server_directory / "other")
-        told = movable.beside_fit(target=movable.look_at_target())
+        preflight_fleet.change(data_directory=server_directory / "other")
+        told = preflight_fleet.beside_fit(target=preflight_fleet.look_at_target())
         assert f"runs in {server_directory / 'c'}" in told["other_directory"]
 
 
-def test_a_standby_in_its_place_that_runs_and_then_is_stopped(movable: Movable) -> None:
-    movable.clone(place(movable), standby=True)
-    with movable.running(place(movable)) as there:
-        movable.choose(ignore_standby=True)
-        told = movable.beside_fit(target=movable.look_at_target())
+def test_a_standby_in_its_place_that_runs_and_then_is_stopped(preflight_fleet: Movable) -> None:
+    preflight_fleet.clone(place(preflight_fleet), standby=True)
+    with preflight_fleet.running(place(preflight_fleet)) as there:
+        preflight_fleet.choose(ignore_standby=True)
+        told = preflight_fleet.beside_fit(target=preflight_fleet.look_at_target())
         assert "a standby runs there" in told["target_standby"]
         there.server.stop()
-        told_stopped = movable.only_target("directory_standby")
-    assert f"{place(movable)} has a stopped standby's data (shut down in recovery)" in told_stopped
-    with movable.running(place(movable)):
+        told_stopped = preflight_fleet.only_target("directory_standby")
+    assert (
+        f"{place(preflight_fleet)} has a stopped standby's data (shut down in recovery)"
+        in told_stopped
+    )
+    with preflight_fleet.running(place(preflight_fleet)):
         pass  # it ends at once, as in a crash
-    assert "(in archive recovery)" in movable.only_target("directory_standby")
+    assert "(in archive recovery)" in preflight_fleet.only_target("directory_standby")
 
 
-def test_somebody_elses_stopped_server(movable: Movable) -> None:
-    there = movable.server()
-    other = dataclasses.replace(there, name="other", data_directory=place(movable))
+def test_somebody_elses_stopped_server(preflight_fleet: Movable) -> None:
+    there = preflight_fleet.server()
+    other = dataclasses.replace(there, name="other", data_directory=place(preflight_fleet))
     other.init(superuser=SUPERUSER)
-    told = movable.only_target("directory_foreign")
+    told = preflight_fleet.only_target("directory_foreign")
     assert "has a stopped server's data, and it is no clone of this cluster's servers" in told
 
 
-def test_the_directory_of_a_server_that_runs(movable: Movable) -> None:
-    movable.change(data_directory=movable.server().data_directory)
-    told = movable.only_target("directory_in_use")
+def test_the_directory_of_a_server_that_runs(preflight_fleet: Movable) -> None:
+    preflight_fleet.change(data_directory=preflight_fleet.server().data_directory)
+    told = preflight_fleet.only_target("directory_in_use")
     assert "a server runs in" in told
-    assert f"on another port than the topology's {movable.target.port}" in told
+    assert f"on another port than the topology's {preflight_fleet.target.port}" in told
 
 
-def test_a_port_that_something_else_has(movable: Movable) -> None:
+def test_a_port_that_something_else_has(preflight_fleet: Movable) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _HangsUp) as other:
         threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}).start()
         try:
-            movable.change(port=other.server_address[1])
-            told = movable.only_target("port_taken")
+            preflight_fleet.change(port=other.server_address[1])
+            told = preflight_fleet.only_target("port_taken")
         finally:
             other.shutdown()
-    port = movable.target.port
+    port = preflight_fleet.target.port
     assert f"(pid {os.getpid()}) listens at 127.0.0.1:{port} and cannot be looked into" in told
 
 
@@ -239,76 +251,82 @@ class _HangsUp(socketserver.BaseRequestHandler):
 
 
 def test_libraries_without_which_the_clone_would_not_start(
-    movable: Movable, server_directory: Path
+    preflight_fleet: Movable, server_directory: Path
 ) -> None:
     own = server_directory / "it's"
     own.mkdir(mode=0o755)
-    installed = movable.server().binaries.directory.parent
+    installed = preflight_fleet.server().binaries.directory.parent
     shutil.copy(next(installed.rglob("auth_delay.so")), own)
     there = ["auto_explain", "$libdir/auth_delay", f"{own}/auth_delay", f"{own}/auth_delay.so"]
-    movable.change(settings={"shared_preload_libraries": ", ".join(map('"{}"'.format, there))})
-    assert movable.beside_fit(target=movable.look_at_target()) == {}
-    movable.change(settings={"Shared_Preload_Libraries": f"nosuch, auto_explain,{own}/other"})
-    told = movable.only_target("preload_libraries")
+    preflight_fleet.change(
+        settings={"shared_preload_libraries": ", ".join(map('"{}"'.format, there))}
+    )
+    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
+    preflight_fleet.change(
+        settings={"Shared_Preload_Libraries": f"nosuch, auto_explain,{own}/other"}
+    )
+    told = preflight_fleet.only_target("preload_libraries")
     assert f"node c: shared_preload_libraries names nosuch, {own}/other, which its host" in told
     assert "`settings: {shared_preload_libraries: ...}`" in told
 
 
-def test_libraries_that_the_source_loads(movable: Movable) -> None:
-    assert movable.fit is not None
-    source = movable.fit.source
+def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
+    assert preflight_fleet.fit is not None
+    source = preflight_fleet.fit.source
     assert source is not None
     assert source.settings["shared_preload_libraries"] == ""
-    server = movable.server()
+    server = preflight_fleet.server()
 
     def lacking(**settings: str) -> object:
         found = {**source.settings, "shared_preload_libraries": "auto_explain, nosuch"}
         return preflight_libraries.look(
-            movable.target, found | settings, server.binaries, Local(), server.account
+            preflight_fleet.target, found | settings, server.binaries, Local(), server.account
         )
 
     assert lacking() == ["nosuch"]
     assert lacking(dynamic_library_path="/nowhere") == ["auto_explain", "nosuch"]
     assert lacking(dynamic_library_path="/nowhere:$libdir") == ["nosuch"]
-    movable.change(settings={"shared_preload_libraries": ""})
+    preflight_fleet.change(settings={"shared_preload_libraries": ""})
     assert lacking() == []
 
 
-def test_libraries_that_cannot_be_looked_for(movable: Movable, server_directory: Path) -> None:
-    real = movable.server().binaries
+def test_libraries_that_cannot_be_looked_for(
+    preflight_fleet: Movable, server_directory: Path
+) -> None:
+    real = preflight_fleet.server().binaries
     said = {name: f'exec {real.program(name)} "$@"' for name in (*binaries.PROGRAMS, *PROGRAMS)}
-    movable.change(bin_directory=programs(server_directory / "bin", **said))
-    assert "not looked whether" not in movable.target_notes()
-    movable.change(settings={"shared_preload_libraries": "nosuch"})
+    preflight_fleet.change(bin_directory=programs(server_directory / "bin", **said))
+    assert "not looked whether" not in preflight_fleet.target_notes()
+    preflight_fleet.change(settings={"shared_preload_libraries": "nosuch"})
     told = "it was not looked whether node c has what shared_preload_libraries names"
-    assert told in movable.target_notes()
+    assert told in preflight_fleet.target_notes()
 
 
-def test_a_role_that_may_not_replicate(movable: Movable) -> None:
-    topology = movable.topology
+def test_a_role_that_may_not_replicate(preflight_fleet: Movable) -> None:
+    topology = preflight_fleet.topology
     topology = dataclasses.replace(
         topology, database=dataclasses.replace(topology.database, replication_user="plain")
     )
-    with movable.having("CREATE ROLE plain LOGIN", "DROP ROLE plain"):
-        told = movable.only_target("replication_login", topology)
+    with preflight_fleet.having("CREATE ROLE plain LOGIN", "DROP ROLE plain"):
+        told = preflight_fleet.only_target("replication_login", topology)
     assert "plain cannot log in from its host to node a for replication: " in told
     assert "must be superuser or replication role" in told
     assert "pg_hba.conf of the source" in told
 
 
 def test_the_login_is_tried_as_copy_and_standby_will_log_in(
-    movable: Movable, monkeypatch: pytest.MonkeyPatch
+    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topology = movable.topology
+    topology = preflight_fleet.topology
     options = {**topology.database.options, "options": "-c role=nobody_of_this_name"}
     database = dataclasses.replace(topology.database, options=options)
     monkeypatch.setenv("PGOPTIONS", "-c nothing.of=this -c role=nobody_of_this_name")
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
     untried = login.try_replication(
         dataclasses.replace(topology, database=database),
-        movable.plan(),
+        preflight_fleet.plan(),
         Local(),
-        programs=movable.server().binaries,
+        programs=preflight_fleet.server().binaries,
         account=None,
         purpose="test",
     )
@@ -316,9 +334,9 @@ def test_the_login_is_tried_as_copy_and_standby_will_log_in(
 
 
 def test_a_login_that_cannot_be_tried(
-    movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
+    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
 ) -> None:
-    there = movable.server().binaries
+    there = preflight_fleet.server().binaries
     folder = programs(server_directory / "bin")
     for name in (*binaries.PROGRAMS, "pg_basebackup", "pg_controldata"):
         (folder / name).symlink_to(there.program(name))
@@ -326,37 +344,40 @@ def test_a_login_that_cannot_be_tried(
         found = shutil.which(name)
         assert found is not None
         (folder / name).symlink_to(found)
-    movable.change(bin_directory=folder)
+    preflight_fleet.change(bin_directory=folder)
     monkeypatch.setenv("PATH", str(folder))
-    assert "replication login from node c was not tried: there is no psql" in movable.target_notes()
+    assert (
+        "replication login from node c was not tried: there is no psql"
+        in preflight_fleet.target_notes()
+    )
 
 
 def test_a_host_whose_clock_is_wrong_or_tells_whole_seconds(
-    movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
+    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
 ) -> None:
     date = shutil.which("date")
     late = f'exec {date} -d "3 seconds ago" "$@"'
     with monkeypatch.context() as patch:
         first_in_path(patch, programs(server_directory / "late", date=late))
-        told = movable.only_target("clock_skew")
+        told = preflight_fleet.only_target("clock_skew")
     assert "the host of node c: its clock is " in told
     assert " s behind the clock of shardctl's machine; at most 0.5 s is fit" in told
     first_in_path(monkeypatch, programs(server_directory / "whole", date=f"echo $({date} +%s).%N"))
-    assert movable.beside_fit(target=movable.look_at_target()) == {}
+    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
 
 
 def test_hosts_with_other_c_libraries(
-    movable: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
+    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
 ) -> None:
     seen = server_directory / "seen"
     other = f"[ -e {seen} ] && echo glibc 2.17 && exit; : > {seen}; echo glibc 2.36"
     first_in_path(monkeypatch, programs(server_directory / "bin", getconf=other))
-    assert movable.look_at_target().libc == ("glibc 2.36", "glibc 2.17")
+    assert preflight_fleet.look_at_target().libc == ("glibc 2.36", "glibc 2.17")
     seen.unlink()
-    with movable.having(
+    with preflight_fleet.having(
         "CREATE COLLATION public.german (provider = icu, locale = 'de');"
         "CREATE TABLE shard2.y (name text COLLATE public.german)",
         "DROP TABLE shard2.y; DROP COLLATION public.german",
     ):
-        told = movable.only("libc")
+        told = preflight_fleet.only("libc")
     assert "its host has glibc 2.17, and the source's has glibc 2.36" in told

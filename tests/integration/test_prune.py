@@ -12,22 +12,24 @@ from shardctl.moves import prune_drop
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
-from tests.fixtures.pruning import ID, OTHER, RETIRED, Pruned, changed, pruned_fleet_of
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.retired import ID, OTHER, RETIRED, Pruned, changed, pruned_fleet_of
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 
 # Which may be dropped
 
 
-def test_a_retired_schema_of_a_closed_and_compared_move_may_be_dropped(pruned: Pruned) -> None:
-    pruned.retire(2, 3, rows=1000)
-    pruned.record()
-    found = pruned.plan()
+def test_a_retired_schema_of_a_closed_and_compared_move_may_be_dropped(
+    fleet_retired: Pruned,
+) -> None:
+    fleet_retired.retire(2, 3, rows=1000)
+    fleet_retired.record()
+    found = fleet_retired.plan()
     assert [(r.node, r.schema, r.shard, r.move, r.why_not) for r in found] == [
         ("a", RETIRED, 2, ID, None),
         ("a", f"shard3__retired_{ID}", 3, ID, None),
@@ -35,117 +37,123 @@ def test_a_retired_schema_of_a_closed_and_compared_move_may_be_dropped(pruned: P
     assert all(r.size_bytes > 100_000 for r in found)
 
 
-def test_where_nothing_is_retired_there_is_nothing_to_prune(pruned: Pruned) -> None:
-    assert pruned.plan() == []
-    done = pruned.prune("--yes")
+def test_where_nothing_is_retired_there_is_nothing_to_prune(fleet_retired: Pruned) -> None:
+    assert fleet_retired.plan() == []
+    done = fleet_retired.prune("--yes")
     assert (done.returncode, done.stdout) == (
         0, "nothing to prune: no node has retired schemas\n",
     )  # fmt: skip
 
 
-def test_before_retain_has_passed_it_stays_unless_now_is_said(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record(retain_s=3600)
-    assert (pruned.verdict() or "").startswith("it is kept until 20")
-    assert pruned.verdict(now=True) is None
+def test_before_retain_has_passed_it_stays_unless_now_is_said(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(retain_s=3600)
+    assert (fleet_retired.verdict() or "").startswith("it is kept until 20")
+    assert fleet_retired.verdict(now=True) is None
 
 
-def test_what_no_journal_knows_stays(pruned: Pruned) -> None:
-    pruned.retire(2, move=OTHER)
-    pruned.record()
-    assert pruned.verdict(now=True) == "no move of this cluster's journal retired it"
+def test_what_no_journal_knows_stays(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, move=OTHER)
+    fleet_retired.record()
+    assert fleet_retired.verdict(now=True) == "no move of this cluster's journal retired it"
 
 
-def test_what_is_no_shards_stays(pruned: Pruned) -> None:
-    pruned.record()
-    pruned.fleet.execute("a", f"CREATE SCHEMA shard8__retired_{ID}")
-    pruned.fleet.execute("a", f"CREATE SCHEMA mine__retired_{ID}")
-    assert set(pruned.verdicts().values()) == {"it is no shard's of this topology"}
+def test_what_is_no_shards_stays(fleet_retired: Pruned) -> None:
+    fleet_retired.record()
+    fleet_retired.fleet.execute("a", f"CREATE SCHEMA shard8__retired_{ID}")
+    fleet_retired.fleet.execute("a", f"CREATE SCHEMA mine__retired_{ID}")
+    assert set(fleet_retired.verdicts().values()) == {"it is no shard's of this topology"}
 
 
 @pytest.mark.parametrize(
     "state", [s for s in MoveState if s not in (MoveState.done, MoveState.unconfirmed)]
 )
-def test_the_schemas_of_a_move_that_is_not_closed_stay(pruned: Pruned, state: MoveState) -> None:
-    pruned.retire(2)
-    pruned.record(state, proof="compared" if state is MoveState.routed else None)
+def test_the_schemas_of_a_move_that_is_not_closed_stay(
+    fleet_retired: Pruned, state: MoveState
+) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(state, proof="compared" if state is MoveState.routed else None)
     shown = "aborted" if state is MoveState.aborted else "unfinished"
-    assert pruned.verdict(now=True, accept=True) == f"move {ID} is {shown}"
+    assert fleet_retired.verdict(now=True, accept=True) == f"move {ID} is {shown}"
 
 
-def test_a_move_that_one_node_does_not_know_to_be_over_is_not_closed(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record(nodes=["b"])
-    pruned.record(MoveState.routed, nodes=["a"])
-    assert pruned.verdict(now=True) == f"move {ID} is unfinished"
+def test_a_move_that_one_node_does_not_know_to_be_over_is_not_closed(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(nodes=["b"])
+    fleet_retired.record(MoveState.routed, nodes=["a"])
+    assert fleet_retired.verdict(now=True) == f"move {ID} is unfinished"
 
 
-def test_a_done_move_without_a_comparison_is_left_unless_accepted(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record(proof=None)
-    assert "--accept-unconfirmed" in (pruned.verdict(now=True) or "")
-    assert pruned.verdict(now=True, accept=True) is None
+def test_a_done_move_without_a_comparison_is_left_unless_accepted(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(proof=None)
+    assert "--accept-unconfirmed" in (fleet_retired.verdict(now=True) or "")
+    assert fleet_retired.verdict(now=True, accept=True) is None
 
 
-def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record(MoveState.unconfirmed, proof="forked")
-    assert all("--accept-unconfirmed" in (w or "") for w in pruned.verdicts(now=True).values())
-    done = pruned.prune("--yes", "--now")
+def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record(MoveState.unconfirmed, proof="forked")
+    assert all(
+        "--accept-unconfirmed" in (w or "") for w in fleet_retired.verdicts(now=True).values()
+    )
+    done = fleet_retired.prune("--yes", "--now")
     assert done.returncode == 0
-    assert len(pruned.left()) == 2
-    done = pruned.prune("--yes", "--now", "--accept-unconfirmed")
-    assert (done.returncode, pruned.left()) == (0, [])
-    listed = json.loads(pruned.fleet.here("moves", "list", "-o", "json").stdout)
+    assert len(fleet_retired.left()) == 2
+    done = fleet_retired.prune("--yes", "--now", "--accept-unconfirmed")
+    assert (done.returncode, fleet_retired.left()) == (0, [])
+    listed = json.loads(fleet_retired.fleet.here("moves", "list", "-o", "json").stdout)
     assert [(m["state"], m["can"]) for m in listed["moves"]] == [("done", [])]
 
 
-def test_an_unconfirmed_move_stays_open_while_one_of_its_schemas_is_left(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record(MoveState.unconfirmed, proof="forked")
-    pruned.carry_out(pruned.plan(accept=True)[:1])
-    states = pruned.fleet.query("a", "SELECT state FROM shardctl.move")
+def test_an_unconfirmed_move_stays_open_while_one_of_its_schemas_is_left(
+    fleet_retired: Pruned,
+) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record(MoveState.unconfirmed, proof="forked")
+    fleet_retired.carry_out(fleet_retired.plan(accept=True)[:1])
+    states = fleet_retired.fleet.query("a", "SELECT state FROM shardctl.move")
     assert states == [("unconfirmed",)]
 
 
-def test_copies_that_differed_are_never_dropped(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record(MoveState.unconfirmed, proof="differs")
-    assert "compare it by hand" in (pruned.verdict(now=True, accept=True) or "")
+def test_copies_that_differed_are_never_dropped(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(MoveState.unconfirmed, proof="differs")
+    assert "compare it by hand" in (fleet_retired.verdict(now=True, accept=True) or "")
 
 
-def test_the_maps_of_all_nodes_have_to_agree(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    with changed(pruned, "b", "shardctl.map.node", "a", "shard = 2"):
-        assert pruned.verdict() == "the nodes' maps do not agree on who owns shard 2"
-        with changed(pruned, "a", "shardctl.map.node", "a", "shard = 2"):
-            assert pruned.verdict() == "the map says that this node owns shard 2"
+def test_the_maps_of_all_nodes_have_to_agree(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    with changed(fleet_retired, "b", "shardctl.map.node", "a", "shard = 2"):
+        assert fleet_retired.verdict() == "the nodes' maps do not agree on who owns shard 2"
+        with changed(fleet_retired, "a", "shardctl.map.node", "a", "shard = 2"):
+            assert fleet_retired.verdict() == "the map says that this node owns shard 2"
     with (
-        changed(pruned, "b", "shardctl.map.node", "z", "shard = 2"),
-        changed(pruned, "a", "shardctl.map.node", "z", "shard = 2"),
+        changed(fleet_retired, "b", "shardctl.map.node", "z", "shard = 2"),
+        changed(fleet_retired, "a", "shardctl.map.node", "z", "shard = 2"),
     ):
-        assert pruned.verdict() == "node z owns shards, as the map says, and is not there"
+        assert fleet_retired.verdict() == "node z owns shards, as the map says, and is not there"
 
 
-def test_its_owner_has_to_have_the_shard_live(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    pruned.fleet.execute("b", "ALTER SCHEMA shard2 RENAME TO away")
+def test_its_owner_has_to_have_the_shard_live(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet_retired.fleet.execute("b", "ALTER SCHEMA shard2 RENAME TO away")
     try:
-        assert pruned.verdict() == "shard 2 is not live on node b, which owns it"
-        done = pruned.prune("--yes")
-        assert (done.returncode, pruned.left()) == (0, [RETIRED])
+        assert fleet_retired.verdict() == "shard 2 is not live on node b, which owns it"
+        done = fleet_retired.prune("--yes")
+        assert (done.returncode, fleet_retired.left()) == (0, [RETIRED])
     finally:
-        pruned.fleet.execute("b", "ALTER SCHEMA away RENAME TO shard2")
+        fleet_retired.fleet.execute("b", "ALTER SCHEMA away RENAME TO shard2")
 
 
-def test_the_retired_schemas_of_both_sides_are_dropped(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.retire(0, 1, node="b")
-    pruned.record()
-    pruned.carry_out()
-    assert (pruned.left("a"), pruned.left("b")) == ([], [])
+def test_the_retired_schemas_of_both_sides_are_dropped(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.retire(0, 1, node="b")
+    fleet_retired.record()
+    fleet_retired.carry_out()
+    assert (fleet_retired.left("a"), fleet_retired.left("b")) == ([], [])
 
 
 def test_a_schema_with_a_shortened_name_is_known_as_its_shards(
@@ -176,50 +184,50 @@ def test_a_schema_with_a_shortened_name_is_known_as_its_shards(
 
 
 def test_while_a_node_with_shards_is_down_nothing_is_pruned_and_it_is_named(
-    pruned: Pruned,
+    fleet_retired: Pruned,
 ) -> None:
-    pruned.retire(2)
-    pruned.record()
-    server = pruned.fleet.servers["b"]
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    server = fleet_retired.fleet.servers["b"]
     server.stop()
     try:
         with pytest.raises(NodeUnavailable, match="node b"):
-            pruned.plan()
-        done = pruned.prune("--yes", "-o", "json")
+            fleet_retired.plan()
+        done = fleet_retired.prune("--yes", "-o", "json")
     finally:
         server.start()
     assert done.returncode == 1
     assert "node b" in json.loads(done.stdout)["errors"][0]["message"]
     assert "node b" in done.stderr
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
-def test_a_node_without_shards_need_not_be_there(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    pruned.fleet.waiting["d"] = 1
+def test_a_node_without_shards_need_not_be_there(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet_retired.fleet.waiting["d"] = 1
     try:
-        pruned.carry_out()
+        fleet_retired.carry_out()
     finally:
-        del pruned.fleet.waiting["d"]
-    assert pruned.left() == []
+        del fleet_retired.fleet.waiting["d"]
+    assert fleet_retired.left() == []
 
 
-def test_a_running_node_without_shards_has_no_say(pruned: Pruned) -> None:
+def test_a_running_node_without_shards_has_no_say(fleet_retired: Pruned) -> None:
     """Its map may be of long ago: nobody told it of moves in which it had no part."""
-    pruned.retire(2)
-    pruned.record()
-    fleet = pruned.fleet
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet = fleet_retired.fleet
     fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE node = 'a'")
     fleet.execute("b", "UPDATE shardctl.map SET node = 'b' WHERE node = 'a'")
     fleet.execute("a", "UPDATE shardctl.map SET node = 'c' WHERE shard = 2")
     shards = dict(fleet.shards)
     fleet.shards = {"a": "none", "b": "0-7"}
     try:
-        assert pruned.verdict() == "node c owns shards, as the map says, and is not there"
+        assert fleet_retired.verdict() == "node c owns shards, as the map says, and is not there"
         fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
         fleet.execute("a", "DELETE FROM shardctl.map WHERE shard = 3")
-        assert pruned.verdict() is None
+        assert fleet_retired.verdict() is None
     finally:
         fleet.shards = shards
         for node in fleet.servers:
@@ -227,25 +235,25 @@ def test_a_running_node_without_shards_has_no_say(pruned: Pruned) -> None:
         fleet.execute("a", "INSERT INTO shardctl.map VALUES (3, 'shard3', 'b')")
 
 
-def test_another_cluster_at_a_nodes_address_is_refused(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    with changed(pruned, "b", "shardctl.cluster.cluster", "films"):
-        done = pruned.prune("--yes")
+def test_another_cluster_at_a_nodes_address_is_refused(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    with changed(fleet_retired, "b", "shardctl.cluster.cluster", "films"):
+        done = fleet_retired.prune("--yes")
     assert done.returncode == 1
     assert "cluster films" in done.stderr
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
 # The command
 
 
-def test_the_command_says_what_comes_back_and_records_it(pruned: Pruned) -> None:
-    pruned.retire(2, 3, rows=20_000)
-    pruned.record()
+def test_the_command_says_what_comes_back_and_records_it(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3, rows=20_000)
+    fleet_retired.record()
     size = "SELECT pg_database_size(current_database())"
-    before = pruned.fleet.query("a", size)[0][0]
-    dry = pruned.prune("--dry-run", "-o", "json")
+    before = fleet_retired.fleet.query("a", size)[0][0]
+    dry = fleet_retired.prune("--dry-run", "-o", "json")
     assert dry.returncode == 0
     found = json.loads(dry.stdout)
     assert found["format"] == 1
@@ -255,45 +263,45 @@ def test_the_command_says_what_comes_back_and_records_it(pruned: Pruned) -> None
     assert (
         found["reclaimed_bytes"] == sum(one["size_bytes"] for one in found["retired"]) > 4_000_000
     )
-    assert len(pruned.left()) == 2
-    done = pruned.prune("--yes")
+    assert len(fleet_retired.left()) == 2
+    done = fleet_retired.prune("--yes")
     assert done.returncode == 0
     assert "may be dropped" in done.stdout
     assert "done: 2 retired schemas (" in done.stderr
-    after = pruned.fleet.query("a", size)[0][0]
+    after = fleet_retired.fleet.query("a", size)[0][0]
     # The catalog's own tables do not shrink, and grow a little.
     assert before - after >= 0.95 * found["reclaimed_bytes"]
-    events = pruned.fleet.query("a", "SELECT command, result FROM shardctl.event")
+    events = fleet_retired.fleet.query("a", "SELECT command, result FROM shardctl.event")
     assert events == [("prune", f"dropped {RETIRED}, shard3__retired_{ID}")]
-    assert told(verify(pruned.fleet, "map", "leftovers")) == []
+    assert told(verify(fleet_retired.fleet, "map", "leftovers")) == []
 
 
-def test_without_a_terminal_it_asks_for_yes_and_drops_nothing(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    done = pruned.fleet.here("prune", "-o", "json")
+def test_without_a_terminal_it_asks_for_yes_and_drops_nothing(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    done = fleet_retired.fleet.here("prune", "-o", "json")
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert json.loads(done.stdout)["retired"][0]["schema"] == RETIRED
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
 def test_what_is_left_makes_the_command_end_with_3_and_is_named(
-    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
     drop = prune_drop.run
 
     def meanwhile(*given: Any) -> Any:
-        pruned.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
+        fleet_retired.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
         return drop(*given)
 
     monkeypatch.setattr(prune_drop, "run", meanwhile)
     try:
-        done = pruned.prune("--yes", "-o", "json")
+        done = fleet_retired.prune("--yes", "-o", "json")
     finally:
-        pruned.fleet.execute("a", "DROP VIEW public.v")
+        fleet_retired.fleet.execute("a", "DROP VIEW public.v")
     assert done.returncode == 3
     assert json.loads(done.stdout)
     assert "1 retired schema (" in done.stderr

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.moves import prune, prune_drop
-from tests.fixtures.pruning import ID, RETIRED
+from tests.fixtures.fleets.retired import ID, RETIRED
 
 if TYPE_CHECKING:
-    from tests.fixtures.pruning import Pruned
+    from tests.fixtures.fleets.retired import Pruned
 
 OUTSIDE = {
     "a view": (
@@ -62,65 +62,67 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("kind", OUTSIDE)
-def test_what_something_outside_depends_on_is_named_and_left(pruned: Pruned, kind: str) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
+def test_what_something_outside_depends_on_is_named_and_left(
+    fleet_retired: Pruned, kind: str
+) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
     for statement in (
         "CREATE SEQUENCE {}.numbers",
         "CREATE TABLE {}.parted (n integer) PARTITION BY LIST (n)",
         "CREATE FUNCTION {}.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     ):
-        pruned.fleet.execute("a", statement.format(RETIRED))
-    chosen = pruned.plan()
+        fleet_retired.fleet.execute("a", statement.format(RETIRED))
+    chosen = fleet_retired.plan()
     make, remove, told = OUTSIDE[kind]
-    pruned.fleet.execute("a", make)
+    fleet_retired.fleet.execute("a", make)
     try:
-        assert pruned.verdicts()[f"a/{RETIRED}"] == f"{told} depends on it"
+        assert fleet_retired.verdicts()[f"a/{RETIRED}"] == f"{told} depends on it"
         # It came after the plan was made: that is seen in the transaction that drops.
         with pytest.raises(prune.PruneUnfinished) as caught:
-            pruned.carry_out(chosen)
+            fleet_retired.carry_out(chosen)
         assert caught.value.exit_code == 3
         assert f"{told} depends on it" in caught.value.message
         assert [one.schema for one in caught.value.dropped] == [f"shard3__retired_{ID}"]
-        assert pruned.left() == [RETIRED]
+        assert fleet_retired.left() == [RETIRED]
     finally:
-        pruned.fleet.execute("a", remove)
-    pruned.carry_out()
-    assert pruned.left() == []
+        fleet_retired.fleet.execute("a", remove)
+    fleet_retired.carry_out()
+    assert fleet_retired.left() == []
 
 
 def test_what_comes_to_depend_on_a_schema_after_the_last_look_is_seen_in_the_transaction(
-    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pruned.retire(2)
-    pruned.record()
-    chosen = pruned.plan()
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    chosen = fleet_retired.plan()
     drop = prune_drop.run
 
     def meanwhile(*given: Any) -> Any:
-        pruned.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
+        fleet_retired.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
         return drop(*given)
 
     monkeypatch.setattr(prune_drop, "run", meanwhile)
     try:
         with pytest.raises(prune.PruneUnfinished, match=r"view public\.v depends on it"):
-            pruned.carry_out(chosen)
-        assert pruned.left() == [RETIRED]
+            fleet_retired.carry_out(chosen)
+        assert fleet_retired.left() == [RETIRED]
     finally:
-        pruned.fleet.execute("a", "DROP VIEW public.v")
+        fleet_retired.fleet.execute("a", "DROP VIEW public.v")
 
 
-def test_everything_of_its_own_goes_with_a_schema(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    with pruned.fleet.connect("a") as session:
+def test_everything_of_its_own_goes_with_a_schema(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    with fleet_retired.fleet.connect("a") as session:
         session.execute(f"SET search_path = {RETIRED}".encode())
         for statement in EVERYTHING.split(";\n"):
             session.execute(statement.encode())
-    assert pruned.verdict() is None
-    pruned.carry_out()
-    assert pruned.left() == []
-    pruned.fleet.execute("a", "DROP PUBLICATION told")
+    assert fleet_retired.verdict() is None
+    fleet_retired.carry_out()
+    assert fleet_retired.left() == []
+    fleet_retired.fleet.execute("a", "DROP PUBLICATION told")
 
 
 EVERYTHING = """
@@ -146,16 +148,16 @@ CREATE SEQUENCE counted OWNED BY tags.name
 """
 
 
-def test_who_depends_the_other_way_round_does_not_keep_a_schema(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    fleet = pruned.fleet
+def test_who_depends_the_other_way_round_does_not_keep_a_schema(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet = fleet_retired.fleet
     fleet.execute("a", "CREATE TABLE public.countries (id integer PRIMARY KEY)")
     try:
         add = "ADD c integer REFERENCES public.countries"
         fleet.execute("a", f"ALTER TABLE {RETIRED}.photos {add}")
-        pruned.carry_out()
-        assert pruned.left() == []
+        fleet_retired.carry_out()
+        assert fleet_retired.left() == []
         assert fleet.query("a", "SELECT count(*) FROM public.countries") == [(0,)]
     finally:
         fleet.execute("a", "DROP TABLE public.countries")

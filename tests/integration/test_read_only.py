@@ -10,12 +10,12 @@ import pytest
 
 from shardctl.access import read_only_fleet
 from shardctl.access.read_only import Wanted
-from tests.fixtures.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
-from tests.fixtures.servers import SUPERUSER, wait_for
+from tests.fixtures.fleets.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
+from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import StartServer
 
 WRITES = {
     "insert": "INSERT INTO {}.photos (user_id) VALUES (1)",
@@ -43,9 +43,9 @@ _WITH_MERGE = 150_000
 
 
 @pytest.mark.parametrize("kind", WRITES)
-def test_every_kind_of_write_is_refused_even_to_superusers(tables_8: Fleet, kind: str) -> None:
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session:
+def test_every_kind_of_write_is_refused_even_to_superusers(fleet_tables: Fleet, kind: str) -> None:
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session:
         session.execute("SET search_path = shard2")
         with refused(2):
             session.execute(WRITES[kind].format("shard2").encode())
@@ -53,9 +53,9 @@ def test_every_kind_of_write_is_refused_even_to_superusers(tables_8: Fleet, kind
         session.execute(WRITES[kind].format("shard1").encode())
 
 
-def test_merge_is_refused(tables_8: Fleet) -> None:
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session:
+def test_merge_is_refused(fleet_tables: Fleet) -> None:
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session:
         if session.info.server_version < _WITH_MERGE:
             pytest.skip("this PostgreSQL has no MERGE")
         with refused(2):
@@ -63,9 +63,9 @@ def test_merge_is_refused(tables_8: Fleet) -> None:
         session.execute(MERGE.format("shard1").encode())
 
 
-def test_the_error_says_which_shard_since_when_by_whom_and_what_helps(tables_8: Fleet) -> None:
-    switch_on(tables_8, 2)
-    with tables_8.connect("a", user=tables_8.role) as session, refused(2) as told:
+def test_the_error_says_which_shard_since_when_by_whom_and_what_helps(fleet_tables: Fleet) -> None:
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a", user=fleet_tables.role) as session, refused(2) as told:
         session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
     assert told.value.sqlstate == "25006"
     said = told.value.diag
@@ -74,32 +74,32 @@ def test_the_error_says_which_shard_since_when_by_whom_and_what_helps(tables_8: 
     assert "shardctl read-only off 2" in (said.message_hint or "")
 
 
-def test_reads_row_locks_sequences_and_other_shards_go_on(tables_8: Fleet) -> None:
-    tables_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (1)")
-    switch_on(tables_8, 2)
-    with tables_8.connect("a", user=tables_8.role) as session:
+def test_reads_row_locks_sequences_and_other_shards_go_on(fleet_tables: Fleet) -> None:
+    fleet_tables.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (1)")
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a", user=fleet_tables.role) as session:
         assert session.execute("SELECT count(*) FROM shard2.photos").fetchone() == (1,)
         assert session.execute("SELECT id FROM shard2.photos FOR UPDATE").rowcount == 1
         assert session.execute("SELECT shard2.next_id()").rowcount == 1
         session.execute("INSERT INTO shard3.photos (user_id) VALUES (1)")
 
 
-def test_a_cascade_from_another_schema_is_refused(tables_8: Fleet) -> None:
-    tables_8.execute(
+def test_a_cascade_from_another_schema_is_refused(fleet_tables: Fleet) -> None:
+    fleet_tables.execute(
         "a",
         "CREATE TABLE public.parents (id bigint PRIMARY KEY);"
         "CREATE TABLE shard2.children (id bigint REFERENCES public.parents ON DELETE CASCADE);"
         "INSERT INTO public.parents VALUES (1); INSERT INTO shard2.children VALUES (1)",
     )
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session, refused(2):
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute("DELETE FROM public.parents")
-    with tables_8.connect("a") as session, refused(2):
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute("TRUNCATE public.parents CASCADE")
 
 
-def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(tables_8: Fleet) -> None:
-    tables_8.execute(
+def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(fleet_tables: Fleet) -> None:
+    fleet_tables.execute(
         "a",
         "CREATE TABLE public.everything (shard integer, n integer) PARTITION BY LIST (shard);"
         "CREATE TABLE shard2.mine PARTITION OF public.everything FOR VALUES IN (2)"
@@ -108,8 +108,8 @@ def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(tables_8: Fleet) ->
         "CREATE TABLE shard3.mine PARTITION OF public.everything FOR VALUES IN (3);"
         "INSERT INTO public.everything VALUES (2, 1), (3, 1)",
     )
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session:
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session:
         for statement in (
             "INSERT INTO public.everything VALUES (2, 1)",
             "UPDATE public.everything SET n = 1",
@@ -120,48 +120,48 @@ def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(tables_8: Fleet) ->
             with refused(2):
                 session.execute(statement.encode())
         session.execute("INSERT INTO public.everything VALUES (3, 1)")
-    switch_off(tables_8, 2)
-    assert triggers(tables_8, "a") == {}
+    switch_off(fleet_tables, 2)
+    assert triggers(fleet_tables, "a") == {}
 
 
-def test_a_prepared_statement_of_before_is_refused(tables_8: Fleet) -> None:
-    with tables_8.connect("a") as session:
+def test_a_prepared_statement_of_before_is_refused(fleet_tables: Fleet) -> None:
+    with fleet_tables.connect("a") as session:
         session.execute("PREPARE w AS INSERT INTO shard2.photos (user_id) VALUES (1)")
         for _ in range(7):  # until the plan is a generic one
             session.execute("EXECUTE w")
-        switch_on(tables_8, 2)
+        switch_on(fleet_tables, 2)
         with refused(2):
             session.execute("EXECUTE w")
 
 
-def test_a_foreign_table_is_refused(tables_8: Fleet) -> None:
-    port = tables_8.servers["a"].port
-    tables_8.execute(
+def test_a_foreign_table_is_refused(fleet_tables: Fleet) -> None:
+    port = fleet_tables.servers["a"].port
+    fleet_tables.execute(
         "a",
         "CREATE EXTENSION postgres_fdw;"
         "CREATE SERVER there FOREIGN DATA WRAPPER postgres_fdw"
-        f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{tables_8.database}');"
+        f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{fleet_tables.database}');"
         # Without a name, the server would log in as its own operating system's user.
         f"CREATE USER MAPPING FOR CURRENT_USER SERVER there OPTIONS (user '{SUPERUSER}');"
         "CREATE FOREIGN TABLE shard2.abroad (user_id bigint) SERVER there"
         " OPTIONS (schema_name 'shard3', table_name 'photos')",
     )
     insert = b"INSERT INTO shard2.abroad VALUES (1)"
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session, refused(2):
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute(insert)
-    assert tables_8.query("a", "SELECT count(*) FROM shard3.photos") == [(0,)]
-    switch_off(tables_8, 2)
-    assert triggers(tables_8, "a") == {}
+    assert fleet_tables.query("a", "SELECT count(*) FROM shard3.photos") == [(0,)]
+    switch_off(fleet_tables, 2)
+    assert triggers(fleet_tables, "a") == {}
 
 
-def test_what_a_subscription_brings_is_refused(tables_8: Fleet, pg_server: StartServer) -> None:
+def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: StartServer) -> None:
     """The worker that applies changes sees triggers for rows only, and those in force always."""
     publisher = pg_server({"wal_level": "logical"})
-    tables_8.execute("a", "CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
+    fleet_tables.execute("a", "CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
 
     def says(question: str) -> bool:
-        return tables_8.query("a", f"SELECT {question}") == [(True,)]
+        return fleet_tables.query("a", f"SELECT {question}") == [(True,)]
 
     with publisher.connect() as there:
         there.execute("CREATE SCHEMA shard2")
@@ -169,29 +169,31 @@ def test_what_a_subscription_brings_is_refused(tables_8: Fleet, pg_server: Start
         there.execute("INSERT INTO shard2.fed VALUES (1)")
         there.execute("CREATE PUBLICATION fed FOR TABLE shard2.fed")
         address = f"host=127.0.0.1 port={publisher.port} dbname=postgres user={publisher.user}"
-        tables_8.execute("a", f"CREATE SUBSCRIPTION fed CONNECTION '{address}' PUBLICATION fed")
+        fleet_tables.execute("a", f"CREATE SUBSCRIPTION fed CONNECTION '{address}' PUBLICATION fed")
         try:
             wait_for(lambda: says("srsubstate = 'r' FROM pg_subscription_rel"))
-            switch_on(tables_8, 2, wait_s=20)
+            switch_on(fleet_tables, 2, wait_s=20)
             there.execute("INSERT INTO shard2.fed VALUES (2)")
-            wait_for(lambda: "shard 2 is read-only: INSERT on table shard2.fed" in log(tables_8))
-            assert tables_8.query("a", "SELECT id FROM shard2.fed") == [(1,)]
-            switch_off(tables_8, 2, wait_s=20)
+            wait_for(
+                lambda: "shard 2 is read-only: INSERT on table shard2.fed" in log(fleet_tables)
+            )
+            assert fleet_tables.query("a", "SELECT id FROM shard2.fed") == [(1,)]
+            switch_off(fleet_tables, 2, wait_s=20)
             wait_for(lambda: says("count(*) = 2 FROM shard2.fed"))
         finally:
-            tables_8.execute("a", "DROP SUBSCRIPTION fed")
+            fleet_tables.execute("a", "DROP SUBSCRIPTION fed")
 
 
 def log(one: Fleet) -> str:
     return one.servers["a"].log()
 
 
-def test_it_survives_a_restart(tables_8: Fleet) -> None:
-    switch_on(tables_8, 2)
-    server = tables_8.servers["a"]
+def test_it_survives_a_restart(fleet_tables: Fleet) -> None:
+    switch_on(fleet_tables, 2)
+    server = fleet_tables.servers["a"]
     server.stop()
     server.start()
-    with tables_8.connect("a") as session, refused(2):
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute("DELETE FROM shard2.photos")
 
 
@@ -224,8 +226,8 @@ def _dump(one: Fleet) -> str:
     return "\n".join(line for line in done.stdout.splitlines() if "restrict" not in line)
 
 
-def test_off_leaves_the_catalog_as_it_was(tables_8: Fleet) -> None:
-    tables_8.execute(
+def test_off_leaves_the_catalog_as_it_was(fleet_tables: Fleet) -> None:
+    fleet_tables.execute(
         "a",
         "CREATE FUNCTION shard2.touch() RETURNS trigger LANGUAGE plpgsql"
         " AS 'BEGIN RETURN new; END';"
@@ -233,41 +235,41 @@ def test_off_leaves_the_catalog_as_it_was(tables_8: Fleet) -> None:
         " FOR EACH ROW EXECUTE FUNCTION shard2.touch();"
         "ALTER TABLE shard2.photos ENABLE REPLICA TRIGGER touch",
     )
-    before = catalog(tables_8)
-    switch_on(tables_8, 2)
-    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
-    assert catalog(tables_8) != before
-    switch_off(tables_8, 2)
-    assert catalog(tables_8) == before
+    before = catalog(fleet_tables)
+    switch_on(fleet_tables, 2)
+    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
+    assert catalog(fleet_tables) != before
+    switch_off(fleet_tables, 2)
+    assert catalog(fleet_tables) == before
 
 
-def test_on_twice_is_on_once_and_off_needs_no_on(tables_8: Fleet) -> None:
-    switch_off(tables_8, 2)
-    switch_on(tables_8, 2)
-    before = tables_8.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid")
-    switch_on(tables_8, 2)
-    assert tables_8.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid") == before
-    switch_off(tables_8, 2)
-    assert triggers(tables_8, "a") == {}
+def test_on_twice_is_on_once_and_off_needs_no_on(fleet_tables: Fleet) -> None:
+    switch_off(fleet_tables, 2)
+    switch_on(fleet_tables, 2)
+    before = fleet_tables.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid")
+    switch_on(fleet_tables, 2)
+    assert fleet_tables.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid") == before
+    switch_off(fleet_tables, 2)
+    assert triggers(fleet_tables, "a") == {}
 
 
-def test_an_odd_name_is_no_obstacle(fresh_fleet: Fleet) -> None:
-    fresh_fleet.pattern = """it's "{id}" %s"""
-    fresh_fleet.migration("0001_photos.sql", 'CREATE TABLE "a ""b"" %I {}" (id bigint)')
-    fresh_fleet.init()
-    switch_on(fresh_fleet, 2)
-    with fresh_fleet.connect("a") as session, refused(2):
+def test_an_odd_name_is_no_obstacle(new_fleet: Fleet) -> None:
+    new_fleet.pattern = """it's "{id}" %s"""
+    new_fleet.migration("0001_photos.sql", 'CREATE TABLE "a ""b"" %I {}" (id bigint)')
+    new_fleet.init()
+    switch_on(new_fleet, 2)
+    with new_fleet.connect("a") as session, refused(2):
         session.execute("""INSERT INTO "it's ""2"" %s"."a ""b"" %I {}" VALUES (1)""")
-    switch_off(fresh_fleet, 2)
-    assert triggers(fresh_fleet, "a") == {}
+    switch_off(new_fleet, 2)
+    assert triggers(new_fleet, "a") == {}
 
 
-def test_what_changed_was_recorded(tables_8: Fleet) -> None:
-    switch_on(tables_8, 1, 2)
-    switch_off(tables_8, 2)
-    [(who,)] = tables_8.query("a", "SELECT DISTINCT who FROM shardctl.event")
+def test_what_changed_was_recorded(fleet_tables: Fleet) -> None:
+    switch_on(fleet_tables, 1, 2)
+    switch_off(fleet_tables, 2)
+    [(who,)] = fleet_tables.query("a", "SELECT DISTINCT who FROM shardctl.event")
     assert "@" in who
-    found = tables_8.query(
+    found = fleet_tables.query(
         "a", "SELECT command, result FROM shardctl.event WHERE command ~ '^read' ORDER BY id"
     )
     assert found == [
@@ -277,8 +279,8 @@ def test_what_changed_was_recorded(tables_8: Fleet) -> None:
     ]
 
 
-def test_a_dry_plan_changes_nothing(tables_8: Fleet) -> None:
-    shards = tables_8.topology().nodes["a"].shards  # type: ignore[index]  # NodeName
-    [plan] = read_only_fleet.plan(tables_8.topology(), shards, Wanted.on, purpose="test")
+def test_a_dry_plan_changes_nothing(fleet_tables: Fleet) -> None:
+    shards = fleet_tables.topology().nodes["a"].shards  # type: ignore[index]  # NodeName
+    [plan] = read_only_fleet.plan(fleet_tables.topology(), shards, Wanted.on, purpose="test")
     assert plan.tables == OF_A_SHARD * len(shards)
-    assert triggers(tables_8, "a") == {}
+    assert triggers(fleet_tables, "a") == {}

@@ -12,14 +12,21 @@ import pytest
 from shardctl.access.read_only_fleet import ShardsLeft
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import lock
-from tests.fixtures.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers, writing
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.read_only import (
+    OF_A_SHARD,
+    refused,
+    switch_off,
+    switch_on,
+    triggers,
+    writing,
+)
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.servers import StartServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import StartServer
 
 PATIENT_S = 60.0
 INSERT = b"INSERT INTO shard2.photos (user_id) VALUES (1)"
@@ -68,28 +75,28 @@ def on_server_of_its_own(one: Fleet, start: StartServer, settings: Mapping[str, 
     one.init()
 
 
-def test_it_ends_after_the_writers_that_began_before(tables_8: Fleet) -> None:
-    with writing(tables_8, "a", "shard2") as session:
-        running = Running(lambda: switch_on(tables_8, 1, 2, 3, wait_s=PATIENT_S))
-        wait_for(lambda: triggers(tables_8, "a").keys() == {"shard1", "shard3"})
-        wait_for(lambda: waiting(tables_8))
+def test_it_ends_after_the_writers_that_began_before(fleet_tables: Fleet) -> None:
+    with writing(fleet_tables, "a", "shard2") as session:
+        running = Running(lambda: switch_on(fleet_tables, 1, 2, 3, wait_s=PATIENT_S))
+        wait_for(lambda: triggers(fleet_tables, "a").keys() == {"shard1", "shard3"})
+        wait_for(lambda: waiting(fleet_tables))
         assert not running.over
         session.execute(INSERT)  # it has begun, and may go on
     running.end()
-    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD
-    assert tables_8.query("a", "SELECT count(*) FROM shard2.photos") == [(2,)]
-    with tables_8.connect("a") as session, refused(2):
+    assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD
+    assert fleet_tables.query("a", "SELECT count(*) FROM shard2.photos") == [(2,)]
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute(INSERT)
 
 
-def test_no_write_is_uncommitted_when_it_has_ended(tables_8: Fleet) -> None:
+def test_no_write_is_uncommitted_when_it_has_ended(fleet_tables: Fleet) -> None:
     """Whatever rows there are at the end stay: nobody is left who could add one."""
     stop = threading.Event()
     committed: list[int] = []
     others: list[psycopg.Error] = []
 
     def write() -> None:
-        with tables_8.connect("a") as session:
+        with fleet_tables.connect("a") as session:
             while not stop.is_set():
                 try:
                     with session.transaction():
@@ -105,207 +112,211 @@ def test_no_write_is_uncommitted_when_it_has_ended(tables_8: Fleet) -> None:
     writers = [Running(write) for _ in range(6)]
     try:
         wait_for(lambda: len(committed) > 20)
-        switch_on(tables_8, 2, wait_s=PATIENT_S)
-        [(rows,)] = tables_8.query("a", "SELECT count(*) FROM shard2.photos")
+        switch_on(fleet_tables, 2, wait_s=PATIENT_S)
+        [(rows,)] = fleet_tables.query("a", "SELECT count(*) FROM shard2.photos")
         for writer in writers:
             writer.end()
     finally:
         stop.set()
     assert others == []
-    assert tables_8.query("a", "SELECT count(*) FROM shard2.photos") == [(rows,)]
+    assert fleet_tables.query("a", "SELECT count(*) FROM shard2.photos") == [(rows,)]
     assert len(committed) == rows
 
 
-def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(tables_8: Fleet) -> None:
-    with writing(tables_8, "a", "shard2", application_name="import") as session:
+def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_tables: Fleet) -> None:
+    with writing(fleet_tables, "a", "shard2", application_name="import") as session:
         pid = session.info.backend_pid
         with pytest.raises(ShardsLeft) as left:
-            switch_on(tables_8, 1, 2, 3, wait_s=0.3)
+            switch_on(fleet_tables, 1, 2, 3, wait_s=0.3)
         assert left.value.exit_code == 3
         assert list(left.value.left) == [2]
         assert f"shards 2: session {pid} (import, idle in transaction, 00:00:" in str(left.value)
         assert "shardctl read-only on" in left.value.hint
         session.execute(INSERT)
-    assert triggers(tables_8, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
-    switch_on(tables_8, 1, 2, 3)
-    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD
+    assert triggers(fleet_tables, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
+    switch_on(fleet_tables, 1, 2, 3)
+    assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD
 
 
-def test_where_nothing_could_be_changed_it_is_a_refusal(tables_8: Fleet) -> None:
-    with writing(tables_8, "a", "shard2"), pytest.raises(ShardsLeft) as left:
-        switch_on(tables_8, 2, wait_s=0.3)
+def test_where_nothing_could_be_changed_it_is_a_refusal(fleet_tables: Fleet) -> None:
+    with writing(fleet_tables, "a", "shard2"), pytest.raises(ShardsLeft) as left:
+        switch_on(fleet_tables, 2, wait_s=0.3)
     assert left.value.exit_code == 1
-    assert triggers(tables_8, "a") == {}
+    assert triggers(fleet_tables, "a") == {}
 
 
-def test_a_table_that_is_made_and_not_committed_is_waited_for(tables_8: Fleet) -> None:
-    with tables_8.connect("a", autocommit=False) as session:
+def test_a_table_that_is_made_and_not_committed_is_waited_for(fleet_tables: Fleet) -> None:
+    with fleet_tables.connect("a", autocommit=False) as session:
         session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
         with pytest.raises(ShardsLeft) as left:
-            switch_on(tables_8, 1, 2)
+            switch_on(fleet_tables, 1, 2)
         assert f"shards 2: session {session.info.backend_pid} makes" in str(left.value)
         session.commit()
-    switch_on(tables_8, 1, 2)
-    assert triggers(tables_8, "a")["shard2"] == OF_A_SHARD + 1
+    switch_on(fleet_tables, 1, 2)
+    assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD + 1
 
 
-def test_a_table_that_is_committed_while_it_waits_is_told(tables_8: Fleet) -> None:
-    with tables_8.connect("a", autocommit=False) as session:
+def test_a_table_that_is_committed_while_it_waits_is_told(fleet_tables: Fleet) -> None:
+    with fleet_tables.connect("a", autocommit=False) as session:
         session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
-        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
-        wait_for(lambda: triggers(tables_8, "a").get("shard2") == OF_A_SHARD)
+        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
+        wait_for(lambda: triggers(fleet_tables, "a").get("shard2") == OF_A_SHARD)
         assert not running.over
         session.commit()
     with pytest.raises(ShardsLeft, match="shards 2: table made was made meanwhile"):
         running.end()
 
 
-def test_a_prepared_transaction_is_a_writer(tables_8: Fleet, pg_server: StartServer) -> None:
-    on_server_of_its_own(tables_8, pg_server, {"max_prepared_transactions": "2"})
-    with tables_8.connect("a") as session:
+def test_a_prepared_transaction_is_a_writer(fleet_tables: Fleet, pg_server: StartServer) -> None:
+    on_server_of_its_own(fleet_tables, pg_server, {"max_prepared_transactions": "2"})
+    with fleet_tables.connect("a") as session:
         session.execute("BEGIN")
         session.execute(INSERT)
         session.execute("PREPARE TRANSACTION 'kept'")
         with pytest.raises(ShardsLeft, match="shards 2: a prepared transaction"):
-            switch_on(tables_8, 2, wait_s=0.3)
+            switch_on(fleet_tables, 2, wait_s=0.3)
         session.execute("COMMIT PREPARED 'kept'")
-    switch_on(tables_8, 2)
+    switch_on(fleet_tables, 2)
 
 
-def test_readers_never_wait_for_it(tables_8: Fleet) -> None:
+def test_readers_never_wait_for_it(fleet_tables: Fleet) -> None:
     answers: list[object] = []
     stop = threading.Event()
 
     def read() -> None:
         # No time on a busy machine counts for that, only time in a queue for a lock.
-        with tables_8.connect("a", options="-c lock_timeout=50ms") as session:
+        with fleet_tables.connect("a", options="-c lock_timeout=50ms") as session:
             while not stop.is_set():
                 answers.append(session.execute("SELECT count(*) FROM shard2.photos").fetchone())
 
-    with writing(tables_8, "a", "shard2"), contextlib.ExitStack() as at_end:
+    with writing(fleet_tables, "a", "shard2"), contextlib.ExitStack() as at_end:
         at_end.callback(stop.set)
         reader = Running(read)
         with pytest.raises(ShardsLeft):
-            switch_on(tables_8, 2, wait_s=2)
+            switch_on(fleet_tables, 2, wait_s=2)
         stop.set()
         reader.end()
     assert len(answers) > 1
 
 
-def test_other_writers_get_their_turn_while_it_waits_for_one(tables_8: Fleet) -> None:
+def test_other_writers_get_their_turn_while_it_waits_for_one(fleet_tables: Fleet) -> None:
     done: list[int] = []
     stop = threading.Event()
 
     def write() -> None:
-        with tables_8.connect("a") as session:
+        with fleet_tables.connect("a") as session:
             while not stop.is_set():
                 session.execute(INSERT)
                 done.append(1)
 
-    with writing(tables_8, "a", "shard2"), contextlib.ExitStack() as at_end:
+    with writing(fleet_tables, "a", "shard2"), contextlib.ExitStack() as at_end:
         at_end.callback(stop.set)
         writer = Running(write)
         with pytest.raises(ShardsLeft):
-            switch_on(tables_8, 2, wait_s=2)
+            switch_on(fleet_tables, 2, wait_s=2)
         before = len(done)
         wait_for(lambda: len(done) > before)
         stop.set()
         writer.end()
 
 
-def test_ddl_in_the_way_is_waited_for(tables_8: Fleet) -> None:
-    with tables_8.connect("a") as session, session.transaction():
+def test_ddl_in_the_way_is_waited_for(fleet_tables: Fleet) -> None:
+    with fleet_tables.connect("a") as session, session.transaction():
         session.execute("ALTER TABLE shard2.photos ADD more integer")
-        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(tables_8))
+        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(fleet_tables))
     running.end()
-    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
 
 
-def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(tables_8: Fleet) -> None:
-    switch_on(tables_8, 1, 2)
-    with tables_8.connect("a", application_name="dump") as session, session.transaction():
+def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
+    fleet_tables: Fleet,
+) -> None:
+    switch_on(fleet_tables, 1, 2)
+    with fleet_tables.connect("a", application_name="dump") as session, session.transaction():
         session.execute("SELECT FROM shard2.photos")
         with pytest.raises(ShardsLeft, match=r"shards 2: session \d+ \(dump, idle in tr") as left:
-            switch_off(tables_8, 1, 2, wait_s=0.3)
+            switch_off(fleet_tables, 1, 2, wait_s=0.3)
         assert left.value.exit_code == 3
-        tables_8.execute("a", INSERT.decode())
-        assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
-    switch_off(tables_8, 1, 2)
-    assert triggers(tables_8, "a") == {}
+        fleet_tables.execute("a", INSERT.decode())
+        assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
+    switch_off(fleet_tables, 1, 2)
+    assert triggers(fleet_tables, "a") == {}
 
 
-def test_on_after_such_an_off_refuses_writes_again(tables_8: Fleet) -> None:
-    switch_on(tables_8, 2)
-    with tables_8.connect("a") as session, session.transaction():
+def test_on_after_such_an_off_refuses_writes_again(fleet_tables: Fleet) -> None:
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session, session.transaction():
         session.execute("SELECT FROM shard2.photos")
         with pytest.raises(ShardsLeft):
-            switch_off(tables_8, 2)
-        switch_on(tables_8, 2)
-    with tables_8.connect("a") as session, refused(2):
+            switch_off(fleet_tables, 2)
+        switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session, refused(2):
         session.execute(INSERT)
 
 
-def test_a_vacuum_that_the_server_began_gives_way(tables_8: Fleet, pg_server: StartServer) -> None:
+def test_a_vacuum_that_the_server_began_gives_way(
+    fleet_tables: Fleet, pg_server: StartServer
+) -> None:
     eager = {
         "autovacuum_naptime": "1s",
         "autovacuum_vacuum_cost_delay": "100ms",
         "autovacuum_vacuum_cost_limit": "1",
     }
-    on_server_of_its_own(tables_8, pg_server, eager)
-    tables_8.execute(
+    on_server_of_its_own(fleet_tables, pg_server, eager)
+    fleet_tables.execute(
         "a",
         "INSERT INTO shard2.photos (id, user_id) SELECT n, n FROM generate_series(1, 100000) AS n;"
         "DELETE FROM shard2.photos WHERE id % 2 = 0",
     )
     wait_for(
-        lambda: tables_8.query(
+        lambda: fleet_tables.query(
             "a",
             "SELECT FROM pg_stat_progress_vacuum AS v WHERE relid = 'shard2.photos'::regclass",
         ),
         seconds=60,
     )
-    switch_on(tables_8, 2, wait_s=PATIENT_S)
-    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+    switch_on(fleet_tables, 2, wait_s=PATIENT_S)
+    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
 
 
-def test_a_second_operator_is_told_who_is_at_it(tables_8: Fleet) -> None:
-    with writing(tables_8, "a", "shard2"):
-        running = Running(lambda: switch_on(tables_8, 2, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(tables_8))
+def test_a_second_operator_is_told_who_is_at_it(fleet_tables: Fleet) -> None:
+    with writing(fleet_tables, "a", "shard2"):
+        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(fleet_tables))
         with pytest.raises(lock.NodeLocked, match="node a is being changed by shardctl read-only"):
-            switch_on(tables_8, 3)
-        switch_on(tables_8, 5)  # on the other node
+            switch_on(fleet_tables, 3)
+        switch_on(fleet_tables, 5)  # on the other node
     running.end()
-    assert triggers(tables_8, "a") == {"shard2": OF_A_SHARD}
+    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
 
 
-def test_a_lost_session_is_told_and_the_next_finishes(tables_8: Fleet) -> None:
-    with writing(tables_8, "a", "shard2"):
-        running = Running(lambda: switch_on(tables_8, 1, 2, 5, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(tables_8))
-        tables_8.execute(
+def test_a_lost_session_is_told_and_the_next_finishes(fleet_tables: Fleet) -> None:
+    with writing(fleet_tables, "a", "shard2"):
+        running = Running(lambda: switch_on(fleet_tables, 1, 2, 5, wait_s=PATIENT_S))
+        wait_for(lambda: waiting(fleet_tables))
+        fleet_tables.execute(
             "a",
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name ~ '^shardctl read-only'",
         )
         with pytest.raises(NodeLost, match="node a: "):
             running.end()
-    assert triggers(tables_8, "b") == {"shard5": OF_A_SHARD}
-    switch_on(tables_8, 1, 2, 5)
-    assert triggers(tables_8, "a") == {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD}
+    assert triggers(fleet_tables, "b") == {"shard5": OF_A_SHARD}
+    switch_on(fleet_tables, 1, 2, 5)
+    assert triggers(fleet_tables, "a") == {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD}
 
 
 def test_a_small_lock_table_is_enough_for_a_shard_with_many_tables(
-    tables_8: Fleet, pg_server: StartServer
+    fleet_tables: Fleet, pg_server: StartServer
 ) -> None:
     small = {"max_locks_per_transaction": "10", "max_connections": "12"}
-    on_server_of_its_own(tables_8, pg_server, small)
-    with tables_8.connect("a") as session:
+    on_server_of_its_own(fleet_tables, pg_server, small)
+    with fleet_tables.connect("a") as session:
         for number in range(300):
             session.execute(f"CREATE TABLE shard2.extra_{number} (n integer)".encode())
-    switch_on(tables_8, 1, 2, 3)
+    switch_on(fleet_tables, 1, 2, 3)
     expected = {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD + 300, "shard3": OF_A_SHARD}
-    assert triggers(tables_8, "a") == expected
-    switch_off(tables_8, 1, 2, 3)
-    assert triggers(tables_8, "a") == {}
+    assert triggers(fleet_tables, "a") == expected
+    switch_off(fleet_tables, 1, 2, 3)
+    assert triggers(fleet_tables, "a") == {}

@@ -13,15 +13,15 @@ from psycopg import sql
 
 from shardctl.pgbouncer import ini, render
 from shardctl.topology.names import SchemaPattern
-from tests.fixtures.poolers import end, make
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.pgbouncer import end, make
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.topology.model import Topology
-    from tests.fixtures.poolers import PgBouncer
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.pgbouncer import PgBouncer
+    from tests.fixtures.servers.postgres import PgServer
 
 NOWHERE = Path("/nowhere")
 FAILED = "config file loading failed"

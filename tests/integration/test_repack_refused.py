@@ -20,26 +20,26 @@ from shardctl.maintenance.repack_refusals import (
 from shardctl.state import journal, lock
 from shardctl.state.identity import NodeUnfit
 from shardctl.state.journal import MoveState
-from tests.fixtures.pruning import Pruned, changed
+from tests.fixtures.fleets.retired import Pruned, changed
 
 if TYPE_CHECKING:
-    from tests.fixtures.repacking import Repacking
+    from tests.fixtures.fleets.bloated import Repacking
 
 _VERSION = """
 CREATE OR REPLACE FUNCTION repack.{}() RETURNS text LANGUAGE sql AS $$SELECT 'pg_repack 1.4.7'$$
 """
 
 
-def test_a_node_without_the_extension_is_named_with_what_to_type(repacking: Repacking) -> None:
-    repacking.fleet.execute("b", "DROP EXTENSION pg_repack")
+def test_a_node_without_the_extension_is_named_with_what_to_type(fleet_bloated: Repacking) -> None:
+    fleet_bloated.fleet.execute("b", "DROP EXTENSION pg_repack")
     with pytest.raises(ExtensionMissing, match="node b: the extension pg_repack") as refused:
-        repacking.plan()
+        fleet_bloated.plan()
     assert refused.value.hint.startswith("`CREATE EXTENSION pg_repack`")
-    done = repacking.repack("--yes", "-o", "json")
+    done = fleet_bloated.repack("--yes", "-o", "json")
     assert done.returncode == 1
     assert "node b" in json.loads(done.stdout)["errors"][0]["message"]
     # Shards of other nodes are none of its business.
-    assert repacking.repack("0-3", "--yes").returncode == 0
+    assert fleet_bloated.repack("0-3", "--yes").returncode == 0
 
 
 def test_where_the_package_is_missing_too_the_hint_names_it() -> None:
@@ -47,24 +47,26 @@ def test_where_the_package_is_missing_too_the_hint_names_it() -> None:
     assert "postgresql-NN-repack" in refused.hint
 
 
-def test_an_extension_of_two_versions_is_refused(repacking: Repacking) -> None:
-    repacking.fleet.execute("a", _VERSION.format("version_sql"))
+def test_an_extension_of_two_versions_is_refused(fleet_bloated: Repacking) -> None:
+    fleet_bloated.fleet.execute("a", _VERSION.format("version_sql"))
     with pytest.raises(
         ExtensionBroken, match=r"library is pg_repack .*, its SQL pg_repack 1\.4\.7"
     ):
-        repacking.plan(0)
+        fleet_bloated.plan(0)
 
 
-def test_a_version_for_which_this_machine_has_no_program_is_refused(repacking: Repacking) -> None:
+def test_a_version_for_which_this_machine_has_no_program_is_refused(
+    fleet_bloated: Repacking,
+) -> None:
     for function in ("version", "version_sql"):
-        repacking.fleet.execute("a", _VERSION.format(function))
+        fleet_bloated.fleet.execute("a", _VERSION.format(function))
     with pytest.raises(ProgramMissing, match=r"its extension is pg_repack 1\.4\.7") as refused:
-        repacking.plan(0)
+        fleet_bloated.plan(0)
     assert "this machine has pg_repack " in refused.value.message
 
 
-def test_a_role_that_is_no_superuser_is_refused(repacking: Repacking) -> None:
-    fleet = repacking.fleet
+def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> None:
+    fleet = fleet_bloated.fleet
     fleet.execute("a", "CREATE ROLE plain LOGIN")
     fleet.execute("a", "GRANT pg_read_all_data, pg_read_all_settings TO plain")
     fleet.execute("a", "GRANT USAGE ON SCHEMA repack TO plain")
@@ -72,12 +74,12 @@ def test_a_role_that_is_no_superuser_is_refused(repacking: Repacking) -> None:
     database = dataclasses.replace(topology.database, user="plain")
     topology = dataclasses.replace(topology, database=database)
     try:
-        options = repacking.plan(0).options
+        options = fleet_bloated.plan(0).options
         with pytest.raises(SuperuserNeeded, match="node a: plain is no superuser"):
             repack.plan(topology, [0], options)
         may_try = dataclasses.replace(options.settings, superuser_check=False)
         options = dataclasses.replace(options, settings=may_try)
-        if repack_program.serves_owners(repacking.version()):
+        if repack_program.serves_owners(fleet_bloated.version()):
             assert repack.plan(topology, [0], options).refused == []
         else:
             # It would fail to clean up after itself, and try that for good.
@@ -88,26 +90,26 @@ def test_a_role_that_is_no_superuser_is_refused(repacking: Repacking) -> None:
         fleet.execute("a", "DROP ROLE plain")
 
 
-def test_a_topology_that_the_map_contradicts_is_refused(repacking: Repacking) -> None:
-    made = Pruned(repacking.fleet)
+def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking) -> None:
+    made = Pruned(fleet_bloated.fleet)
     with (
         changed(made, "a", "shardctl.map.node", "b", "shard = 2"),
         pytest.raises(ShardsElsewhere, match="node a does not own shards 2,"),
     ):
-        repacking.plan()
+        fleet_bloated.plan()
 
 
-def test_another_cluster_at_a_nodes_address_is_refused(repacking: Repacking) -> None:
-    made = Pruned(repacking.fleet)
+def test_another_cluster_at_a_nodes_address_is_refused(fleet_bloated: Repacking) -> None:
+    made = Pruned(fleet_bloated.fleet)
     with (
         changed(made, "b", "shardctl.cluster.cluster", "films"),
         pytest.raises(NodeUnfit, match="cluster films"),
     ):
-        repacking.plan()
+        fleet_bloated.plan()
 
 
-def begin_move(repacking: Repacking) -> None:
-    with repacking.fleet.connect("a") as session:
+def begin_move(fleet_bloated: Repacking) -> None:
+    with fleet_bloated.fleet.connect("a") as session:
         journal.open_move(
             session,
             move="5f3a9c1e",
@@ -122,94 +124,96 @@ def begin_move(repacking: Repacking) -> None:
 
 
 def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
-    repacking: Repacking,
+    fleet_bloated: Repacking,
 ) -> None:
-    repacking.bloat(0)
-    plan = repacking.plan()
-    file = repacking.file(0)
-    begin_move(repacking)
+    fleet_bloated.bloat(0)
+    plan = fleet_bloated.plan()
+    file = fleet_bloated.file(0)
+    begin_move(fleet_bloated)
     try:
         with pytest.raises(MoveUnfinished, match="node a is part of move 5f3a9c1e"):
-            repacking.plan()
+            fleet_bloated.plan()
         with pytest.raises(MoveUnfinished, match="node a is part of move 5f3a9c1e"):
-            repacking.carry_out(plan)
-        repacking.plan(4, 5)  # of node b, which has no part in it
-        with repacking.fleet.connect("a") as session:
+            fleet_bloated.carry_out(plan)
+        fleet_bloated.plan(4, 5)  # of node b, which has no part in it
+        with fleet_bloated.fleet.connect("a") as session:
             journal.advance(session, "5f3a9c1e", [MoveState.reserved], MoveState.aborted)
-        repacking.plan()
+        fleet_bloated.plan()
     finally:
-        repacking.fleet.execute("a", "TRUNCATE shardctl.move CASCADE")
-    assert repacking.file(0) == file
+        fleet_bloated.fleet.execute("a", "TRUNCATE shardctl.move CASCADE")
+    assert fleet_bloated.file(0) == file
 
 
-def test_a_second_operator_is_told_who_is_at_the_node(repacking: Repacking) -> None:
-    repacking.bloat(0)
-    topology = repacking.fleet.topology()
+def test_a_second_operator_is_told_who_is_at_the_node(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    topology = fleet_bloated.fleet.topology()
     with lock.hold(topology, topology.owning()[0], command="migrate"):
-        done = repacking.repack("--yes", "-o", "json")
+        done = fleet_bloated.repack("--yes", "-o", "json")
     assert done.returncode == 1
     assert "node a is being changed by shardctl migrate by" in done.stderr
     assert json.loads(done.stdout)["errors"]
-    assert repacking.events() == []
+    assert fleet_bloated.events() == []
 
 
-def test_a_node_that_is_down_is_named_and_nothing_is_done(repacking: Repacking) -> None:
-    repacking.bloat(0)
-    server = repacking.fleet.servers["b"]
+def test_a_node_that_is_down_is_named_and_nothing_is_done(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    server = fleet_bloated.fleet.servers["b"]
     server.stop()
     try:
-        done = repacking.repack("--yes")
+        done = fleet_bloated.repack("--yes")
     finally:
         server.start()
     assert done.returncode == 1
     assert "node b (127.0.0.1:" in done.stderr
-    assert repacking.events() == []
+    assert fleet_bloated.events() == []
 
 
 def test_a_table_that_somebody_holds_locked_is_refused_and_not_waited_for(
-    repacking: Repacking,
+    fleet_bloated: Repacking,
 ) -> None:
-    repacking.bloat(0)
-    with repacking.reader() as holder:
+    fleet_bloated.bloat(0)
+    with fleet_bloated.reader() as holder:
         holder.execute("LOCK TABLE shard0.photos IN ACCESS EXCLUSIVE MODE")
-        assert "somebody holds it locked" in repacking.verdicts(0)["shard0.photos"]
+        assert "somebody holds it locked" in fleet_bloated.verdicts(0)["shard0.photos"]
         holder.rollback()
 
 
 def test_tables_that_the_disk_has_no_room_for_are_refused(
-    repacking: Repacking, monkeypatch: pytest.MonkeyPatch
+    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repacking.bloat(0)
-    repacking.bloat(1, rows=16_000)
-    size = repacking.size(0)
+    fleet_bloated.bloat(0)
+    fleet_bloated.bloat(1, rows=16_000)
+    size = fleet_bloated.size(0)
     monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size)
-    verdicts = repacking.verdicts(0, 1)
+    verdicts = fleet_bloated.verdicts(0, 1)
     assert verdicts["shard0.photos"] == "repack"
-    assert verdicts["shard1.photos"].startswith(f"it takes {2 * repacking.size(1):,} bytes of free")
+    assert verdicts["shard1.photos"].startswith(
+        f"it takes {2 * fleet_bloated.size(1):,} bytes of free"
+    )
 
 
 def test_room_that_others_took_since_the_plan_keeps_a_table_from_being_begun(
-    repacking: Repacking, monkeypatch: pytest.MonkeyPatch
+    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repacking.bloat(0)
-    plan = repacking.plan(0)
-    size = repacking.size(0)
+    fleet_bloated.bloat(0)
+    plan = fleet_bloated.plan(0)
+    size = fleet_bloated.size(0)
     monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size - 1)
-    result = repacking.carry_out(plan)
+    result = fleet_bloated.carry_out(plan)
     assert result.error is not None
     assert f"it takes {2 * size:,} bytes of free disk" in result.error.message
     assert result.error.exit_code == 3
 
 
-def test_the_room_is_asked_of_the_nodes_host(repacking: Repacking) -> None:
-    topology = repacking.fleet.topology()
+def test_the_room_is_asked_of_the_nodes_host(fleet_bloated: Repacking) -> None:
+    topology = fleet_bloated.fleet.topology()
     node = topology.owning()[0]
     views: dict[Any, Any] = repack_look.look(
         topology, frozenset([0]), superuser_check=True, purpose="test"
     )
     assert views[node.name].free_bytes > 0
     far = dataclasses.replace(node, host="no-such-host.invalid")
-    with repacking.fleet.connect("a") as session:
+    with fleet_bloated.fleet.connect("a") as session:
         free, why = repack_look._room(session, far)
     assert free is None
     assert why is not None

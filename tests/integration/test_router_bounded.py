@@ -12,7 +12,7 @@ import pytest
 from shardctl.router.bounded import GRACE_S, AsyncBounded, Bounded, prolong
 
 if TYPE_CHECKING:
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 SLOW, QUICK = "SELECT pg_sleep(30)", "SELECT 1"
 

@@ -12,25 +12,25 @@ import psycopg
 import pytest
 
 from shardctl.router import AnotherCluster, MapWentBack, ShardedDatabase, ShardMoved
-from tests.fixtures.routing import away, moved_by_hand
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.routed import away, moved_by_hand
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.routing import Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.routed import Open
 
 ROW = {"id": 1, "user_id": 2, "caption": "new"}
 
 
 def test_statements_go_to_the_new_owner_and_the_map_is_read_once(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology())
+    db = router(fleet_routed.topology())
     assert db.read_map() == 1
     db.insert("photos", 2, ROW | {"id": 9})
-    with moved_by_hand(routed, 2, "a", "b"):
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
     assert db.insert("photos", 2, ROW) == 1
     assert db.node_of(2) == "b"
@@ -41,13 +41,15 @@ def test_statements_go_to_the_new_owner_and_the_map_is_read_once(
     assert (db.stats().map_reads, db.stats().repeated) == (2, 1)
 
 
-def test_reads_of_many_shards_find_the_one_that_has_moved(routed: Fleet, router: Open) -> None:
-    first, second = router(routed.topology()), router(routed.topology())
+def test_reads_of_many_shards_find_the_one_that_has_moved(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    first, second = router(fleet_routed.topology()), router(fleet_routed.topology())
     for key in range(8):
         first.insert("photos", key, {"id": 100 + key, "user_id": key})
-    with moved_by_hand(routed, 2, "a", "b"):
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
-    routed.execute("b", "INSERT INTO shard2.photos (id, user_id) VALUES (102, 2)")
+    fleet_routed.execute("b", "INSERT INTO shard2.photos (id, user_id) VALUES (102, 2)")
     wanted = [(key, 100 + key) for key in range(8)]
     assert first.fetch_many("user_id", "photos", wanted) == [(key,) for key in range(8)]
     assert first.stats().repeated == 1
@@ -57,11 +59,11 @@ def test_reads_of_many_shards_find_the_one_that_has_moved(routed: Fleet, router:
 
 
 def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology())
+    db = router(fleet_routed.topology())
     insert = "INSERT INTO photos (id, user_id) VALUES (5, 2)"
-    with moved_by_hand(routed, 2, "a", "b"):
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
     with pytest.raises(ShardMoved, match="shard 2 has moved from node a to node b"):
         db.within(2, insert)
@@ -69,9 +71,11 @@ def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
     assert db.select("id", "photos", 2) == [(5,)]
 
 
-def test_a_function_that_a_transaction_misses_is_the_fence_too(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
-    with moved_by_hand(routed, 2, "a", "b"):
+def test_a_function_that_a_transaction_misses_is_the_fence_too(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
     with pytest.raises(ShardMoved):
         db.within(2, "SELECT next_id()")
@@ -79,11 +83,11 @@ def test_a_function_that_a_transaction_misses_is_the_fence_too(routed: Fleet, ro
         db.within(3, "SELECT next_idea()")
 
 
-def test_a_shard_in_the_middle_of_its_move_is_waited_for(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_a_shard_in_the_middle_of_its_move_is_waited_for(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     done: list[int] = []
     writer = threading.Thread(target=lambda: done.append(db.insert("photos", 2, ROW)))
-    with moved_by_hand(routed, 2, "a", "b"):
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         writer.start()
         writer.join(0.3)
         assert writer.is_alive()
@@ -94,38 +98,40 @@ def test_a_shard_in_the_middle_of_its_move_is_waited_for(routed: Fleet, router: 
 
 
 def test_a_fence_that_stays_is_the_applications_error_after_the_patience(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology(), patience=0.2)
-    routed.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
+    db = router(fleet_routed.topology(), patience=0.2)
+    fleet_routed.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
     with pytest.raises(psycopg.errors.UndefinedTable):
         db.insert("photos", 2, ROW)
-    routed.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
+    fleet_routed.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
     assert db.insert("photos", 2, ROW) == 1
 
 
-def test_a_map_that_goes_backwards_is_refused(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_a_map_that_goes_backwards_is_refused(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     raised = "UPDATE shardctl.cluster SET map_version = 7"
-    routed.execute("b", raised)
+    fleet_routed.execute("b", raised)
     assert db.read_map() == 7
-    routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
     with pytest.raises(MapWentBack, match="version 1, and 7 was known"):
         db.read_map()
     assert db.map_version == 7
 
 
-def test_a_node_of_another_cluster_is_refused(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
-    routed.execute("b", "UPDATE shardctl.cluster SET cluster = 'other'")
+def test_a_node_of_another_cluster_is_refused(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET cluster = 'other'")
     with pytest.raises(AnotherCluster, match="node b belongs to cluster other"):
         db.read_map()
 
 
-def test_many_threads_that_meet_the_fence_read_the_map_once(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_many_threads_that_meet_the_fence_read_the_map_once(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
     db.read_map()
-    with moved_by_hand(routed, 2, "a", "b"):
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
     made: list[int] = []
 
@@ -142,18 +148,18 @@ def test_many_threads_that_meet_the_fence_read_the_map_once(routed: Fleet, route
 
 
 def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology(), patience=30)
+    db = router(fleet_routed.topology(), patience=30)
     done: list[int] = []
     waiting = [
         threading.Thread(target=lambda n=n: done.append(db.insert("photos", 2, ROW | {"id": n})))
         for n in range(5)
     ]
-    with away(routed, 2, "a"):
+    with away(fleet_routed, 2, "a"):
         for one in waiting:
             one.start()
-        with moved_by_hand(routed, 3, "a", "b"):
+        with moved_by_hand(fleet_routed, 3, "a", "b"):
             pass
         began = time.monotonic()
         assert db.insert("photos", 3, {"id": 1, "user_id": 3}) == 1
@@ -165,8 +171,8 @@ def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
     assert sorted(done) == list(range(5))
 
 
-def test_a_cutover_that_is_undone_is_no_error(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), patience=30)
+def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology(), patience=30)
     for key in range(4):
         db.insert("photos", key, {"id": 50, "user_id": key})
     results: list[Any] = []
@@ -185,13 +191,13 @@ def test_a_cutover_that_is_undone_is_no_error(routed: Fleet, router: Open) -> No
             results.append((number, error))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(asking))]
-    with away(routed, 2, "a"):
+    with away(fleet_routed, 2, "a"):
         for one in threads:
             one.start()
         looking = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_namespace%ANY%'"
-        wait_for(lambda: routed.query("a", looking) > [(1,)])
+        wait_for(lambda: fleet_routed.query("a", looking) > [(1,)])
         with pytest.raises(psycopg.errors.UndefinedTable):
-            router(routed.topology(), patience=0).select("id", "photos", 2)
+            router(fleet_routed.topology(), patience=0).select("id", "photos", 2)
     for one in threads:
         one.join(20)
     everyone = [(0,), (1,), (2,), (3,)]
@@ -201,8 +207,10 @@ def test_a_cutover_that_is_undone_is_no_error(routed: Fleet, router: Open) -> No
     assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 5)
 
 
-def test_writers_notice_nothing_of_cutovers_that_are_undone(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), patience=30)
+def test_writers_notice_nothing_of_cutovers_that_are_undone(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology(), patience=30)
     errors: list[Exception] = []
     written: list[list[int]] = [[] for _ in range(6)]
     stop = threading.Event()
@@ -225,7 +233,7 @@ def test_writers_notice_nothing_of_cutovers_that_are_undone(routed: Fleet, route
     try:
         for number in range(1, 9):
             written_on()
-            with away(routed, 2, "a"):
+            with away(fleet_routed, 2, "a"):
                 stop.wait(0.02 * number)
     finally:
         stop.set()
@@ -238,9 +246,9 @@ def test_writers_notice_nothing_of_cutovers_that_are_undone(routed: Fleet, route
 
 
 def test_a_transaction_that_met_an_undone_cutover_may_run_again(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology(), patience=30)
+    db = router(fleet_routed.topology(), patience=30)
     insert = "INSERT INTO photos (id, user_id) VALUES (5, 2)"
     told: list[BaseException] = []
 
@@ -251,7 +259,7 @@ def test_a_transaction_that_met_an_undone_cutover_may_run_again(
             told.append(error)
 
     thread = threading.Thread(target=ask)
-    with away(routed, 2, "a"):
+    with away(fleet_routed, 2, "a"):
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
@@ -260,9 +268,9 @@ def test_a_transaction_that_met_an_undone_cutover_may_run_again(
     db.within(2, insert)
 
 
-def test_a_transaction_is_told_through_an_error_that_an_orm_made_of_it(routed: Fleet) -> None:
-    with ShardedDatabase(routed.topology()) as db:
-        with moved_by_hand(routed, 2, "a", "b"):
+def test_a_transaction_is_told_through_an_error_that_an_orm_made_of_it(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        with moved_by_hand(fleet_routed, 2, "a", "b"):
             pass
 
         def ask() -> None:

@@ -9,16 +9,16 @@ import pytest
 from tests.fixtures import forking, storms
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 @pytest.fixture
-def seeded(routed: Fleet) -> Fleet:
+def seeded(fleet_routed: Fleet) -> Fleet:
     """Give a fleet in which every user has rows."""
     storms.seed(
-        lambda shard, text: routed.execute("a" if shard < 4 else "b", text), storms.Storm(0)
+        lambda shard, text: fleet_routed.execute("a" if shard < 4 else "b", text), storms.Storm(0)
     )
-    return routed
+    return fleet_routed
 
 
 @pytest.mark.parametrize("case", forking.CASES)

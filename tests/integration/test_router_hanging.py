@@ -11,15 +11,15 @@ import pytest
 from shardctl.router import DeadlinePassed, NoConnection, PoolSettings, ShardedDatabase
 from shardctl.router.scatter import CHUNK
 from shardctl.topology.model import ShardId
-from tests.fixtures.routing import backends, fill, processes, stopping
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.routed import backends, fill, processes, stopping
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.routing import Face, Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.fleets.routed import Face, Open
 
 
 def stop_once(fleet: Fleet, node: str, stop: Callable[[int], None]) -> Callable[[Any], None]:
@@ -42,15 +42,15 @@ def full(db: Face) -> bool:
 
 @pytest.mark.parametrize("order", ["id", None])
 def test_a_node_that_hangs_while_its_rows_come_holds_nobody_up_after_the_deadline(
-    routed: Fleet, router: Open, order: str | None
+    fleet_routed: Fleet, router: Open, order: str | None
 ) -> None:
-    fill(routed, CHUNK)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    fill(fleet_routed, CHUNK)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     began = time.monotonic()
     with stopping() as stop:
         with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer"):
             db.scatter(
-                "id", "photos", order_by=order, deadline=1, each=stop_once(routed, "b", stop)
+                "id", "photos", order_by=order, deadline=1, each=stop_once(fleet_routed, "b", stop)
             )
         assert time.monotonic() - began < 2
         # What did not answer is not given to the next one, though the process still hangs.
@@ -61,10 +61,10 @@ def test_a_node_that_hangs_while_its_rows_come_holds_nobody_up_after_the_deadlin
 
 
 def test_a_server_that_is_stopped_altogether_holds_nobody_up_either(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, CHUNK)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    fill(fleet_routed, CHUNK)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     with stopping() as stop:
 
         def each(_: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_server_that_is_stopped_altogether_holds_nobody_up_either(
             stoppable.clear()
 
         db.select("id", "photos", 6, limit=1)
-        stoppable = processes(routed.servers["b"])
+        stoppable = processes(fleet_routed.servers["b"])
         began = time.monotonic()
         with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer"):
             db.scatter("id", "photos", order_by="id", deadline=1, each=each)
@@ -88,12 +88,12 @@ def test_a_server_that_is_stopped_altogether_holds_nobody_up_either(
 
 
 def test_rows_of_the_others_are_handed_out_where_partial_results_are_wanted(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, 2 * CHUNK)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    fill(fleet_routed, 2 * CHUNK)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     with stopping() as stop:
-        each = stop_once(routed, "b", stop)
+        each = stop_once(fleet_routed, "b", stop)
         found = db.scatter("user_id", "photos", deadline=1.5, partial=True, each=each)
         assert found.missing.keys() >= {4, 5, 6, 7}
         assert len(found.rows) >= 2 * CHUNK
@@ -101,15 +101,15 @@ def test_rows_of_the_others_are_handed_out_where_partial_results_are_wanted(
 
 
 def test_a_pooler_whose_server_hangs_holds_nobody_up_either(
-    pooled: PooledFleet, router: Open
+    fleet_pooled: PooledFleet, router: Open
 ) -> None:
-    with ShardedDatabase(pooled.topology()) as writing:
+    with ShardedDatabase(fleet_pooled.topology()) as writing:
         for key in range(8):
             writing.insert("photos", key, {"user_id": key})
-    db = router(pooled.topology(), pool=PoolSettings(max_size=1))
+    db = router(fleet_pooled.topology(), pool=PoolSettings(max_size=1))
     with stopping() as stop:
         db.select("id", "photos", 6)
-        for pid in backends(pooled, "b"):
+        for pid in backends(fleet_pooled, "b"):
             stop(pid)
         began = time.monotonic()
         with pytest.raises(DeadlinePassed, match="shards 4-7"):
@@ -120,12 +120,12 @@ def test_a_pooler_whose_server_hangs_holds_nobody_up_either(
 
 
 def test_the_server_is_told_of_the_time_that_is_left_with_every_piece(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, CHUNK)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    fill(fleet_routed, CHUNK)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     db.insert("photos", 6, {"user_id": 6})
-    before = backends(routed, "b")
+    before = backends(fleet_routed, "b")
     rows: list[Any] = []
 
     def each(row: Any) -> None:
@@ -138,14 +138,14 @@ def test_the_server_is_told_of_the_time_that_is_left_with_every_piece(
         db.scatter("id", "photos", slow, deadline=1, each=each)
     wait_for(lambda: full(db))
     # The server has ended it by itself and in time, so that nobody had to give the connection up.
-    assert backends(routed, "b") == before
+    assert backends(fleet_routed, "b") == before
 
 
 def test_scatters_that_need_the_same_connections_do_not_wait_for_each_other(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, CHUNK // 4 + 1)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=30))
+    fill(fleet_routed, CHUNK // 4 + 1)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1, timeout=30))
     found: list[int] = []
     began = time.monotonic()
 
@@ -164,10 +164,10 @@ def test_scatters_that_need_the_same_connections_do_not_wait_for_each_other(
 
 
 def test_a_pool_that_is_always_too_small_says_so_at_once(
-    routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch
+    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardctl.router.plans.SHARDS_A_STATEMENT", 2)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=30))
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1, timeout=30))
     began = time.monotonic()
     with pytest.raises(NoConnection, match="node a: no connection: 2 are needed at once, and 1"):
         db.scatter("id", "photos", order_by="id")
@@ -175,10 +175,12 @@ def test_a_pool_that_is_always_too_small_says_so_at_once(
     assert db.scatter("id", "photos", order_by="id", limit=5).rows == []
 
 
-def test_a_node_whose_places_are_all_taken_is_left_out_of_partial_results(routed: Fleet) -> None:
-    fill(routed, CHUNK // 4 + 1)
+def test_a_node_whose_places_are_all_taken_is_left_out_of_partial_results(
+    fleet_routed: Fleet,
+) -> None:
+    fill(fleet_routed, CHUNK // 4 + 1)
     pool = PoolSettings(max_size=1, timeout=1)
-    with ShardedDatabase(routed.topology(), width=1, pool=pool) as db:
+    with ShardedDatabase(fleet_routed.topology(), width=1, pool=pool) as db:
         with db.scatter("id", "photos") as first:
             next(iter(first))  # with one node at a time, it holds a connection of node a
             found = db.scatter("user_id", "photos", order_by="id", partial=True)

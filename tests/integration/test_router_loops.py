@@ -17,18 +17,18 @@ from shardctl.router import (
     ShardedDatabase,
 )
 from shardctl.topology.model import NodeName
-from tests.fixtures.routing import backends
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.routed import backends
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 
-def test_a_second_event_loop_is_refused_and_the_first_goes_on(routed: Fleet) -> None:
+def test_a_second_event_loop_is_refused_and_the_first_goes_on(fleet_routed: Fleet) -> None:
     with asyncio.Runner() as first:
 
         async def work() -> AsyncShardedDatabase:
-            db = AsyncShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1))
+            db = AsyncShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1))
             await db.select("id", "photos", 1)
             return db
 
@@ -40,11 +40,13 @@ def test_a_second_event_loop_is_refused_and_the_first_goes_on(routed: Fleet) -> 
                 second.run(db.close())
         assert first.run(db.select("id", "photos", 1)) == []
         first.run(db.close())
-    assert backends(routed, "a") == []
+    assert backends(fleet_routed, "a") == []
 
 
-def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(routed: Fleet) -> None:
-    db = AsyncShardedDatabase(routed.topology())
+def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(
+    fleet_routed: Fleet,
+) -> None:
+    db = AsyncShardedDatabase(fleet_routed.topology())
 
     async def work() -> None:
         await db.select("id", "photos", 1)
@@ -54,21 +56,21 @@ def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(routed: 
         asyncio.run(work())
     asyncio.run(db.close())
     gc.collect()
-    wait_for(lambda: backends(routed, "a") == [])
+    wait_for(lambda: backends(fleet_routed, "a") == [])
     with pytest.raises(Closed):
         asyncio.run(work())
 
 
 def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
-    routed: Fleet,
+    fleet_routed: Fleet,
 ) -> None:
     lock = "LOCK TABLE shard1.photos"
     pool = PoolSettings(max_size=1)
-    with routed.connect("a", autocommit=False) as session, ThreadPoolExecutor(2) as clients:
+    with fleet_routed.connect("a", autocommit=False) as session, ThreadPoolExecutor(2) as clients:
         session.execute(lock)
-        db = ShardedDatabase(routed.topology(), pool=pool)
+        db = ShardedDatabase(fleet_routed.topology(), pool=pool)
         using = clients.submit(db.select, "id", "photos", 1)
-        wait_for(lambda: routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
+        wait_for(lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
         waiting = clients.submit(db.select, "id", "photos", 1)
         wait_for(lambda: db.stats().pools[NodeName("a")]["requests_waiting"])
         db.close()
@@ -76,16 +78,17 @@ def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
             waiting.result(20)
         session.rollback()
         assert using.result(20) == []
-    wait_for(lambda: backends(routed, "a") == [])
+    wait_for(lambda: backends(fleet_routed, "a") == [])
 
 
-def test_tasks_that_wait_when_the_database_is_closed_hear_of_it(routed: Fleet) -> None:
+def test_tasks_that_wait_when_the_database_is_closed_hear_of_it(fleet_routed: Fleet) -> None:
     async def work() -> None:
-        db = AsyncShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1))
+        db = AsyncShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1))
         async with asyncio.TaskGroup() as group:
             using = group.create_task(db.select("id", "photos", 1))
             await asyncio.to_thread(
-                wait_for, lambda: routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted")
+                wait_for,
+                lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"),
             )
             waiting = group.create_task(_closed(db))
             await asyncio.sleep(0)  # it comes to the gate
@@ -94,10 +97,10 @@ def test_tasks_that_wait_when_the_database_is_closed_hear_of_it(routed: Fleet) -
             assert await using == []
             assert await waiting
 
-    with routed.connect("a", autocommit=False) as session:
+    with fleet_routed.connect("a", autocommit=False) as session:
         session.execute("LOCK TABLE shard1.photos")
         asyncio.run(work())
-    wait_for(lambda: backends(routed, "a") == [])
+    wait_for(lambda: backends(fleet_routed, "a") == [])
 
 
 async def _closed(db: AsyncShardedDatabase) -> bool:

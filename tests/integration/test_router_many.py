@@ -12,12 +12,12 @@ import pytest
 
 from shardctl.router import DeadlinePassed, IdsUnlike, Order, OrderUnsupported, PoolSettings
 from shardctl.router.scatter import CHUNK
-from tests.fixtures.routing import fill
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.routed import fill
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.routing import Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.routed import Open
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,10 +27,10 @@ def made(number: int, shard: int) -> datetime:
 
 
 def test_rows_come_in_the_order_asked_for_and_missing_ones_are_told(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, 3)
-    db = router(routed.topology())
+    fill(fleet_routed, 3)
+    db = router(fleet_routed.topology())
     wanted = [(6, 2), (1, 3), (6, 99), (0, 1), (6, 2), (14, 1)]
     assert db.fetch_many(["user_id", "caption"], "photos", wanted) == [
         (6, "photo 2"), (1, "photo 3"), None, (0, "photo 1"), (6, "photo 2"), (6, "photo 1"),
@@ -38,17 +38,19 @@ def test_rows_come_in_the_order_asked_for_and_missing_ones_are_told(
     assert db.fetch_many("caption", "photos", []) == []
 
 
-def test_ids_that_cannot_be_found_for_their_type_are_refused(routed: Fleet, router: Open) -> None:
+def test_ids_that_cannot_be_found_for_their_type_are_refused(
+    fleet_routed: Fleet, router: Open
+) -> None:
     uuids = [UUID(int=1), UUID(int=2)]
     for shard in (1, 2):
-        routed.execute(
+        fleet_routed.execute(
             "a",
             f"CREATE TABLE shard{shard}.keyed (u uuid, t text, c char(5), n numeric);"
             f"INSERT INTO shard{shard}.keyed VALUES ('{uuids[0]}', 'Ann', 'ab', 7);"
-            f"GRANT ALL ON shard{shard}.keyed TO {routed.role}",
+            f"GRANT ALL ON shard{shard}.keyed TO {fleet_routed.role}",
         )
-    fill(routed, 3)
-    db = router(routed.topology())
+    fill(fleet_routed, 3)
+    db = router(fleet_routed.topology())
     for number in ("2", "99"):
         with pytest.raises(IdsUnlike, match=r"id is of type bigint, and .* Python's type str$"):
             db.fetch_many("user_id", "photos", [(1, number)])
@@ -68,17 +70,17 @@ def test_ids_that_cannot_be_found_for_their_type_are_refused(routed: Fleet, rout
 
 
 def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, 3)
-    for node in routed.servers:
-        routed.execute(node, f"ALTER ROLE {routed.role} SET log_statement = 'all'")
-    db = router(routed.topology())
-    before = {node: len(server.log()) for node, server in routed.servers.items()}
+    fill(fleet_routed, 3)
+    for node in fleet_routed.servers:
+        fleet_routed.execute(node, f"ALTER ROLE {fleet_routed.role} SET log_statement = 'all'")
+    db = router(fleet_routed.topology())
+    before = {node: len(server.log()) for node, server in fleet_routed.servers.items()}
     wanted = [(key, number) for key in range(8) for number in (1, 2, 3)]
     assert None not in db.fetch_many("caption", "photos", wanted)
     assert len(db.scatter("id", "photos", order_by="id", limit=7).rows) == 7
-    for node, server in routed.servers.items():
+    for node, server in fleet_routed.servers.items():
         told = server.log()[before[node] :]
         assert told.count("execute <unnamed>: ") + told.count("LOG:  statement: (SELECT") == 2
         assert told.count("= ANY (") == 4
@@ -86,9 +88,9 @@ def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
         assert told.count("ORDER BY 1 LIMIT 7\n") == 1
 
 
-def test_the_newest_rows_of_all_shards_are_merged(routed: Fleet, router: Open) -> None:
-    fill(routed, 40)
-    db = router(routed.topology())
+def test_the_newest_rows_of_all_shards_are_merged(fleet_routed: Fleet, router: Open) -> None:
+    fill(fleet_routed, 40)
+    db = router(fleet_routed.topology())
     found = db.scatter(["user_id", "id"], "photos", order_by="-made", limit=10).rows
     newest = sorted(((made(n, s), s, n) for n in range(1, 41) for s in range(8)), reverse=True)
     assert found == [(shard, number) for _, shard, number in newest[:10]]
@@ -100,19 +102,21 @@ def test_the_newest_rows_of_all_shards_are_merged(routed: Fleet, router: Open) -
 
 @pytest.mark.parametrize("order", ["score", "-score"])
 def test_nulls_and_nan_are_where_one_server_would_have_them(
-    routed: Fleet, router: Open, order: str
+    fleet_routed: Fleet, router: Open, order: str
 ) -> None:
-    fill(routed, 20)
-    db = router(routed.topology())
+    fill(fleet_routed, 20)
+    db = router(fleet_routed.topology())
     found = db.scatter(["score"], "photos", order_by=order).rows
     values = ", ".join(f"({'NULL' if v is None else repr(str(v))}::numeric)" for (v,) in found)
     direction = "DESC" if order[0] == "-" else ""
-    one = routed.query("a", f"SELECT v FROM (VALUES {values}) AS r (v) ORDER BY v {direction}")
+    one = fleet_routed.query(
+        "a", f"SELECT v FROM (VALUES {values}) AS r (v) ORDER BY v {direction}"
+    )
     assert list(map(str, found)) == list(map(str, one))
 
 
-def test_text_is_merged_by_bytes_and_not_otherwise(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_text_is_merged_by_bytes_and_not_otherwise(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     for user, caption in enumerate(["b", "É", "a", "Z", "z", "é"]):
         db.insert("photos", user, {"user_id": user, "caption": caption})
     with pytest.raises(OrderUnsupported, match="by caption, of type text"):
@@ -121,9 +125,9 @@ def test_text_is_merged_by_bytes_and_not_otherwise(routed: Fleet, router: Open) 
     assert found == [(3,), (2,), (0,), (4,), (1,), (5,)]
 
 
-def test_all_rows_stream_in_bounded_pieces(routed: Fleet, router: Open) -> None:
-    fill(routed, CHUNK)
-    db = router(routed.topology())
+def test_all_rows_stream_in_bounded_pieces(fleet_routed: Fleet, router: Open) -> None:
+    fill(fleet_routed, CHUNK)
+    db = router(fleet_routed.topology())
     found = db.scatter(["made"], "photos", order_by="made").rows
     assert len(found) == 8 * CHUNK
     assert found == sorted(found)
@@ -132,15 +136,15 @@ def test_all_rows_stream_in_bounded_pieces(routed: Fleet, router: Open) -> None:
 
 
 def test_a_scatter_that_is_left_early_gives_its_connections_back(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    fill(routed, CHUNK)
-    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=2))
+    fill(fleet_routed, CHUNK)
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1, timeout=2))
     for _ in range(3):
         assert len(db.scatter("id", "photos", order_by="id", most=5).rows) == 5
     assert db.insert("photos", 1, {"user_id": 1}) > 0
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-    wait_for(lambda: routed.query("a", idle) == [(0,)])
+    wait_for(lambda: fleet_routed.query("a", idle) == [(0,)])
 
 
 def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
@@ -152,12 +156,12 @@ def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
 
 @pytest.mark.parametrize("limit", [5, None])
 def test_what_does_not_answer_in_time_fails_the_whole(
-    routed: Fleet, router: Open, limit: int | None
+    fleet_routed: Fleet, router: Open, limit: int | None
 ) -> None:
-    fill(routed, 3)
-    db = router(routed.topology())
+    fill(fleet_routed, 3)
+    db = router(fleet_routed.topology())
     db.scatter("id", "photos")  # with a connection to each node nothing else takes its time
-    with lock(routed, "b", 6):
+    with lock(fleet_routed, "b", 6):
         began = time.monotonic()
         with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer") as caught:
             db.scatter("id", "photos", order_by="id", limit=limit, deadline=0.8)
@@ -165,18 +169,18 @@ def test_what_does_not_answer_in_time_fails_the_whole(
         assert time.monotonic() - began < 5
         # Nobody works on for a caller who has gone.
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        wait_for(lambda: routed.query("b", waiting) == [(0,)])
+        wait_for(lambda: fleet_routed.query("b", waiting) == [(0,)])
     assert len(db.scatter("id", "photos", deadline=10).rows) == 24
 
 
 @pytest.mark.parametrize("limit", [50, None])
 def test_partial_results_are_given_when_asked_for(
-    routed: Fleet, router: Open, limit: int | None
+    fleet_routed: Fleet, router: Open, limit: int | None
 ) -> None:
-    fill(routed, 3)
-    db = router(routed.topology())
+    fill(fleet_routed, 3)
+    db = router(fleet_routed.topology())
     db.scatter("id", "photos")  # as above
-    with lock(routed, "b", 6):
+    with lock(fleet_routed, "b", 6):
         found = db.scatter(
             ["user_id"], "photos", order_by="id", limit=limit, deadline=0.8, partial=True
         )
@@ -186,8 +190,8 @@ def test_partial_results_are_given_when_asked_for(
     assert (len(whole.rows), whole.missing) == (24, {})
 
 
-def test_a_mistake_is_no_missing_node(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_a_mistake_is_no_missing_node(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     with pytest.raises(psycopg.errors.UndefinedColumn):
         db.scatter("id", "photos", "nothing = 1", partial=True)
     with pytest.raises(psycopg.errors.UndefinedTable):

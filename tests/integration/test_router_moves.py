@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase, ShardMoved
-from tests.fixtures import loads
-from tests.fixtures.moving import ROLE, finish
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves import loads
+from tests.fixtures.moves.stopping import ROLE, finish
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 SHARDS = (0, 2, 3, 5)
 """Those that move, one that stays on the source, and one of the other node."""
@@ -94,30 +94,30 @@ def in_threads(db: ShardedDatabase, work: Work) -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("through", ["poolers", "nodes"])
-def test_threads_see_no_error_while_shards_move(moving: MovingFleet, through: Any) -> None:
+def test_threads_see_no_error_while_shards_move(fleet_points: MovingFleet, through: Any) -> None:
     work = Work()
     pool = PoolSettings(max_size=5)
     with (
-        ShardedDatabase(moving.topology(), through=through, pool=pool) as db,
+        ShardedDatabase(fleet_points.topology(), through=through, pool=pool) as db,
         contextlib.ExitStack() as at_end,
     ):
         at_end.callback(work.stop.set)
         threads = in_threads(db, work)
         wait_for(lambda: work.noted() > 50 or work.errors)
-        finish_start(moving)
+        finish_start(fleet_points)
         aim = work.noted() + 50
         wait_for(lambda: work.noted() > aim or work.errors)
         work.stop.set()
         for one in threads:
             one.join(30)
         assert work.errors == []
-        assert work.lost(moving) == set()
+        assert work.lost(fleet_points) == set()
         assert db.node_of(2) == db.node_of(3) == "c"
         assert db.map_version == 2
         assert db.stats().repeated + work.moved > 0
 
 
-def test_tasks_see_no_error_while_shards_move(moving: MovingFleet) -> None:
+def test_tasks_see_no_error_while_shards_move(fleet_points: MovingFleet) -> None:
     work = Work()
 
     async def client(db: AsyncShardedDatabase, shard: int) -> None:
@@ -128,9 +128,12 @@ def test_tasks_see_no_error_while_shards_move(moving: MovingFleet) -> None:
             await asyncio.sleep(_PAUSE_S)
 
     async def run() -> str:
-        async with AsyncShardedDatabase(moving.topology()) as db, asyncio.TaskGroup() as group:
+        async with (
+            AsyncShardedDatabase(fleet_points.topology()) as db,
+            asyncio.TaskGroup() as group,
+        ):
             tasks = [group.create_task(client(db, shard)) for shard in SHARDS for _ in range(3)]
-            await asyncio.to_thread(finish_start, moving)
+            await asyncio.to_thread(finish_start, fleet_points)
             aim = work.noted() + 50
             await asyncio.to_thread(wait_for, lambda: work.noted() > aim)
             work.stop.set()
@@ -139,13 +142,15 @@ def test_tasks_see_no_error_while_shards_move(moving: MovingFleet) -> None:
             return db.node_of(2)
 
     assert asyncio.run(run()) == "c"
-    assert work.lost(moving) == set()
+    assert work.lost(fleet_points) == set()
 
 
-def test_the_load_through_the_router_sees_no_error_while_shards_move(moving: MovingFleet) -> None:
-    with loads.start(moving, aliases="router", clients=4) as load:
+def test_the_load_through_the_router_sees_no_error_while_shards_move(
+    fleet_points: MovingFleet,
+) -> None:
+    with loads.start(fleet_points, aliases="router", clients=4) as load:
         loads.wait_for_writes(load)
-        finish_start(moving)
+        finish_start(fleet_points)
         loads.wait_for_writes(load)
         found = load.check()
     assert found.ok, (found.failures, found.verdict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -28,12 +28,12 @@ def blocks(name: str, kind: str) -> list[str]:
 
 
 def test_the_examples_of_the_page_are_true(
-    fresh_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    new_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(fresh_fleet.directory / "migrations")
-    shutil.copytree(ROOT / "migrations", fresh_fleet.directory / "migrations")
-    fresh_fleet.init()
-    monkeypatch.chdir(fresh_fleet.directory)
+    shutil.rmtree(new_fleet.directory / "migrations")
+    shutil.copytree(ROOT / "migrations", new_fleet.directory / "migrations")
+    new_fleet.init()
+    monkeypatch.chdir(new_fleet.directory)
     names: dict[str, object] = {}
     page = "".join(blocks("router", "pycon"))
     test = doctest.DocTestParser().get_doctest(page, names, "router.md", "router.md", 0)

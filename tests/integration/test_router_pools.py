@@ -16,12 +16,12 @@ from shardctl.router import (
     PoolSettings,
     ShardedDatabase,
 )
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.routing import Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.fleets.routed import Open
 
 
 def sessions(fleet: Fleet, node: str) -> int:
@@ -32,32 +32,32 @@ def sessions(fleet: Fleet, node: str) -> int:
     return int(found[0][0])
 
 
-def test_a_pool_is_opened_when_its_node_is_first_used(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=PoolSettings(min_size=2))
+def test_a_pool_is_opened_when_its_node_is_first_used(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology(), pool=PoolSettings(min_size=2))
     assert db.stats().pools == {}
     db.select("id", "photos", 1)
     assert set(db.stats().pools) == {"a"}
-    wait_for(lambda: sessions(routed, "a") >= 2)
-    assert sessions(routed, "b") == 0
+    wait_for(lambda: sessions(fleet_routed, "a") >= 2)
+    assert sessions(fleet_routed, "b") == 0
     db.select("id", "photos", 6)
     assert set(db.stats().pools) == {"a", "b"}
 
 
-def test_all_connections_end_with_the_database(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_all_connections_end_with_the_database(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     db.scatter("id", "photos")
-    assert sessions(routed, "a") > 0
+    assert sessions(fleet_routed, "a") > 0
     db.close()
-    wait_for(lambda: sessions(routed, "a") == sessions(routed, "b") == 0)
+    wait_for(lambda: sessions(fleet_routed, "a") == sessions(fleet_routed, "b") == 0)
 
 
-def test_a_pool_that_is_too_small_says_so(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=PoolSettings(max_size=1, timeout=1))
-    session = routed.connect("a", autocommit=False)
+def test_a_pool_that_is_too_small_says_so(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1, timeout=1))
+    session = fleet_routed.connect("a", autocommit=False)
     session.execute("LOCK TABLE shard1.photos")
     waiting = threading.Thread(target=lambda: db.select("id", "photos", 1))
     waiting.start()
-    wait_for(lambda: routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    wait_for(lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
     with pytest.raises(NoConnection, match="node a: no connection"):
         db.select("id", "photos", 1)
     with pytest.raises(NoConnection):
@@ -67,15 +67,15 @@ def test_a_pool_that_is_too_small_says_so(routed: Fleet, router: Open) -> None:
     assert db.select("id", "photos", 1) == []
 
 
-def test_health_tells_of_each_node(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=PoolSettings(timeout=1))
+def test_health_tells_of_each_node(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology(), pool=PoolSettings(timeout=1))
     found = db.check()
     assert {node: (one.error, one.map_version) for node, one in found.items()} == {
         "a": (None, 1), "b": (None, 1),
     }  # fmt: skip
     assert all(one.took_ms > 0 for one in found.values())
-    routed.execute("b", f"ALTER ROLE {routed.role} NOLOGIN")
-    away = router(routed.topology(), pool=PoolSettings(timeout=1))
+    fleet_routed.execute("b", f"ALTER ROLE {fleet_routed.role} NOLOGIN")
+    away = router(fleet_routed.topology(), pool=PoolSettings(timeout=1))
     found = away.check(3)
     assert found["a"].error is None
     assert found["b"].error is not None
@@ -85,23 +85,25 @@ def test_health_tells_of_each_node(routed: Fleet, router: Open) -> None:
         away.scatter("id", "photos")
 
 
-def test_through_a_pooler_statements_are_never_prepared(pooled: PooledFleet, router: Open) -> None:
-    db = router(pooled.topology())
+def test_through_a_pooler_statements_are_never_prepared(
+    fleet_pooled: PooledFleet, router: Open
+) -> None:
+    db = router(fleet_pooled.topology())
     for _ in range(12):
         db.insert("photos", 6, {"user_id": 6})
     assert len(db.select("id", "photos", 6)) == 12
     assert db.within(6, "SELECT count(*) FROM photos") == [(12,)]
     assert len(db.scatter("id", "photos", order_by="id").rows) == 12
-    with pooled.pg_bouncer.console() as console:
+    with fleet_pooled.pg_bouncer.console() as console:
         used = {row["database"] for row in console.execute("SHOW CLIENTS")}
-    assert {f"{pooled.database}_a", f"{pooled.database}_b"} <= used
-    direct = router(pooled.topology(), through="nodes")
+    assert {f"{fleet_pooled.database}_a", f"{fleet_pooled.database}_b"} <= used
+    direct = router(fleet_pooled.topology(), through="nodes")
     assert len(direct.select("id", "photos", 6)) == 12
 
 
-def test_a_poolers_alias_leads_to_all_nodes(pooled: PooledFleet, router: Open) -> None:
-    where = f"host=127.0.0.1 port={pooled.pg_bouncer.port} user={pooled.role}"
-    db = router(f"{where} dbname={pooled.database}_b")
+def test_a_poolers_alias_leads_to_all_nodes(fleet_pooled: PooledFleet, router: Open) -> None:
+    where = f"host=127.0.0.1 port={fleet_pooled.pg_bouncer.port} user={fleet_pooled.role}"
+    db = router(f"{where} dbname={fleet_pooled.database}_b")
     for key in range(8):
         db.insert("photos", key, {"user_id": key})
     found = db.scatter("user_id", "photos", order_by="user_id").rows
@@ -109,8 +111,8 @@ def test_a_poolers_alias_leads_to_all_nodes(pooled: PooledFleet, router: Open) -
     assert db.map_version == 1
 
 
-def test_a_closed_database_opens_nothing_any_more(routed: Fleet) -> None:
-    db = ShardedDatabase(routed.topology())
+def test_a_closed_database_opens_nothing_any_more(fleet_routed: Fleet) -> None:
+    db = ShardedDatabase(fleet_routed.topology())
     db.select("id", "photos", 1)
     db.close()
     with pytest.raises(Closed):
@@ -119,18 +121,18 @@ def test_a_closed_database_opens_nothing_any_more(routed: Fleet) -> None:
         db.fetch_many("id", "photos", [(1, 1), (6, 1)])
 
     async def in_tasks() -> None:
-        other = AsyncShardedDatabase(routed.topology())
+        other = AsyncShardedDatabase(fleet_routed.topology())
         await other.select("id", "photos", 1)
         await other.close()
         with pytest.raises(Closed):
             await other.select("id", "photos", 1)
 
     asyncio.run(in_tasks())
-    wait_for(lambda: sessions(routed, "a") == sessions(routed, "b") == 0)
+    wait_for(lambda: sessions(fleet_routed, "a") == sessions(fleet_routed, "b") == 0)
 
 
-def test_what_somebody_changes_of_a_connection_is_no_others_business(routed: Fleet) -> None:
-    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1)) as db:
+def test_what_somebody_changes_of_a_connection_is_no_others_business(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1)) as db:
         with db.shard(1) as connection:
             connection.row_factory = dict_row
             connection.prepare_threshold = 0
@@ -141,16 +143,16 @@ def test_what_somebody_changes_of_a_connection_is_no_others_business(routed: Fle
             assert connection.prepare_threshold is None
 
 
-def test_types_of_a_shards_own_are_told_apart_on_one_connection(routed: Fleet) -> None:
+def test_types_of_a_shards_own_are_told_apart_on_one_connection(fleet_routed: Fleet) -> None:
     for shard in range(4):
-        routed.execute(
+        fleet_routed.execute(
             "a",
             f"CREATE TYPE shard{shard}.mood AS ENUM ('sad', 'happy');"
             f"CREATE TABLE shard{shard}.moods (mood shard{shard}.mood);"
             f"INSERT INTO shard{shard}.moods VALUES ('happy');"
-            f"GRANT ALL ON shard{shard}.moods TO {routed.role}",
+            f"GRANT ALL ON shard{shard}.moods TO {fleet_routed.role}",
         )
-    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=1)) as db:
+    with ShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1)) as db:
         for turn in range(40):
             with db.shard(turn % 4) as connection:
                 assert connection.execute("SELECT mood FROM moods").fetchall() == [("happy",)]

@@ -9,15 +9,15 @@ import psycopg
 import pytest
 
 from shardctl.router import PoolSettings
-from tests.fixtures.routing import backends
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.routed import backends
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.routing import Face, Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.fleets.routed import Face, Open
 
 SIZE = 4
 POOL = PoolSettings(min_size=SIZE, max_size=SIZE, timeout=20)
@@ -39,12 +39,12 @@ def failed(calls: list[Callable[[], object]]) -> list[str]:
     return met
 
 
-def test_a_pooler_that_restarts_costs_no_call(pooled: PooledFleet, router: Open) -> None:
-    db = router(pooled.topology(), pool=POOL)
+def test_a_pooler_that_restarts_costs_no_call(fleet_pooled: PooledFleet, router: Open) -> None:
+    db = router(fleet_pooled.topology(), pool=POOL)
     db.scatter("id", "photos", limit=1)
     full(db)
-    pooled.pg_bouncer.stop()
-    pooled.pg_bouncer.start()
+    fleet_pooled.pg_bouncer.stop()
+    fleet_pooled.pg_bouncer.start()
     calls: list[Callable[[], object]] = [
         lambda: db.insert("photos", 6, {"user_id": 6}),
         lambda: db.select("id", "photos", 6),
@@ -56,15 +56,17 @@ def test_a_pooler_that_restarts_costs_no_call(pooled: PooledFleet, router: Open)
     assert len(db.select("id", "photos", 6)) == len(db.select("id", "photos", 1)) == SIZE
 
 
-def test_idle_connections_that_a_server_ends_cost_no_call(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=POOL)
+def test_idle_connections_that_a_server_ends_cost_no_call(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology(), pool=POOL)
     db.scatter("id", "photos", limit=1)
     full(db)
     for node in ("a", "b"):
-        routed.query(
+        fleet_routed.query(
             node,
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            f" WHERE usename = '{routed.role}'",
+            f" WHERE usename = '{fleet_routed.role}'",
         )
     calls: list[Callable[[], object]] = [
         lambda: db.insert("photos", 6, {"user_id": 6}),
@@ -74,12 +76,12 @@ def test_idle_connections_that_a_server_ends_cost_no_call(routed: Fleet, router:
     assert len(db.select("id", "photos", 6)) == len(db.select("id", "photos", 1)) == SIZE
 
 
-def test_a_connection_that_got_a_message_is_used_further(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+def test_a_connection_that_got_a_message_is_used_further(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     db.within(1, "SELECT 1")
-    before = backends(routed, "a")
+    before = backends(fleet_routed, "a")
     # Its new value is reported to every session, also to those that have asked nothing.
-    with routed.connect("a") as session:
+    with fleet_routed.connect("a") as session:
         session.execute("ALTER SYSTEM SET datestyle = 'SQL, DMY'")
         session.execute("SELECT pg_reload_conf()")
         try:
@@ -88,21 +90,21 @@ def test_a_connection_that_got_a_message_is_used_further(routed: Fleet, router: 
             session.execute("ALTER SYSTEM RESET datestyle")
             session.execute("SELECT pg_reload_conf()")
     wait_for(lambda: db.within(1, "SHOW datestyle") == [("ISO, MDY",)])
-    assert backends(routed, "a") == before
+    assert backends(fleet_routed, "a") == before
 
 
 def test_a_write_that_is_broken_off_fails_and_is_not_done_again(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology(), pool=PoolSettings(max_size=1))
+    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
     db.insert("photos", 1, {"user_id": 1, "score": 0})
-    holding = routed.connect("a", autocommit=False)
+    holding = fleet_routed.connect("a", autocommit=False)
     holding.execute("LOCK TABLE shard1.photos")
     with ThreadPoolExecutor(1) as beside:
         writing = beside.submit(db.insert, "photos", 1, {"user_id": 1})
-        wait_for(lambda: routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
-        for pid in backends(routed, "a"):
-            routed.query("a", f"SELECT pg_terminate_backend({pid}, 5000)")
+        wait_for(lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
+        for pid in backends(fleet_routed, "a"):
+            fleet_routed.query("a", f"SELECT pg_terminate_backend({pid}, 5000)")
         with pytest.raises(psycopg.OperationalError):
             writing.result()
     holding.close()

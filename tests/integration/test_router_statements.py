@@ -17,9 +17,9 @@ from shardctl.topology.keys import shard_of
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.routing import Open
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.fleets.routed import Open
 
 
 def captions(fleet: Fleet, node: str, shard: int) -> list[str]:
@@ -28,14 +28,14 @@ def captions(fleet: Fleet, node: str, shard: int) -> list[str]:
 
 
 def test_rows_are_written_read_changed_and_removed_in_their_shard(
-    routed: Fleet, router: Open
+    fleet_routed: Fleet, router: Open
 ) -> None:
-    db = router(routed.topology())
+    db = router(fleet_routed.topology())
     made = db.insert("photos", 14, {"user_id": 14, "caption": "a sunset"})
     assert db.shard_of_id(made) == db.shard_of(14) == 6
     assert db.node_of(6) == "b"
     assert db.schema_of(6) == "shard6"
-    assert captions(routed, "b", 6) == ["a sunset"]
+    assert captions(fleet_routed, "b", 6) == ["a sunset"]
     assert db.select(["id", "caption"], "photos", 14, "user_id = %s", [14]) == [(made, "a sunset")]
     changed = db.update("photos", 14, {"caption": "100 %"}, "id = %s", [made])
     assert changed == 1
@@ -49,8 +49,8 @@ def test_rows_are_written_read_changed_and_removed_in_their_shard(
     assert db.select("id", "photos", 14) == []
 
 
-def test_order_and_limit_are_the_servers(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_order_and_limit_are_the_servers(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     for caption in ("b", "c", "a"):
         db.insert("photos", 1, {"user_id": 1, "caption": caption}, returning=None)
     found = db.select("caption", "photos", 1, order_by="-caption", limit=2)
@@ -58,8 +58,8 @@ def test_order_and_limit_are_the_servers(routed: Fleet, router: Open) -> None:
     assert db.select(sql.SQL("count(*)"), "photos", 1) == [(3,)]
 
 
-def test_what_is_returned_is_a_value_a_row_or_nothing(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_what_is_returned_is_a_value_a_row_or_nothing(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     values = {"user_id": 3, "caption": "x"}
     assert db.shard_of_id(db.insert("photos", 3, values)) == 3
     assert db.insert("photos", 3, values, returning=["user_id", "caption"]) == (3, "x")
@@ -68,16 +68,16 @@ def test_what_is_returned_is_a_value_a_row_or_nothing(routed: Fleet, router: Ope
 
 @pytest.mark.parametrize("key", ["ann", UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff"), -9])
 def test_every_kind_of_key_leads_to_its_shard(
-    routed: Fleet, router: Open, key: str | UUID | int
+    fleet_routed: Fleet, router: Open, key: str | UUID | int
 ) -> None:
-    db = router(routed.topology())
+    db = router(fleet_routed.topology())
     made = db.insert("photos", key, {"user_id": 1, "caption": "here"})
     assert db.shard_of_id(made) == shard_of(key, 8)
     assert db.select("caption", "photos", key) == [("here",)]
 
 
-def test_names_from_outside_cannot_inject(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_names_from_outside_cannot_inject(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     db.insert("photos", 1, {"user_id": 1})
     evil = 'photos"; DROP TABLE shard1.photos; --'
     with pytest.raises(psycopg.errors.UndefinedTable):
@@ -97,8 +97,8 @@ def test_names_from_outside_cannot_inject(routed: Fleet, router: Open) -> None:
     assert len(db.select("id", "photos", 1)) == 1
 
 
-def test_odd_names_and_percent_signs_are_names(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_odd_names_and_percent_signs_are_names(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     table, field = 'odd "name%s', 'a "b%'
     db.insert(table, 5, {field: 7}, returning=None)
     assert db.update(table, 5, {field: 8}, sql.SQL("true")) == 1
@@ -107,20 +107,20 @@ def test_odd_names_and_percent_signs_are_names(routed: Fleet, router: Open) -> N
     assert db.fetch_many(field, table, [(5, 8)], id_field=field) == [(8,)]
 
 
-def test_a_transaction_is_in_one_shard_and_ends_as_one(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_a_transaction_is_in_one_shard_and_ends_as_one(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     insert = "INSERT INTO photos (user_id, caption) VALUES (6, 'both')"
     assert db.within(6, insert, insert, "SELECT count(*) FROM photos") == [(2,)]
     with pytest.raises(psycopg.errors.DivisionByZero):
         db.within(6, insert, "SELECT 1 / 0")
-    assert captions(routed, "b", 6) == ["both", "both"]
+    assert captions(fleet_routed, "b", 6) == ["both", "both"]
     # The connection that comes next has no path of the transaction's.
     with pytest.raises(psycopg.errors.UndefinedTable):
         db.within(0, "SET LOCAL search_path TO public", "SELECT FROM photos")
 
 
-def test_the_applications_own_errors_are_its_own(routed: Fleet, router: Open) -> None:
-    db = router(routed.topology())
+def test_the_applications_own_errors_are_its_own(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
     with pytest.raises(psycopg.errors.UndefinedTable, match=r'"shard1.forgotten" does not exist'):
         db.select("id", "forgotten", 1)
     with pytest.raises(psycopg.errors.UndefinedTable, match='"forgotten" does not exist'):
@@ -130,8 +130,8 @@ def test_the_applications_own_errors_are_its_own(routed: Fleet, router: Open) ->
     assert (db.stats().map_reads, db.stats().repeated) == (0, 0)
 
 
-def test_threads_share_a_database(routed: Fleet) -> None:
-    with ShardedDatabase(routed.topology(), pool=PoolSettings(max_size=3)) as db:
+def test_threads_share_a_database(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=3)) as db:
         made: list[int] = []
 
         def work(user: int) -> None:
@@ -148,23 +148,24 @@ def test_threads_share_a_database(routed: Fleet) -> None:
         assert db.stats().pools[NodeName("a")]["pool_max"] == 3
 
 
-def test_a_node_tells_the_map_where_there_is_no_topology(routed: Fleet, router: Open) -> None:
+def test_a_node_tells_the_map_where_there_is_no_topology(fleet_routed: Fleet, router: Open) -> None:
     dsns = {
-        node: f"host=127.0.0.1 port={server.port} dbname={routed.database} user={routed.role}"
-        for node, server in routed.servers.items()
+        node: f"host=127.0.0.1 port={server.port}"
+        f" dbname={fleet_routed.database} user={fleet_routed.role}"
+        for node, server in fleet_routed.servers.items()
     }
     db = router(dsns["a"], nodes=dsns)
     assert (db.map_version, db.shard_count) == (1, 8)
     db.insert("photos", 6, {"user_id": 6, "caption": "told"})
-    assert captions(routed, "b", 6) == ["told"]
+    assert captions(fleet_routed, "b", 6) == ["told"]
     lone = router(dsns["a"])
     lone.insert("photos", 1, {"user_id": 1})
     with pytest.raises(NodeUnknown, match="the map names node b"):
         lone.insert("photos", 6, {"user_id": 6})
 
 
-def test_what_tells_no_map_is_named(routed: Fleet) -> None:
-    where = f"host=127.0.0.1 port={routed.servers['a'].port} dbname=postgres user=postgres"
+def test_what_tells_no_map_is_named(fleet_routed: Fleet) -> None:
+    where = f"host=127.0.0.1 port={fleet_routed.servers['a'].port} dbname=postgres user=postgres"
     db = ShardedDatabase(where)
     with pytest.raises(NotOpen, match="has not been read yet"):
         db.shard_of(1)
@@ -173,15 +174,15 @@ def test_what_tells_no_map_is_named(routed: Fleet) -> None:
     db.close()
 
 
-def test_a_row_that_a_trigger_leaves_out_is_told(routed: Fleet, router: Open) -> None:
-    routed.execute(
+def test_a_row_that_a_trigger_leaves_out_is_told(fleet_routed: Fleet, router: Open) -> None:
+    fleet_routed.execute(
         "a",
         "CREATE FUNCTION shard3.refuse() RETURNS trigger LANGUAGE plpgsql"
         " AS 'BEGIN IF NEW.caption = ''no'' THEN RETURN NULL; END IF; RETURN NEW; END';"
         "CREATE TRIGGER refuse BEFORE INSERT ON shard3.photos"
         " FOR EACH ROW EXECUTE FUNCTION shard3.refuse()",
     )
-    db = router(routed.topology())
+    db = router(fleet_routed.topology())
     values = {"user_id": 3, "caption": "no"}
     with pytest.raises(NothingReturned, match="row for photos in shard 3 was not inserted") as told:
         db.insert("photos", 3, values)
@@ -190,15 +191,15 @@ def test_a_row_that_a_trigger_leaves_out_is_told(routed: Fleet, router: Open) ->
         db.insert("photos", 3, values, returning=["id", "caption"])
     assert db.insert("photos", 3, values, returning=None) is None
     assert db.shard_of_id(db.insert("photos", 3, {"user_id": 3, "caption": "yes"})) == 3
-    assert captions(routed, "a", 3) == ["yes"]
+    assert captions(fleet_routed, "a", 3) == ["yes"]
 
 
 def test_each_nodes_connection_string_says_whether_there_is_a_pooler(
-    pooled: PooledFleet, router: Open
+    fleet_pooled: PooledFleet, router: Open
 ) -> None:
-    a, pooler = pooled.servers["a"], pooled.pg_bouncer
-    first = f"host=127.0.0.1 port={a.port} dbname={pooled.database} user={pooled.role}"
-    behind = f"host=127.0.0.1 port={pooler.port} dbname={pooled.database}_b"
+    a, pooler = fleet_pooled.servers["a"], fleet_pooled.pg_bouncer
+    first = f"host=127.0.0.1 port={a.port} dbname={fleet_pooled.database} user={fleet_pooled.role}"
+    behind = f"host=127.0.0.1 port={pooler.port} dbname={fleet_pooled.database}_b"
     pool = PoolSettings(max_size=1, prepare_threshold=0)
     db = router(first, nodes={"a": f"host=127.0.0.1 port={a.port}", "b": behind}, pool=pool)
     for _ in range(3):
@@ -210,10 +211,10 @@ def test_each_nodes_connection_string_says_whether_there_is_a_pooler(
     assert db.select(counting, "photos", 6, limit=1) == [(False,)]
 
 
-def test_a_topology_file_is_enough(routed: Fleet, router: Open) -> None:
-    db = router(routed.write())
+def test_a_topology_file_is_enough(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.write())
     db.insert("photos", 7, {"user_id": 7, "caption": "by file"})
-    assert captions(routed, "b", 7) == ["by file"]
+    assert captions(fleet_routed, "b", 7) == ["by file"]
     assert db.map_version == 0
     assert db.read_map() == 1
     assert db.map_version == 1

@@ -10,7 +10,7 @@ from tests.fixtures import interrupting, storms
 from tests.fixtures.storms import POOL, Storm
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 SECONDS = 2.5
 
@@ -19,12 +19,12 @@ def seed(fleet: Fleet, storm: Storm) -> None:
     storms.seed(lambda shard, text: fleet.execute("a" if shard < 4 else "b", text), storm)
 
 
-def test_tasks_that_are_cancelled_give_every_connection_back(routed: Fleet) -> None:
+def test_tasks_that_are_cancelled_give_every_connection_back(fleet_routed: Fleet) -> None:
     storm = Storm(SECONDS)
-    seed(routed, storm)
+    seed(fleet_routed, storm)
 
     async def work() -> None:
-        async with AsyncShardedDatabase(routed.topology(), pool=POOL) as db:
+        async with AsyncShardedDatabase(fleet_routed.topology(), pool=POOL) as db:
             await storms.Tasks(db, storm.begin()).run()
             assert await storms.missing_after_tasks(db) == {}
             await storms.take_all_in_a_task(db)
@@ -33,18 +33,18 @@ def test_tasks_that_are_cancelled_give_every_connection_back(routed: Fleet) -> N
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
-def test_threads_that_give_up_give_every_connection_back(routed: Fleet) -> None:
+def test_threads_that_give_up_give_every_connection_back(fleet_routed: Fleet) -> None:
     storm = Storm(SECONDS)
-    seed(routed, storm)
-    with ShardedDatabase(routed.topology(), pool=POOL) as db:
+    seed(fleet_routed, storm)
+    with ShardedDatabase(fleet_routed.topology(), pool=POOL) as db:
         storms.Threads(db, storm.begin()).run()
         assert storms.missing_after(db) == {}
         storms.take_all(db)
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
-def test_a_main_thread_that_is_interrupted_gives_every_connection_back(routed: Fleet) -> None:
-    seed(routed, Storm(0))
-    found = interrupting.run(routed.write(), SECONDS)
+def test_a_main_thread_that_is_interrupted_gives_every_connection_back(fleet_routed: Fleet) -> None:
+    seed(fleet_routed, Storm(0))
+    found = interrupting.run(fleet_routed.write(), SECONDS)
     assert found["raised"] > 0
     assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found

@@ -20,25 +20,25 @@ from shardctl.maintenance import targets
 from shardctl.topology.model import Ssh
 from tests.fixtures.commands import command_line, here
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import local_node, local_topology, wait_for
-from tests.fixtures.sshd import ROOT, gone
-from tests.fixtures.sshd import running as processes
+from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
+from tests.fixtures.servers.sshd import ROOT, gone
+from tests.fixtures.servers.sshd import running as processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from shardctl.topology.model import Topology
-    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
-    from tests.fixtures.stating import Stated
+    from tests.fixtures.fleets.rows import Stated
+    from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 
-def run(stated: Stated, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return stated.fleet.here("run", *arguments)
+def run(fleet_rows: Stated, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return fleet_rows.fleet.here("run", *arguments)
 
 
-def told(stated: Stated, *arguments: str) -> list[dict[str, Any]]:
-    results = json.loads(run(stated, *arguments, "-o", "json").stdout)["results"]
+def told(fleet_rows: Stated, *arguments: str) -> list[dict[str, Any]]:
+    results = json.loads(run(fleet_rows, *arguments, "-o", "json").stdout)["results"]
     assert isinstance(results, list)
     return results
 
@@ -46,41 +46,41 @@ def told(stated: Stated, *arguments: str) -> list[dict[str, Any]]:
 # Where, and with what
 
 
-def test_without_on_it_runs_once_on_a_machine_that_has_many_servers(stated: Stated) -> None:
-    [one] = told(stated, "echo $SHARDCTL_NAMES $SHARDCTL_NAME")
+def test_without_on_it_runs_once_on_a_machine_that_has_many_servers(fleet_rows: Stated) -> None:
+    [one] = told(fleet_rows, "echo $SHARDCTL_NAMES $SHARDCTL_NAME")
     assert (one["kind"], one["servers"], one["stdout"]) == (None, ["a", "b"], "a b\n")
 
 
-def test_with_on_it_runs_once_for_each_server_and_is_told_which(stated: Stated) -> None:
-    found = told(stated, "env | grep ^SHARDCTL_ | sort", "--on", "nodes")
+def test_with_on_it_runs_once_for_each_server_and_is_told_which(fleet_rows: Stated) -> None:
+    found = told(fleet_rows, "env | grep ^SHARDCTL_ | sort", "--on", "nodes")
     assert [one["servers"] for one in found] == [["a"], ["b"]]
     said = dict(line.split("=", 1) for line in found[1]["stdout"].splitlines())
-    assert said["SHARDCTL_PORT"] == str(stated.fleet.servers["b"].port)
+    assert said["SHARDCTL_PORT"] == str(fleet_rows.fleet.servers["b"].port)
     assert {key: said[f"SHARDCTL_{key}"] for key in ("NAME", "KIND", "HOST", "DATABASE")} == {
         "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": "stated",
     }  # fmt: skip
 
 
-def test_a_server_named_twice_is_one(stated: Stated) -> None:
-    assert [one["servers"] for one in told(stated, ":", "--on", "b,nodes")] == [["b"], ["a"]]
+def test_a_server_named_twice_is_one(fleet_rows: Stated) -> None:
+    assert [one["servers"] for one in told(fleet_rows, ":", "--on", "b,nodes")] == [["b"], ["a"]]
 
 
 @pytest.mark.parametrize("names", ["zz", "a,,b", "poolers"])
-def test_a_name_that_is_no_server_s_is_bad_usage(stated: Stated, names: str) -> None:
-    done = run(stated, "true", "--on", names)
+def test_a_name_that_is_no_server_s_is_bad_usage(fleet_rows: Stated, names: str) -> None:
+    done = run(fleet_rows, "true", "--on", names)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_the_command_is_one_shell_line_to_the_letter(stated: Stated) -> None:
+def test_the_command_is_one_shell_line_to_the_letter(fleet_rows: Stated) -> None:
     command = "printf '%s|' \"a  b\" '$x' \"it's\" 100%; x='1 2'; echo \"$x\" \\\n  && exit 7"
-    [one] = told(stated, command)
+    [one] = told(fleet_rows, command)
     assert (one["stdout"], one["exit_code"]) == ("a  b|$x|it's|100%|1 2\n", 7)
 
 
-def test_a_pooler_is_told_its_files(stated: Stated, tmp_path: Path) -> None:
+def test_a_pooler_is_told_its_files(fleet_rows: Stated, tmp_path: Path) -> None:
     config = tmp_path / "p 1.ini"
-    stated.fleet.write()
-    file = stated.fleet.file
+    fleet_rows.fleet.write()
+    file = fleet_rows.fleet.file
     text = file.read_text()
     file = tmp_path / "topology.yaml"
     file.write_text(
@@ -95,60 +95,62 @@ def test_a_pooler_is_told_its_files(stated: Stated, tmp_path: Path) -> None:
 # What is told
 
 
-def test_equal_answers_are_shown_once_and_others_apart(stated: Stated) -> None:
-    done = run(stated, "echo out; echo err >&2", "--on", "nodes")
+def test_equal_answers_are_shown_once_and_others_apart(fleet_rows: Stated) -> None:
+    done = run(fleet_rows, "echo out; echo err >&2", "--on", "nodes")
     assert (done.returncode, done.stdout) == (
         0, "a, b (2 servers), exit 0:\n  out\n  stderr: err\n",
     )  # fmt: skip
-    done = run(stated, "test $SHARDCTL_NAME = a", "--on", "nodes")
+    done = run(fleet_rows, "test $SHARDCTL_NAME = a", "--on", "nodes")
     assert (done.returncode, done.stdout) == (1, "a, exit 0\nb, exit 1\n")
 
 
-def test_much_output_arrives_whole(stated: Stated) -> None:
-    [one] = told(stated, "seq 200000; seq 200000 >&2")
+def test_much_output_arrives_whole(fleet_rows: Stated) -> None:
+    [one] = told(fleet_rows, "seq 200000; seq 200000 >&2")
     assert one["stdout"] == one["stderr"] == "".join(f"{n}\n" for n in range(1, 200001))
 
 
-def test_a_dry_run_says_as_whom_and_runs_nothing(stated: Stated, tmp_path: Path) -> None:
-    done = run(stated, f"touch {shlex.quote(str(tmp_path / 'here'))}", "--dry-run")
+def test_a_dry_run_says_as_whom_and_runs_nothing(fleet_rows: Stated, tmp_path: Path) -> None:
+    done = run(fleet_rows, f"touch {shlex.quote(str(tmp_path / 'here'))}", "--dry-run")
     me = pwd.getpwuid(os.geteuid()).pw_name
     assert (done.returncode, done.stdout.split()[-1]) == (0, me)
     assert not (tmp_path / "here").exists()
-    assert events(stated) == []
+    assert events(fleet_rows) == []
 
 
 # What is recorded
 
 
-def events(stated: Stated, node: str = "a") -> list[str]:
+def events(fleet_rows: Stated, node: str = "a") -> list[str]:
     query = "SELECT result FROM shardctl.event WHERE command = 'run' ORDER BY id"
-    return [result for (result,) in stated.fleet.query(node, query)]
+    return [result for (result,) in fleet_rows.fleet.query(node, query)]
 
 
-def test_it_is_recorded_on_the_nodes_of_the_hosts_that_it_ran_on(stated: Stated) -> None:
-    run(stated, "exit 4", "--on", "a")
-    assert (events(stated, "a"), events(stated, "b")) == (["exit 4: exit 4"], [])
-    run(stated, "PGPASSWORD='hunter2' true")
-    assert events(stated, "b") == ["exit 0: PGPASSWORD='***' true"]
+def test_it_is_recorded_on_the_nodes_of_the_hosts_that_it_ran_on(fleet_rows: Stated) -> None:
+    run(fleet_rows, "exit 4", "--on", "a")
+    assert (events(fleet_rows, "a"), events(fleet_rows, "b")) == (["exit 4: exit 4"], [])
+    run(fleet_rows, "PGPASSWORD='hunter2' true")
+    assert events(fleet_rows, "b") == ["exit 0: PGPASSWORD='***' true"]
 
 
-def test_where_the_database_is_down_the_command_runs_all_the_same(stated: Stated) -> None:
-    server = stated.fleet.servers["b"]
+def test_where_the_database_is_down_the_command_runs_all_the_same(fleet_rows: Stated) -> None:
+    server = fleet_rows.fleet.servers["b"]
     server.stop()
     try:
-        done = run(stated, "true", "--on", "nodes")
+        done = run(fleet_rows, "true", "--on", "nodes")
     finally:
         server.start()
     assert (done.returncode, done.stdout) == (0, "a, b (2 servers), exit 0\n")
     assert "note: no event was recorded: node b" in done.stderr
-    assert events(stated, "a") == ["exit 0: true"]
+    assert events(fleet_rows, "a") == ["exit 0: true"]
 
 
 # How it ends
 
 
-def test_what_takes_too_long_is_killed_with_all_it_started(stated: Stated, token: str) -> None:
-    done = run(stated, f"echo begun; sh -c 'sleep 1000; :' {token} & wait", "--timeout", "300ms")
+def test_what_takes_too_long_is_killed_with_all_it_started(fleet_rows: Stated, token: str) -> None:
+    done = run(
+        fleet_rows, f"echo begun; sh -c 'sleep 1000; :' {token} & wait", "--timeout", "300ms"
+    )
     assert done.returncode == 3
     assert "did not end:\n  begun\n" in done.stdout
     assert "not ended within 0.3 s, and killed" in done.stderr
@@ -157,10 +159,10 @@ def test_what_takes_too_long_is_killed_with_all_it_started(stated: Stated, token
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
-    stated: Stated, token: str, number: signal.Signals
+    fleet_rows: Stated, token: str, number: signal.Signals
 ) -> None:
     command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
-    given = ["--topology", str(stated.fleet.write()), "run", command, "--on", "nodes"]
+    given = ["--topology", str(fleet_rows.fleet.write()), "run", command, "--on", "nodes"]
     with ended(
         subprocess.Popen(
             command_line(*given),
@@ -180,17 +182,17 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
 
 
 @pytest.mark.skipif(not ROOT, reason="only root runs commands as others on its own machine")
-def test_another_user_runs_it(stated: Stated) -> None:
-    assert [one["stdout"] for one in told(stated, "id -un", "--user", "nobody")] == ["nobody\n"]
+def test_another_user_runs_it(fleet_rows: Stated) -> None:
+    assert [one["stdout"] for one in told(fleet_rows, "id -un", "--user", "nobody")] == ["nobody\n"]
 
 
-def test_a_user_who_is_not_there_is_told_and_nothing_runs(stated: Stated) -> None:
-    done = run(stated, "true", "--user", "no-such-user")
+def test_a_user_who_is_not_there_is_told_and_nothing_runs(fleet_rows: Stated) -> None:
+    done = run(fleet_rows, "true", "--user", "no-such-user")
     assert (done.returncode, done.stdout) == (1, "")
     assert (
         "nothing can be run as no-such-user on this machine: there is no such user" in done.stderr
     )
-    assert events(stated) == []
+    assert events(fleet_rows) == []
 
 
 # Over SSH

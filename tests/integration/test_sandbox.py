@@ -20,10 +20,16 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.ports import PortInUse
 from shardctl.postgres import binaries, connection, directory, embedded, pidfile
 from shardctl.sandbox import removal, servers
-from tests.fixtures import templates
 from tests.fixtures.commands import here
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import free_ports, free_run, local_node, local_topology, wait_for
+from tests.fixtures.servers import templates
+from tests.fixtures.servers.postgres import (
+    free_ports,
+    free_run,
+    local_node,
+    local_topology,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -344,7 +350,7 @@ def test_up_goes_on_after_it_was_killed(single: Topology, moment: str) -> None:
     program = (
         "import sys; from pathlib import Path; from shardctl.fanout import Silent\n"
         "from shardctl.sandbox import servers\n"
-        "from tests.fixtures.servers import local_node, local_topology\n"
+        "from tests.fixtures.servers.postgres import local_node, local_topology\n"
         "base = Path(sys.argv[1])\n"
         "node = local_node(base, 'a', int(sys.argv[2]), range(1))\n"
         "servers.up(local_topology(base, node), Silent())\n"

@@ -22,9 +22,9 @@ from shardctl.sandbox import new, poolers
 from shardctl.sandbox.servers import SomeFailed
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
-from tests.fixtures import offering as fixtures
 from tests.fixtures.commands import command_line, here
-from tests.fixtures.servers import (
+from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.servers.postgres import (
     SUPERUSER,
     free_ports,
     free_run,

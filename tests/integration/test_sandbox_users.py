@@ -15,7 +15,7 @@ from shardctl.pgbouncer import render
 from shardctl.pgbouncer.server import Server, UsersNotOurs
 from shardctl.sandbox import poolers
 from shardctl.topology import loader
-from tests.fixtures.servers import free_ports, stop_all_below
+from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,16 +14,16 @@ import pytest
 
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, PoolerLost, resume_command
-from tests.fixtures.harming import frozen
-from tests.fixtures.poolers import _CONFIGURATION, end, make
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.harm import frozen
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.fixtures.poolers import PgBouncer
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.pgbouncer import PgBouncer
+    from tests.fixtures.servers.postgres import PgServer
 
 RETRY = "15"
 """PgBouncer's own `server_login_retry`, and that of these poolers."""

@@ -18,12 +18,12 @@ from shardctl.postgres.binaries import BinariesRefused
 from shardctl.postgres.control import Server
 from shardctl.topology import loader
 from shardctl.topology.loader import TopologyInvalid
-from tests.fixtures.servers import free_ports, stop_all_below
+from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.sshd import SshHome
+    from tests.fixtures.servers.sshd import SshHome
 
 
 @pytest.fixture

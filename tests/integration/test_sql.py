@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.commands import here
+from tests.fixtures.fleets.rows import MOVE, Stated
 from tests.fixtures.processes import awaited
-from tests.fixtures.servers import wait_for
-from tests.fixtures.stating import MOVE, Stated
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,65 +29,65 @@ def cells(table: str) -> list[list[str]]:
 # Where it runs
 
 
-def test_rows_of_all_shards_make_one_table_with_a_column_shard(stated: Stated) -> None:
-    done = stated.sql("SELECT user_id AS who FROM photos")
+def test_rows_of_all_shards_make_one_table_with_a_column_shard(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT user_id AS who FROM photos")
     assert done.returncode == 0
     assert cells(done.stdout) == [["shard", "who"], *([str(n), str(n)] for n in range(8))]
     assert "8 rows from 8 shards on 2 nodes" in done.stderr
 
 
-def test_each_shards_schema_and_then_public_are_its_search_path(stated: Stated) -> None:
-    assert stated.rows("SELECT current_schemas(false)::text") == [
+def test_each_shards_schema_and_then_public_are_its_search_path(fleet_rows: Stated) -> None:
+    assert fleet_rows.rows("SELECT current_schemas(false)::text") == [
         [f"{{shard{n},public}}"] for n in range(8)
     ]
 
 
-def test_only_the_shards_that_were_asked_for_answer(stated: Stated) -> None:
-    assert [line["shard"] for line in stated.lines(COUNT, "--shards", "7,2-3")] == [2, 3, 7]
+def test_only_the_shards_that_were_asked_for_answer(fleet_rows: Stated) -> None:
+    assert [line["shard"] for line in fleet_rows.lines(COUNT, "--shards", "7,2-3")] == [2, 3, 7]
 
 
-def test_with_nodes_it_runs_once_on_each_in_the_cluster_s_database(stated: Stated) -> None:
-    found = stated.lines("SELECT current_database(), current_schema", "--nodes")
+def test_with_nodes_it_runs_once_on_each_in_the_cluster_s_database(fleet_rows: Stated) -> None:
+    found = fleet_rows.lines("SELECT current_database(), current_schema", "--nodes")
     assert [(line["shard"], line["node"], line["rows"]) for line in found] == [
         (None, "a", [["stated", "public"]]),
         (None, "b", [["stated", "public"]]),
     ]
 
 
-def test_the_databases_say_who_owns_a_shard_and_the_file_does_not(stated: Stated) -> None:
-    stated.fleet.shards = {"a": "0-2", "b": "3-7"}
+def test_the_databases_say_who_owns_a_shard_and_the_file_does_not(fleet_rows: Stated) -> None:
+    fleet_rows.fleet.shards = {"a": "0-2", "b": "3-7"}
     try:
-        done = stated.sql(COUNT, "-o", "json", "--shards", "3")
+        done = fleet_rows.sql(COUNT, "-o", "json", "--shards", "3")
     finally:
-        stated.fleet.shards = {"a": "0-3", "b": "4-7"}
+        fleet_rows.fleet.shards = {"a": "0-3", "b": "4-7"}
     assert (done.returncode, json.loads(done.stdout)["node"]) == (0, "a")
     assert "the map gives shards 3 to a, the topology to b: the map is followed" in done.stderr
 
 
-def test_while_a_move_has_not_ended_reading_goes_on(stated: Stated) -> None:
-    stated.begin_move()
-    assert stated.rows(COUNT) == [["1"]] * 8
+def test_while_a_move_has_not_ended_reading_goes_on(fleet_rows: Stated) -> None:
+    fleet_rows.begin_move()
+    assert fleet_rows.rows(COUNT) == [["1"]] * 8
 
 
 def test_a_shard_whose_schema_has_lost_its_name_is_told_and_public_is_not_read(
-    stated: Stated,
+    fleet_rows: Stated,
 ) -> None:
-    stated.fleet.execute("a", f"ALTER SCHEMA shard2 RENAME TO shard2__retired_{MOVE}")
+    fleet_rows.fleet.execute("a", f"ALTER SCHEMA shard2 RENAME TO shard2__retired_{MOVE}")
     try:
-        done = stated.sql("SELECT 1", "-o", "tsv")
+        done = fleet_rows.sql("SELECT 1", "-o", "tsv")
     finally:
-        stated.fleet.execute("a", f"ALTER SCHEMA shard2__retired_{MOVE} RENAME TO shard2")
+        fleet_rows.fleet.execute("a", f"ALTER SCHEMA shard2__retired_{MOVE} RENAME TO shard2")
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 7
     assert "shard 2: schema shard2 is not on node a" in done.stderr
 
 
-def test_a_node_that_cannot_be_reached_is_told_and_the_others_answer(stated: Stated) -> None:
-    server = stated.fleet.servers["b"]
+def test_a_node_that_cannot_be_reached_is_told_and_the_others_answer(fleet_rows: Stated) -> None:
+    server = fleet_rows.fleet.servers["b"]
     server.stop()
     try:
-        done = stated.sql(COUNT, "-o", "tsv")
-        nodes = stated.sql("SELECT 1", "--nodes", "-o", "tsv")
+        done = fleet_rows.sql(COUNT, "-o", "tsv")
+        nodes = fleet_rows.sql("SELECT 1", "--nodes", "-o", "tsv")
     finally:
         server.start()
     assert done.returncode == nodes.returncode == 1
@@ -96,21 +96,21 @@ def test_a_node_that_cannot_be_reached_is_told_and_the_others_answer(stated: Sta
     assert nodes.stdout == "a\t1\n"
 
 
-def test_a_node_without_shards_need_not_be_there(stated: Stated) -> None:
-    stated.fleet.waiting = {"c": 1}
+def test_a_node_without_shards_need_not_be_there(fleet_rows: Stated) -> None:
+    fleet_rows.fleet.waiting = {"c": 1}
     try:
-        done = stated.sql("SELECT 1", "--nodes", "-o", "tsv")
+        done = fleet_rows.sql("SELECT 1", "--nodes", "-o", "tsv")
     finally:
-        stated.fleet.waiting = {}
+        fleet_rows.fleet.waiting = {}
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["a\t1", "b\t1"])
     assert "note: node c owns no shards and is not there" in done.stderr
 
 
-def test_a_session_that_breaks_fails_its_shard_and_those_behind_it(stated: Stated) -> None:
+def test_a_session_that_breaks_fails_its_shard_and_those_behind_it(fleet_rows: Stated) -> None:
     breaks = (
         "SELECT CASE current_schema WHEN 'shard1' THEN pg_terminate_backend(pg_backend_pid()) END"
     )
-    done = stated.sql(breaks, "--jobs", "1", "-o", "tsv")
+    done = fleet_rows.sql(breaks, "--jobs", "1", "-o", "tsv")
     assert done.returncode == 1
     assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == [
         "0", "4", "5", "6", "7",
@@ -118,7 +118,7 @@ def test_a_session_that_breaks_fails_its_shard_and_those_behind_it(stated: State
     assert "shard 1: terminating connection" in done.stderr
     assert "shards 2-3: node a: the connection was lost" in done.stderr
     # Of several sessions the others go on.
-    done = stated.sql(breaks, "--jobs", "2", "-o", "tsv")
+    done = fleet_rows.sql(breaks, "--jobs", "2", "-o", "tsv")
     assert len(done.stdout.splitlines()) == 7
 
 
@@ -136,16 +136,18 @@ def test_a_session_that_breaks_fails_its_shard_and_those_behind_it(stated: State
         "DO $$ BEGIN ROLLBACK; SET TRANSACTION READ WRITE; DELETE FROM photos; END $$",
     ],
 )
-def test_what_would_write_is_refused_and_nothing_is_changed(stated: Stated, statement: str) -> None:
-    done = stated.sql(statement)
+def test_what_would_write_is_refused_and_nothing_is_changed(
+    fleet_rows: Stated, statement: str
+) -> None:
+    done = fleet_rows.sql(statement)
     assert done.returncode == 1
     assert "0 rows from 0 of 8 shards" in done.stderr
-    assert stated.users() == list(range(8))
-    assert stated.events() == []
+    assert fleet_rows.users() == list(range(8))
+    assert fleet_rows.events() == []
 
 
-def test_who_forgot_to_write_is_told_of_the_option(stated: Stated) -> None:
-    done = stated.sql("DELETE FROM photos")
+def test_who_forgot_to_write_is_told_of_the_option(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("DELETE FROM photos")
     assert "shards 0-7: cannot execute DELETE in a read-only transaction (SQLSTATE 25006)" in (
         done.stderr
     )
@@ -153,45 +155,49 @@ def test_who_forgot_to_write_is_told_of_the_option(stated: Stated) -> None:
 
 
 @pytest.mark.parametrize("text", ["COMMIT; DELETE FROM photos", "COPY photos TO STDOUT", "\\d", ""])
-def test_what_cannot_be_run_is_bad_usage(stated: Stated, text: str) -> None:
-    done = stated.sql(text)
+def test_what_cannot_be_run_is_bad_usage(fleet_rows: Stated, text: str) -> None:
+    done = fleet_rows.sql(text)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_nothing_that_a_statement_sets_is_seen_by_the_next_shard(stated: Stated) -> None:
+def test_nothing_that_a_statement_sets_is_seen_by_the_next_shard(fleet_rows: Stated) -> None:
     text = (
         "SET search_path TO nowhere; PREPARE q AS SELECT 1; SET work_mem TO '1MB';"
         "SELECT set_config('app.x', 'y', false)"
     )
-    done = stated.sql(text, "--jobs", "1")
+    done = fleet_rows.sql(text, "--jobs", "1")
     assert done.returncode == 0, done.stderr
-    assert stated.rows("SELECT current_schema", "--jobs", "1") == [[f"shard{n}"] for n in range(8)]
+    assert fleet_rows.rows("SELECT current_schema", "--jobs", "1") == [
+        [f"shard{n}"] for n in range(8)
+    ]
 
 
 # What the rows become
 
 
-def test_a_percent_sign_is_no_placeholder(stated: Stated) -> None:
-    assert stated.rows("SELECT 7 % 4, '%s %(x)s' LIKE '%'", "--shards", "0") == [[3, True]]
+def test_a_percent_sign_is_no_placeholder(fleet_rows: Stated) -> None:
+    assert fleet_rows.rows("SELECT 7 % 4, '%s %(x)s' LIKE '%'", "--shards", "0") == [[3, True]]
 
 
-def test_values_are_the_servers_own_text_in_tsv_and_escaped_as_copy_does(stated: Stated) -> None:
+def test_values_are_the_servers_own_text_in_tsv_and_escaped_as_copy_does(
+    fleet_rows: Stated,
+) -> None:
     text = (
         r"SELECT NULL, 'a' || chr(9) || 'b' || chr(10) || 'c\d', '\xdeadbeef'::bytea,"
         " 'infinity'::timestamp, 1e400::numeric, '{\"a\": [1]}'::jsonb, array['x', NULL]"
     )
-    done = stated.sql(text, "-o", "tsv", "--shards", "5")
+    done = fleet_rows.sql(text, "-o", "tsv", "--shards", "5")
     infinite, huge = "infinity", "1" + "0" * 400
     found = ["5", r"\N", r"a\tb\nc\\d", r"\\xdeadbeef", infinite, huge, '{"a": [1]}', "{x,NULL}"]
     assert done.stdout == "\t".join(found) + "\n"
 
 
-def test_values_in_json_have_json_s_types_where_nothing_is_lost(stated: Stated) -> None:
+def test_values_in_json_have_json_s_types_where_nothing_is_lost(fleet_rows: Stated) -> None:
     text = (
         "SELECT 1::int2, 2, 9007199254740993, 1.5::float8, 'NaN'::float8, true, NULL, 0.10,"
         " '[1, {\"a\": null}]'::jsonb, 'x'"
     )
-    [line] = stated.lines(text, "--shards", "5")
+    [line] = fleet_rows.lines(text, "--shards", "5")
     assert line["rows"] == [
         [1, 2, "9007199254740993", 1.5, "NaN", True, None, "0.10", [1, {"a": None}], "x"]
     ]
@@ -199,18 +205,18 @@ def test_values_in_json_have_json_s_types_where_nothing_is_lost(stated: Stated) 
     assert (line["command"], line["error"]) == ("SELECT 1", None)
 
 
-def test_a_table_shows_null_and_lets_no_terminal_obey_a_value(stated: Stated) -> None:
-    done = stated.sql("SELECT NULL, E'\\x1b[2J' AS \"[red]a\"", "--shards", "0")
+def test_a_table_shows_null_and_lets_no_terminal_obey_a_value(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT NULL, E'\\x1b[2J' AS \"[red]a\"", "--shards", "0")
     assert cells(done.stdout) == [["shard", "?column?", "[red]a"], ["0", "NULL", r"\x1b[2J"]]
 
 
-def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(stated: Stated) -> None:
-    stated.fleet.execute("b", "ALTER TABLE shard6.photos ADD about text DEFAULT 'x'")
+def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_rows: Stated) -> None:
+    fleet_rows.fleet.execute("b", "ALTER TABLE shard6.photos ADD about text DEFAULT 'x'")
     try:
-        table = stated.sql("SELECT * FROM photos", "--shards", "5-6")
-        tsv = stated.sql("SELECT * FROM photos", "-o", "tsv", "--shards", "5-6", "--jobs", "1")
+        table = fleet_rows.sql("SELECT * FROM photos", "--shards", "5-6")
+        tsv = fleet_rows.sql("SELECT * FROM photos", "-o", "tsv", "--shards", "5-6", "--jobs", "1")
     finally:
-        stated.fleet.execute("b", "ALTER TABLE shard6.photos DROP about")
+        fleet_rows.fleet.execute("b", "ALTER TABLE shard6.photos DROP about")
     headers = [line for line in cells(table.stdout) if line[0] == "shard"]
     assert (table.returncode, headers) == (
         0, [["shard", "id", "user_id"], ["shard", "id", "user_id", "about"]],
@@ -223,18 +229,20 @@ def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(stated: 
     )
 
 
-def test_several_statements_are_one_transaction_and_told_one_by_one(stated: Stated) -> None:
-    found = stated.lines("SELECT txid_current_if_assigned(), now(); SELECT now()", "--shards", "0")
+def test_several_statements_are_one_transaction_and_told_one_by_one(fleet_rows: Stated) -> None:
+    found = fleet_rows.lines(
+        "SELECT txid_current_if_assigned(), now(); SELECT now()", "--shards", "0"
+    )
     assert [line["statement"] for line in found] == [1, 2]
     assert found[0]["rows"][0][1] == found[1]["rows"][0][0]
-    done = stated.sql("SELECT 1;\nSELECT nope", "--shards", "0")
+    done = fleet_rows.sql("SELECT 1;\nSELECT nope", "--shards", "0")
     assert 'shard 0: statement 2 (line 2): column "nope" does not exist' in done.stderr
 
 
-def test_errors_are_told_once_for_all_shards_that_have_them(stated: Stated) -> None:
-    done = stated.sql("SELECT 1 / (user_id - 3), nope(user_id) FROM photos")
+def test_errors_are_told_once_for_all_shards_that_have_them(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT 1 / (user_id - 3), nope(user_id) FROM photos")
     assert done.stderr.count("SQLSTATE") == 1
-    done = stated.sql("SELECT 1 / (user_id / 6) FROM photos", "-o", "json")
+    done = fleet_rows.sql("SELECT 1 / (user_id / 6) FROM photos", "-o", "json")
     assert done.returncode == 1
     assert "shards 0-5: division by zero (SQLSTATE 22012)" in done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -242,74 +250,76 @@ def test_errors_are_told_once_for_all_shards_that_have_them(stated: Stated) -> N
     assert {line["error"]["sqlstate"] for line in lines if line["error"]} == {"22012"}
 
 
-def test_errors_that_differ_in_the_schema_s_name_only_are_one(stated: Stated) -> None:
-    done = stated.sql("SELECT ('x' || current_schema)::regclass")
+def test_errors_that_differ_in_the_schema_s_name_only_are_one(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT ('x' || current_schema)::regclass")
     assert done.stderr.count("SQLSTATE") == 1
     assert 'shards 0-7: relation "xshard0" does not exist' in done.stderr
 
 
-def test_rows_of_a_shard_that_failed_later_are_no_answer(stated: Stated) -> None:
-    done = stated.sql("SELECT 1 / (5000 - n) FROM generate_series(1, 6000) n", "--shards", "0")
+def test_rows_of_a_shard_that_failed_later_are_no_answer(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT 1 / (5000 - n) FROM generate_series(1, 6000) n", "--shards", "0")
     assert (done.returncode, done.stdout.count("│")) == (1, 0)
     assert len(done.stdout.splitlines()) < 10
 
 
-def test_warnings_of_the_servers_are_told(stated: Stated) -> None:
-    done = stated.sql("DO $$ BEGIN RAISE WARNING 'look'; END $$")
+def test_warnings_of_the_servers_are_told(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("DO $$ BEGIN RAISE WARNING 'look'; END $$")
     assert "note: shards 0-7: WARNING: look" in done.stderr
 
 
 # How it runs
 
 
-def test_a_statement_that_takes_too_long_is_ended(stated: Stated) -> None:
-    done = stated.sql("SELECT pg_sleep(60)", "--timeout", "50ms")
+def test_a_statement_that_takes_too_long_is_ended(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT pg_sleep(60)", "--timeout", "50ms")
     assert done.returncode == 1
     assert "shards 0-7: canceling statement due to statement timeout" in done.stderr
 
 
-def test_ctrl_c_cancels_what_runs(stated: Stated) -> None:
-    done = stated.interrupt("SELECT pg_sleep(60)", "--jobs", "2", sleeping=4)
+def test_ctrl_c_cancels_what_runs(fleet_rows: Stated) -> None:
+    done = fleet_rows.interrupt("SELECT pg_sleep(60)", "--jobs", "2", sleeping=4)
     assert (done.returncode, done.stdout) == (130, "")
     assert "interrupted: what ran was cancelled" in done.stderr
-    assert stated.sleeping() == 0
+    assert fleet_rows.sleeping() == 0
 
 
-def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(stated: Stated) -> None:
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write()), "sql"]
+def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(fleet_rows: Stated) -> None:
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_rows.fleet.write()), "sql"]
     argv += ["SELECT pg_advisory_xact_lock(4711)", "--shards", "0"]
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
     waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 130)):
-        with stated.fleet.connect("a") as holder:
+        with fleet_rows.fleet.connect("a") as holder:
             holder.execute("SELECT pg_advisory_lock(4711)")
             with awaited(subprocess.Popen([*ignoring, *argv])) as process:
-                wait_for(lambda: stated.fleet.query("a", waits))
+                wait_for(lambda: fleet_rows.fleet.query("a", waits))
                 process.send_signal(number)
                 if code == 0:
                     holder.execute("SELECT pg_advisory_unlock(4711)")
         assert process.returncode == code
 
 
-def test_no_node_gets_more_sessions_than_jobs(stated: Stated) -> None:
-    found = stated.rows("SELECT pg_backend_pid(), pg_sleep(0.05)", "--jobs", "2")
+def test_no_node_gets_more_sessions_than_jobs(fleet_rows: Stated) -> None:
+    found = fleet_rows.rows("SELECT pg_backend_pid(), pg_sleep(0.05)", "--jobs", "2")
     assert len({row[0] for row in found}) == 4
 
 
-def test_a_file_and_standard_input_can_have_the_statement(stated: Stated, tmp_path: Path) -> None:
+def test_a_file_and_standard_input_can_have_the_statement(
+    fleet_rows: Stated, tmp_path: Path
+) -> None:
     file = tmp_path / "count.sql"
     file.write_text(f"-- how many\n{COUNT};\n")
-    assert stated.rows("--file", str(file)) == [["1"]] * 8
-    words = ["--topology", str(stated.fleet.write()), "sql", "--file", "-", "-o", "tsv"]
+    assert fleet_rows.rows("--file", str(file)) == [["1"]] * 8
+    words = ["--topology", str(fleet_rows.fleet.write()), "sql", "--file", "-", "-o", "tsv"]
     done = here(*words, stdin=COUNT, XDG_STATE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 8
-    assert stated.sql(COUNT, "--file", str(file)).returncode == 2
-    assert stated.sql("--file", str(tmp_path / "none")).returncode == 2
+    assert fleet_rows.sql(COUNT, "--file", str(file)).returncode == 2
+    assert fleet_rows.sql("--file", str(tmp_path / "none")).returncode == 2
 
 
-def test_a_dry_run_shows_where_and_runs_nothing(stated: Stated) -> None:
-    done = stated.sql("SELECT pg_sleep(60)", "--dry-run", "-o", "json", "--shards", "2-5")
+def test_a_dry_run_shows_where_and_runs_nothing(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql("SELECT pg_sleep(60)", "--dry-run", "-o", "json", "--shards", "2-5")
     assert json.loads(done.stdout) == {
         "format": 1,
         "write": False,
@@ -330,9 +340,9 @@ finally:
 
 
 @pytest.mark.parametrize("output", ["tsv", "json"])
-def test_memory_does_not_grow_with_the_rows(stated: Stated, output: str) -> None:
+def test_memory_does_not_grow_with_the_rows(fleet_rows: Stated, output: str) -> None:
     text = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)"  # 120 MB from four shards
-    argv = [sys.executable, "-c", _MEASURED, "--topology", str(stated.fleet.write())]
+    argv = [sys.executable, "-c", _MEASURED, "--topology", str(fleet_rows.fleet.write())]
     with awaited(
         subprocess.Popen(
             [*argv, "sql", text, "--shards", "2-5", "-o", output],

@@ -13,8 +13,8 @@ import pytest
 from shardctl.maintenance import sql, sql_plan
 from shardctl.state import lock
 from shardctl.topology.model import ShardId
+from tests.fixtures.fleets.rows import MOVE, Stated
 from tests.fixtures.processes import awaited
-from tests.fixtures.stating import MOVE, Stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,62 +22,68 @@ if TYPE_CHECKING:
 RAISE = "UPDATE photos SET user_id = user_id + 100"
 
 
-def test_without_a_terminal_it_wants_yes_and_changes_nothing(stated: Stated) -> None:
-    done = stated.sql(RAISE, "--write")
+def test_without_a_terminal_it_wants_yes_and_changes_nothing(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql(RAISE, "--write")
     assert done.returncode == 2
-    assert stated.users() == list(range(8))
+    assert fleet_rows.users() == list(range(8))
 
 
-def test_a_dry_run_to_write_shows_where_and_changes_nothing(stated: Stated) -> None:
-    done = stated.sql(RAISE, "--write", "--dry-run", "--shards", "2-5")
+def test_a_dry_run_to_write_shows_where_and_changes_nothing(fleet_rows: Stated) -> None:
+    done = fleet_rows.sql(RAISE, "--write", "--dry-run", "--shards", "2-5")
     assert done.returncode == 0
     assert "2: 2-3" in done.stdout
-    assert stated.users() == list(range(8))
-    assert stated.events() == []
+    assert fleet_rows.users() == list(range(8))
+    assert fleet_rows.events() == []
 
 
 def test_what_is_written_is_committed_in_every_shard_and_commands_are_folded(
-    stated: Stated,
+    fleet_rows: Stated,
 ) -> None:
-    done = stated.write(RAISE)
+    done = fleet_rows.write(RAISE)
     assert (done.returncode, "UPDATE 1   8: 0-7" in done.stdout) == (0, True)
-    assert stated.users() == [100 + n for n in range(8)]
+    assert fleet_rows.users() == [100 + n for n in range(8)]
 
 
-def test_rows_that_a_change_returns_are_shown(stated: Stated) -> None:
-    done = stated.write(f"{RAISE} RETURNING user_id", "-o", "tsv", "--shards", "5")
+def test_rows_that_a_change_returns_are_shown(fleet_rows: Stated) -> None:
+    done = fleet_rows.write(f"{RAISE} RETURNING user_id", "-o", "tsv", "--shards", "5")
     assert done.stdout == "5\t105\n"
 
 
-def test_commands_are_told_beside_the_rows_in_tsv(stated: Stated) -> None:
-    done = stated.write(RAISE, "-o", "tsv")
+def test_commands_are_told_beside_the_rows_in_tsv(fleet_rows: Stated) -> None:
+    done = fleet_rows.write(RAISE, "-o", "tsv")
     assert (done.stdout, "UPDATE 1: shards 0-7" in done.stderr) == ("", True)
 
 
-def test_who_did_what_is_recorded_on_the_nodes_that_it_touched(stated: Stated) -> None:
-    stated.write(RAISE, "--shards", "0-1")
-    assert stated.events("a") == [("sql", f"begun: {RAISE}"), ("sql", "done: in 2 of 2 shards")]
-    assert stated.events("b") == []
+def test_who_did_what_is_recorded_on_the_nodes_that_it_touched(fleet_rows: Stated) -> None:
+    fleet_rows.write(RAISE, "--shards", "0-1")
+    assert fleet_rows.events("a") == [("sql", f"begun: {RAISE}"), ("sql", "done: in 2 of 2 shards")]
+    assert fleet_rows.events("b") == []
 
 
-def test_a_password_is_not_recorded(stated: Stated) -> None:
+def test_a_password_is_not_recorded(fleet_rows: Stated) -> None:
     text = "CREATE ROLE short PASSWORD 'hunter2'; DROP ROLE short"
-    assert stated.write(text, "--nodes").returncode == 0
-    assert stated.events("b")[0][1] == "begun: CREATE ROLE short PASSWORD '***'; DROP ROLE short"
+    assert fleet_rows.write(text, "--nodes").returncode == 0
+    assert (
+        fleet_rows.events("b")[0][1] == "begun: CREATE ROLE short PASSWORD '***'; DROP ROLE short"
+    )
 
 
-def test_where_all_are_refused_nothing_is_changed_and_the_exit_code_is_1(stated: Stated) -> None:
-    done = stated.write(f"{RAISE}; SELECT 1 / 0")
+def test_where_all_are_refused_nothing_is_changed_and_the_exit_code_is_1(
+    fleet_rows: Stated,
+) -> None:
+    done = fleet_rows.write(f"{RAISE}; SELECT 1 / 0")
     assert done.returncode == 1
     assert "shards 0-7: statement 2 (line 1): division by zero" in done.stderr
-    assert stated.users() == list(range(8))
-    assert stated.events()[-1] == ("sql", "unfinished: in 0 of 4 shards")
+    assert fleet_rows.users() == list(range(8))
+    assert fleet_rows.events()[-1] == ("sql", "unfinished: in 0 of 4 shards")
 
 
-def test_where_some_are_refused_the_others_are_done_and_the_rest_is_named(stated: Stated) -> None:
-    done = stated.write(f"{RAISE}; SELECT 1 / (user_id % 100 / 6) FROM photos", "-o", "json")
+def test_where_some_are_refused_the_others_are_done_and_the_rest_is_named(
+    fleet_rows: Stated,
+) -> None:
+    done = fleet_rows.write(f"{RAISE}; SELECT 1 / (user_id % 100 / 6) FROM photos", "-o", "json")
     assert done.returncode == 3
-    assert stated.users() == [0, 1, 2, 3, 4, 5, 106, 107]
+    assert fleet_rows.users() == [0, 1, 2, 3, 4, 5, 106, 107]
     assert "it was committed in 2 others; to run it in these alone: --shards 0-5" in done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert {a["shard"] for a in answers if a["error"]} == set(range(6))
@@ -86,76 +92,76 @@ def test_where_some_are_refused_the_others_are_done_and_the_rest_is_named(stated
 
 
 def test_nothing_that_a_committed_transaction_set_is_seen_by_the_next_shard(
-    stated: Stated,
+    fleet_rows: Stated,
 ) -> None:
     text = (
         "SELECT coalesce(current_setting('app.kept', true), ''), current_user, current_schema,"
         " to_regclass('pg_temp.left_over') IS NULL; SET app.kept TO 'x';"
         "CREATE TEMP TABLE left_over (n int); PREPARE left_over AS SELECT 1; SET ROLE stated"
     )
-    done = stated.write(text, "--jobs", "1", "-o", "json")
+    done = fleet_rows.write(text, "--jobs", "1", "-o", "json")
     assert done.returncode == 0, done.stderr
     rows = [row for line in done.stdout.splitlines() for row in json.loads(line)["rows"]]
     assert sorted(rows) == [["", "postgres", f"shard{n}", True] for n in range(8)]
 
 
-def test_while_a_move_has_not_ended_nothing_is_written(stated: Stated) -> None:
-    stated.begin_move()
-    done = stated.write(RAISE, "--shards", "0")
+def test_while_a_move_has_not_ended_nothing_is_written(fleet_rows: Stated) -> None:
+    fleet_rows.begin_move()
+    done = fleet_rows.write(RAISE, "--shards", "0")
     assert done.returncode == 1
     assert f"move {MOVE} of shards 2-3 from a to b has not ended" in done.stderr
-    assert stated.users() == list(range(8))
+    assert fleet_rows.users() == list(range(8))
 
 
-def test_while_another_changes_a_node_nothing_is_written(stated: Stated) -> None:
-    topology = stated.fleet.topology()
+def test_while_another_changes_a_node_nothing_is_written(fleet_rows: Stated) -> None:
+    topology = fleet_rows.fleet.topology()
     for name in ("a", "b"):
         with closing(lock.hold(topology, topology.nodes[name], command="test")):  # type: ignore[index]  # a name is a NodeName
-            done = stated.write(RAISE)
+            done = fleet_rows.write(RAISE)
         assert done.returncode == 1
         assert f"node {name} is being changed by shardctl test" in done.stderr
-    assert stated.users() == list(range(8))
-    assert stated.events() == []
+    assert fleet_rows.users() == list(range(8))
+    assert fleet_rows.events() == []
 
 
-def test_a_stale_topology_is_refused_for_writing(stated: Stated) -> None:
-    stated.fleet.shards = {"a": "0-2", "b": "3-7"}
+def test_a_stale_topology_is_refused_for_writing(fleet_rows: Stated) -> None:
+    fleet_rows.fleet.shards = {"a": "0-2", "b": "3-7"}
     try:
-        done = stated.write(RAISE, "--shards", "0")
+        done = fleet_rows.write(RAISE, "--shards", "0")
     finally:
-        stated.fleet.shards = {"a": "0-3", "b": "4-7"}
+        fleet_rows.fleet.shards = {"a": "0-3", "b": "4-7"}
     assert (done.returncode, "take the newest topology file" in done.stderr) == (1, True)
-    assert stated.users() == list(range(8))
+    assert fleet_rows.users() == list(range(8))
 
 
 def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
-    stated: Stated,
+    fleet_rows: Stated,
 ) -> None:
-    topology = stated.fleet.topology()
+    topology = fleet_rows.fleet.topology()
     plan = sql_plan.plan(topology, RAISE, shards=[ShardId(3)], write=True)
-    stated.begin_move()
+    fleet_rows.begin_move()
     with pytest.raises(Exception, match=f"move {MOVE}"):
         list(sql.Run(plan).events())
-    assert stated.users() == list(range(8))
+    assert fleet_rows.users() == list(range(8))
 
 
-def test_a_node_that_cannot_be_reached_keeps_all_from_being_written(stated: Stated) -> None:
-    server = stated.fleet.servers["b"]
+def test_a_node_that_cannot_be_reached_keeps_all_from_being_written(fleet_rows: Stated) -> None:
+    server = fleet_rows.fleet.servers["b"]
     server.stop()
     try:
-        done = stated.write(RAISE)
-        alone = stated.write(RAISE, "--shards", "0")
+        done = fleet_rows.write(RAISE)
+        alone = fleet_rows.write(RAISE, "--shards", "0")
     finally:
         server.start()
     assert (done.returncode, "Connection refused" in done.stderr) == (1, True)
     assert alone.returncode == 0, alone.stderr
-    assert stated.users() == [100, *range(1, 8)]
+    assert fleet_rows.users() == [100, *range(1, 8)]
 
 
 @pytest.fixture
-def breaks_at_commit(stated: Stated) -> Iterator[None]:
+def breaks_at_commit(fleet_rows: Stated) -> Iterator[None]:
     """Let the session break while shard 5 commits."""
-    stated.fleet.execute(
+    fleet_rows.fleet.execute(
         "b",
         "CREATE FUNCTION public.breaks() RETURNS trigger LANGUAGE plpgsql AS"
         " 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';"
@@ -163,12 +169,12 @@ def breaks_at_commit(stated: Stated) -> Iterator[None]:
         " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.breaks()",
     )
     yield
-    stated.fleet.execute("b", "DROP FUNCTION public.breaks() CASCADE")
+    fleet_rows.fleet.execute("b", "DROP FUNCTION public.breaks() CASCADE")
 
 
 @pytest.mark.usefixtures("breaks_at_commit")
-def test_where_the_answer_to_commit_is_lost_that_is_said(stated: Stated) -> None:
-    done = stated.write(RAISE, "--jobs", "1", "-o", "json")
+def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> None:
+    done = fleet_rows.write(RAISE, "--jobs", "1", "-o", "json")
     assert done.returncode == 3
     assert "shard 5: terminating connection" in done.stderr
     assert "the answer to COMMIT was lost: look whether it was carried out there" in done.stderr
@@ -176,22 +182,22 @@ def test_where_the_answer_to_commit_is_lost_that_is_said(stated: Stated) -> None
     assert "to run it in these alone: --shards 6-7" in done.stderr
     failures = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f["shard"] for f in failures if f["error"] and f["error"]["unknown"]] == [5]
-    assert stated.users() == [100, 101, 102, 103, 104, 5, 6, 7]
+    assert fleet_rows.users() == [100, 101, 102, 103, 104, 5, 6, 7]
 
 
-def test_ctrl_c_rolls_back_what_runs_and_tells_what_was_committed(stated: Stated) -> None:
+def test_ctrl_c_rolls_back_what_runs_and_tells_what_was_committed(fleet_rows: Stated) -> None:
     text = f"{RAISE}; SELECT pg_sleep(CASE WHEN user_id % 100 IN (2, 6) THEN 60 END) FROM photos"
-    done = stated.interrupt(text, "--jobs", "1", "--write", "--yes", sleeping=2)
+    done = fleet_rows.interrupt(text, "--jobs", "1", "--write", "--yes", sleeping=2)
     assert done.returncode == 130
     assert "interrupted: committed in 4 of 8 shards on 2 nodes" in done.stderr
     assert "to run it in the others: --shards 2-3,6-7" in done.stderr
-    assert stated.users() == [100, 101, 2, 3, 104, 105, 6, 7]
-    assert stated.events()[-1] == ("sql", "unfinished: in 2 of 4 shards")
+    assert fleet_rows.users() == [100, 101, 2, 3, 104, 105, 6, 7]
+    assert fleet_rows.events()[-1] == ("sql", "unfinished: in 2 of 4 shards")
 
 
-def test_who_closes_the_pipe_has_the_run_ended_and_recorded(stated: Stated) -> None:
+def test_who_closes_the_pipe_has_the_run_ended_and_recorded(fleet_rows: Stated) -> None:
     text = "UPDATE photos SET user_id = user_id + 100 RETURNING repeat('x', 200000), pg_sleep(0.2)"
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(stated.fleet.write()), "sql"]
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_rows.fleet.write()), "sql"]
     argv += [text, "--write", "--yes", "--jobs", "1", "-o", "tsv"]
     with awaited(
         subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -200,7 +206,7 @@ def test_who_closes_the_pipe_has_the_run_ended_and_recorded(stated: Stated) -> N
         process.stdout.read(1)
         process.stdout.close()
     assert process.returncode == 1
-    changed = [user for user in stated.users() if user >= 100]
+    changed = [user for user in fleet_rows.users() if user >= 100]
     assert 0 < len(changed) < 8
-    recorded = [stated.events(node)[-1][1] for node in ("a", "b")]
+    recorded = [fleet_rows.events(node)[-1][1] for node in ("a", "b")]
     assert sum(int(said.split("in ")[1].split()[0]) for said in recorded) == len(changed)

@@ -17,13 +17,13 @@ from shardctl.hosts.host import (
     CommandTimedOut,
 )
 from shardctl.hosts.local import Local
-from tests.fixtures.servers import wait_for
-from tests.fixtures.sshd import error_of, gone, shell, sleeping
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import error_of, gone, shell, sleeping
 
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.hosts.ssh import Ssh
-    from tests.fixtures.sshd import Sshd
+    from tests.fixtures.servers.sshd import Sshd
 
 words = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]))
 

@@ -15,15 +15,15 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.ssh_held import HeldThere
 from shardctl.hosts.ssh_links import SESSIONS
 from tests.fixtures import processes
-from tests.fixtures.servers import wait_for
-from tests.fixtures.sshd import gone, running, shell
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import gone, running, shell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.hosts.host import Held, Host
     from shardctl.hosts.ssh import Ssh
-    from tests.fixtures.sshd import Sshd
+    from tests.fixtures.servers.sshd import Sshd
 
 HOLDS = """
 import sys

@@ -14,13 +14,13 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.known_hosts import HostKeyChanged, HostKeyUnknown
 from shardctl.hosts.ssh import Ssh, SshSettings
-from tests.fixtures.servers import wait_for
-from tests.fixtures.sshd import error_of, gone, running, tool
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import error_of, gone, running, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.sshd import Sshd, SshHome
+    from tests.fixtures.servers.sshd import Sshd, SshHome
 
 
 def test_a_host_that_nobody_knows_is_refused(sshd: Sshd, ssh_home: SshHome) -> None:

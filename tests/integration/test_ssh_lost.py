@@ -24,13 +24,13 @@ from shardctl.hosts.host import (
 from shardctl.hosts.ssh import Ssh, SshSettings
 from shardctl.hosts.ssh_wrapper import Wrapped
 from tests.fixtures.processes import awaited
-from tests.fixtures.servers import wait_for
-from tests.fixtures.sshd import error_of, gone, running, shell, sleeping, when_running
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import error_of, gone, running, shell, sleeping, when_running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
+    from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 
 def test_a_command_that_takes_too_long_is_killed_with_all_it_started(box: Ssh, token: str) -> None:

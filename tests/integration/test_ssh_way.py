@@ -22,11 +22,11 @@ from shardctl.hosts.host import (
 from shardctl.hosts.known_hosts import HostKeyUnknown
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh, SshSettings
-from tests.fixtures.servers import wait_for
-from tests.fixtures.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
 
 if TYPE_CHECKING:
-    from tests.fixtures.sshd import Sshd, SshHome, StartSshd
+    from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 
 @pytest.mark.usefixtures("ssh_home")

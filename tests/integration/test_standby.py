@@ -18,7 +18,7 @@ from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, overrides, slots, standby, timeline
 from shardctl.postgres.standby import NotPromoted, NotReplayed
 from shardctl.postgres.timeline import ControlDataRefused
-from tests.fixtures.clones import (
+from tests.fixtures.servers.clones import (
     Cloning,
     Recording,
     answer,
@@ -30,14 +30,14 @@ from tests.fixtures.clones import (
     soon,
     writing,
 )
-from tests.fixtures.servers import QUICK, SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
-    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 LOCAL = {"options": "-c synchronous_commit=local"}
 """For sessions with a server that waits for a standby that is not there."""

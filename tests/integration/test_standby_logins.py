@@ -20,8 +20,8 @@ from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import GuardRefused, Question
 from shardctl.postgres import connection, replay
 from shardctl.postgres.connection import NodeUnavailable
-from tests.fixtures.clones import soon
-from tests.fixtures.servers import SUPERUSER
+from tests.fixtures.servers.clones import soon
+from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from shardctl.postgres.clone import Clone
-    from tests.fixtures.clones import Cloning
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.servers.clones import Cloning
 
 CONFLICT = "conflict with recovery"
 ENOUGH = 3
@@ -91,14 +91,16 @@ def test_a_guards_question_that_replay_breaks_off_is_asked_again(
             assert deadline > soon(0)
 
 
-def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(moved: MovedFleet) -> None:
-    world = moved.world([2, 3], "c")
+def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
+    fleet_spares: MovedFleet,
+) -> None:
+    world = fleet_spares.world([2, 3], "c")
     drive(
         world,
         list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD])),
         lambda _: None,
     )
-    with locking(lambda: moved.connect("a")):
+    with locking(lambda: fleet_spares.connect("a")):
         deadline = soon(60)
         while cancelled(world.clone) < ENOUGH:
             handover.hold_snapshot(world)

@@ -18,14 +18,14 @@ from shardctl.postgres import opening, slots, standby
 from shardctl.postgres.faults import ServerDidNotStart
 from shardctl.postgres.opening import NotClosed, NotOpened
 from shardctl.postgres.standby import NotFollowing, NotMade
-from tests.fixtures.clones import (
+from tests.fixtures.servers.clones import (
     APP,
     Cloning,
     is_barred,
     shown,
     soon,
 )
-from tests.fixtures.servers import QUICK, SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
 
 
 def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:

@@ -20,9 +20,9 @@ from shardctl.checks.status import observe
 from shardctl.checks.status_nodes import State
 from shardctl.fanout import Silent
 from shardctl.hosts.local import Local
-from tests.fixtures.fleets import command_line
+from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import SUPERUSER, PgServer, free_ports, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER, PgServer, free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from shardctl.checks.status import Status
     from shardctl.checks.status_nodes import NodeStatus
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 PHOTOS_OF = "INSERT INTO shard{0}.photos (user_id) SELECT g FROM generate_series(1, {1}) AS g"
 

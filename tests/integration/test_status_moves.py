@@ -14,13 +14,13 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 from shardctl.state.journal import MoveState
-from tests.fixtures.pruning import ID, OTHER
+from tests.fixtures.fleets.retired import ID, OTHER
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.moved import MovedFleet
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.pruning import Pruned
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.fleets.retired import Pruned
+    from tests.fixtures.moves.spares import MovedFleet
 
 STATUS = ("status", "--sample", "0")
 HEADER = "move   "
@@ -53,94 +53,102 @@ def since(ended: str, due: str) -> timedelta:
     return datetime.fromisoformat(due) - datetime.fromisoformat(ended)
 
 
-def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(moved: MovedFleet) -> None:
-    before = shown(moved)
-    assert asked(moved)["moves"] == []
+def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
+    fleet_spares: MovedFleet,
+) -> None:
+    before = shown(fleet_spares)
+    assert asked(fleet_spares)["moves"] == []
     assert HEADER not in before
-    world = moved.world([2, 3], "c")
+    world = fleet_spares.world([2, 3], "c")
     steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
     drive(world, list(steps), lambda _: None)
 
-    found = asked(moved)
+    found = asked(fleet_spares)
     (running,) = found["moves"]
-    assert running == moved.listed()[0]
+    assert running == fleet_spares.listed()[0]
     assert (running["state"], running["step"], running["can"]) == ("running", "follow", [])
     # The clone is its source to the letter, and nobody is to worry about that.
     clone = next(node for node in found["nodes"] if node["name"] == "c")
     assert (clone["state"], clone["role"], clone["error"]) == ("up", "standby", None)
 
     world.close()
-    (left,) = asked(moved)["moves"]
+    (left,) = asked(fleet_spares)["moves"]
     assert (left["state"], left["can"]) == ("unfinished", ["resume", "abort"])
-    row = next(line for line in shown(moved).splitlines() if left["id"] in line[:10])
+    row = next(line for line in shown(fleet_spares).splitlines() if left["id"] in line[:10])
     assert row.split()[1:7] == ["unfinished", "a", "c", "2:", "2-3", "follow"]
     assert row.rstrip().endswith("resume, abort")
 
-    assert moved.here("moves", "abort", "--yes").returncode == 0
-    assert asked(moved)["moves"] == []
-    assert shown(moved).count("\n") == before.count("\n")
+    assert fleet_spares.here("moves", "abort", "--yes").returncode == 0
+    assert asked(fleet_spares)["moves"] == []
+    assert shown(fleet_spares).count("\n") == before.count("\n")
 
 
-def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(moved: MovedFleet) -> None:
-    moved.cut_over([2, 3], "c").close()
-    assert moved.here("moves", "resume").returncode == 0
-    found = asked(moved)
+def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
+    fleet_spares: MovedFleet,
+) -> None:
+    fleet_spares.cut_over([2, 3], "c").close()
+    assert fleet_spares.here("moves", "resume").returncode == 0
+    found = asked(fleet_spares)
     (move,) = found["moves"]
     assert (move["state"], move["can"]) == ("unconfirmed", ["prune"])
     assert {node["name"]: len(node["retired"]) for node in found["nodes"]} == {
         "a": 2, "b": 0, "c": 2, "d": 0,
     }  # fmt: skip
-    for one in retired(moved):
+    for one in retired(fleet_spares):
         assert (one["move"], one["ended"]) == (move["id"], move["ended"])
         assert since(one["ended"], one["due"]) == timedelta(0)
     due = "due: `shardctl prune --accept-unconfirmed`"
-    assert [line.split(", ")[0] for line in lines(shown(moved)) if line.endswith(due)] == [
+    assert [line.split(", ")[0] for line in lines(shown(fleet_spares)) if line.endswith(due)] == [
         f"  a: 2 of move {move['id']}",
         f"  c: 2 of move {move['id']}",
     ]
 
-    assert moved.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
-    assert (asked(moved)["moves"], retired(moved)) == ([], [])
-    assert HEADER not in shown(moved)
-    assert "retired" not in shown(moved)
+    assert fleet_spares.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
+    assert (asked(fleet_spares)["moves"], retired(fleet_spares)) == ([], [])
+    assert HEADER not in shown(fleet_spares)
+    assert "retired" not in shown(fleet_spares)
 
 
 def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are_due(
-    pruned: Pruned,
+    fleet_retired: Pruned,
 ) -> None:
-    pruned.retire(2, 3)
-    pruned.record(retain_s=3600)
-    first, second = retired(pruned.fleet)
+    fleet_retired.retire(2, 3)
+    fleet_retired.record(retain_s=3600)
+    first, second = retired(fleet_retired.fleet)
     assert first | {"schema": "", "shard": 0} == second | {"schema": "", "shard": 0}
     assert since(first["ended"], first["due"]) == timedelta(hours=1)
-    count, line = lines(shown(pruned.fleet))
+    count, line = lines(shown(fleet_retired.fleet))
     assert count == "2"
     assert line.startswith(f"  a: 2 of move {ID}, 80 kB, ended ")
     until = datetime.fromisoformat(first["due"])
     assert line.endswith(f" ago, kept until {until:%Y-%m-%d %H:%M:%S} UTC")
-    assert asked(pruned.fleet)["moves"] == []
+    assert asked(fleet_retired.fleet)["moves"] == []
 
 
-def test_when_retain_has_passed_they_are_due_and_others_are_told_by_name(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.retire(2, move=OTHER)
-    pruned.record()
-    _, unknown, due = lines(shown(pruned.fleet))
+def test_when_retain_has_passed_they_are_due_and_others_are_told_by_name(
+    fleet_retired: Pruned,
+) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.retire(2, move=OTHER)
+    fleet_retired.record()
+    _, unknown, due = lines(shown(fleet_retired.fleet))
     assert unknown == f"  a: shard2__retired_{OTHER}, 40 kB"
     assert due.endswith("s ago, due: `shardctl prune`")
-    by_move = {one["move"]: one for one in retired(pruned.fleet)}
+    by_move = {one["move"]: one for one in retired(fleet_retired.fleet)}
     assert (by_move[OTHER]["ended"], by_move[OTHER]["due"]) == (None, None)
 
 
-def test_what_prune_leaves_is_never_due(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record(MoveState.unconfirmed, proof="differs")
-    assert lines(shown(pruned.fleet))[1].endswith(", which is unconfirmed, and its copies differ")
-    assert [one["due"] for one in retired(pruned.fleet)] == [None]
-    pruned.clear()
-    pruned.retire(2)
-    pruned.record(MoveState.aborted, proof=None)
-    assert lines(shown(pruned.fleet))[1].endswith(f" of move {ID}, 40 kB, which is aborted")
+def test_what_prune_leaves_is_never_due(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(MoveState.unconfirmed, proof="differs")
+    assert lines(shown(fleet_retired.fleet))[1].endswith(
+        ", which is unconfirmed, and its copies differ"
+    )
+    assert [one["due"] for one in retired(fleet_retired.fleet)] == [None]
+    fleet_retired.clear()
+    fleet_retired.retire(2)
+    fleet_retired.record(MoveState.aborted, proof=None)
+    assert lines(shown(fleet_retired.fleet))[1].endswith(f" of move {ID}, 40 kB, which is aborted")
 
 
 def test_a_journal_of_another_format_is_left_alone(fleet_8: Fleet) -> None:

@@ -16,27 +16,27 @@ import pytest
 
 from shardctl.checks import status_poolers
 from shardctl.hosts.local import Local
-from tests.fixtures import offering as fixtures
-from tests.fixtures.fleets import command_line
-from tests.fixtures.pooled import STATS_USER, PooledFleet
+from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.checks.status_poolers import PoolerStatus
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.poolers import PgBouncer
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.pgbouncer import PgBouncer
 
-healthy_databases = fixtures.healthy_databases
-offering = fixtures.offering
+healthy_databases = fixtures.fleet_databases_healthy
+fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
-def fleet(offering: PooledFleet) -> PooledFleet:
+def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler nobody uses yet."""
-    return offering
+    return fleet_pooled_healthy
 
 
 def look(fleet: PooledFleet) -> PoolerStatus:

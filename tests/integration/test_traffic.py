@@ -12,10 +12,10 @@ from shardctl.traffic.plan import ShardsUnserved, TooManyAliases
 from shardctl.traffic.record import Kind
 from shardctl.traffic.table import TableTaken
 from shardctl.traffic.ways import TABLE, NoSuchAliases
-from tests.fixtures.loads import mini_move, start, tables, wait_for_writes
-from tests.fixtures.pooled import PooledFleet
-from tests.fixtures.poolers import end
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.pooled import PooledFleet
+from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
+from tests.fixtures.servers.pgbouncer import end
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from shardctl.traffic.report import Report
     from shardctl.traffic.ways import Aliases
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.postgres import PgServer
 
 ALIASES: tuple[Aliases, ...] = ("shard", "node", "direct")
 
@@ -50,12 +50,12 @@ def a_row(fleet: Fleet, node: str, schema: str) -> int:
 
 @pytest.mark.parametrize("aliases", ALIASES)
 def test_a_quiet_load_has_no_errors_and_finds_every_row(
-    pooled: PooledFleet, aliases: Aliases
+    fleet_pooled: PooledFleet, aliases: Aliases
 ) -> None:
-    with start(pooled, aliases=aliases, seconds=1.5) as load:
+    with start(fleet_pooled, aliases=aliases, seconds=1.5) as load:
         lines = list(load.watch())
         report = load.check()
-        assert tables(pooled, "a") == ["shard0", "shard1", "shard2", "shard3"]
+        assert tables(fleet_pooled, "a") == ["shard0", "shard1", "shard2", "shard3"]
     assert report.ok
     assert (report.errors, report.fenced, flaws(report), report.moved) == (0, 0, {}, ())
     assert all(report.operations[kind.name] for kind in Kind)
@@ -63,66 +63,73 @@ def test_a_quiet_load_has_no_errors_and_finds_every_row(
     assert [shard.shard for shard in report.latencies.shards] == list(range(8))
     assert sum(line.operations for line in lines) == report.latencies.overall.operations
     assert len(report.latencies.seconds) >= 2
-    assert tables(pooled, "a") == tables(pooled, "b") == []
+    assert tables(fleet_pooled, "a") == tables(fleet_pooled, "b") == []
 
 
-def test_rows_deleted_by_hand_are_lost(pooled: PooledFleet) -> None:
-    report = spoiled(pooled, lambda: pooled.execute("a", f"DELETE FROM shard1.{TABLE}"))
+def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:
+    report = spoiled(fleet_pooled, lambda: fleet_pooled.execute("a", f"DELETE FROM shard1.{TABLE}"))
     assert set(flaws(report)) == {"lost"}
     assert report.lost > 1
     assert not report.ok
     assert "shard 1, id" in report.verdict.examples[0]
 
 
-def test_a_row_copied_to_a_live_shard_of_another_node_is_a_duplicate(pooled: PooledFleet) -> None:
+def test_a_row_copied_to_a_live_shard_of_another_node_is_a_duplicate(
+    fleet_pooled: PooledFleet,
+) -> None:
     def copy() -> None:
-        pooled.execute(
+        fleet_pooled.execute(
             "b", f"CREATE SCHEMA shard1; CREATE TABLE shard1.{TABLE} (LIKE shard5.{TABLE})"
         )
-        [row] = pooled.query("a", f"SELECT * FROM shard1.{TABLE} LIMIT 1")
-        with pooled.connect("b") as connection:
+        [row] = fleet_pooled.query("a", f"SELECT * FROM shard1.{TABLE} LIMIT 1")
+        with fleet_pooled.connect("b") as connection:
             connection.execute(f"INSERT INTO shard1.{TABLE} VALUES (%s,%s,%s,%s,%s)".encode(), row)
 
-    assert flaws(spoiled(pooled, copy)) == {"duplicate": 1}
+    assert flaws(spoiled(fleet_pooled, copy)) == {"duplicate": 1}
 
 
-def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(pooled: PooledFleet) -> None:
+def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(
+    fleet_pooled: PooledFleet,
+) -> None:
     def move() -> None:
-        pooled.execute(
+        fleet_pooled.execute(
             "a",
-            f"WITH gone AS (DELETE FROM shard1.{TABLE} WHERE id = {a_row(pooled, 'a', 'shard1')}"
+            f"WITH gone AS (DELETE FROM shard1.{TABLE}"
+            f" WHERE id = {a_row(fleet_pooled, 'a', 'shard1')}"
             f" RETURNING *) INSERT INTO shard2.{TABLE} SELECT id, client, -1, version, payload"
             " FROM gone",
         )
 
-    assert flaws(spoiled(pooled, move)) == {"misplaced": 1, "lost": 1}
+    assert flaws(spoiled(fleet_pooled, move)) == {"misplaced": 1, "lost": 1}
 
 
-def test_an_update_undone_by_hand_is_lost_and_a_strange_row_is_unknown(pooled: PooledFleet) -> None:
+def test_an_update_undone_by_hand_is_lost_and_a_strange_row_is_unknown(
+    fleet_pooled: PooledFleet,
+) -> None:
     def undo() -> None:
-        pooled.execute("b", f"UPDATE shard6.{TABLE} SET version = version - 1")
-        pooled.execute(
+        fleet_pooled.execute("b", f"UPDATE shard6.{TABLE} SET version = version - 1")
+        fleet_pooled.execute(
             "b",
             f"INSERT INTO shard7.{TABLE} (client, number, version, payload) VALUES (77, 0, 1, '')",
         )
 
-    report = spoiled(pooled, undo)
+    report = spoiled(fleet_pooled, undo)
     assert set(flaws(report)) == {"lost", "unknown"}
     assert report.unknown == 1
 
 
-def test_what_is_lost_during_the_load_is_stale(pooled: PooledFleet) -> None:
-    with start(pooled) as load:
+def test_what_is_lost_during_the_load_is_stale(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled) as load:
         wait_for_writes(load)
-        pooled.execute("a", f"UPDATE shard0.{TABLE} SET version = 0")
+        fleet_pooled.execute("a", f"UPDATE shard0.{TABLE} SET version = 0")
         wait_for_writes(load, 150)
         report = load.check()
     assert report.stale > 0
     assert report.errors == 0
 
 
-def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(pooled: PooledFleet) -> None:
-    with start(pooled) as load, pooled.pg_bouncer.console() as console:
+def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled) as load, fleet_pooled.pg_bouncer.console() as console:
         wait_for_writes(load)
         for alias in ("shard2", "shard3"):
             console.pause(alias, seconds=5)
@@ -141,12 +148,14 @@ def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(pooled: PooledFl
     assert max(waits.values()) < min(paused)
 
 
-def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(pooled: PooledFleet) -> None:
-    with start(pooled) as load:
+def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
+    fleet_pooled: PooledFleet,
+) -> None:
+    with start(fleet_pooled) as load:
         wait_for_writes(load)
-        end(pooled.pg_bouncer)
+        end(fleet_pooled.pg_bouncer)
         wait_for_writes(load)
-        pooled.pg_bouncer.start()
+        fleet_pooled.pg_bouncer.start()
         wait_for_writes(load, 100)
         report = load.check()
     codes = {failure.code: failure for failure in report.failures}
@@ -156,11 +165,11 @@ def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(pooled: Pooled
     assert (report.intact, report.ok, report.lost) == (True, False, 0)
 
 
-def test_sessions_that_a_server_ends_cost_errors_and_no_row(pooled: PooledFleet) -> None:
-    with start(pooled, aliases="direct") as load:
+def test_sessions_that_a_server_ends_cost_errors_and_no_row(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled, aliases="direct") as load:
         wait_for_writes(load)
-        ours = f"FROM pg_stat_activity WHERE usename = '{pooled.role}'"
-        pooled.execute("b", f"SELECT pg_terminate_backend(pid) {ours}")
+        ours = f"FROM pg_stat_activity WHERE usename = '{fleet_pooled.role}'"
+        fleet_pooled.execute("b", f"SELECT pg_terminate_backend(pid) {ours}")
         wait_for_writes(load, 100)
         report = load.check()
     assert {failure.code for failure in report.failures} <= {"57P01", "08006"}
@@ -170,11 +179,11 @@ def test_sessions_that_a_server_ends_cost_errors_and_no_row(pooled: PooledFleet)
 
 @pytest.mark.parametrize("aliases", ["node", "direct"])
 def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
-    pooled: PooledFleet, aliases: Aliases
+    fleet_pooled: PooledFleet, aliases: Aliases
 ) -> None:
-    with start(pooled, aliases=aliases) as load:
+    with start(fleet_pooled, aliases=aliases) as load:
         wait_for_writes(load)
-        mini_move(pooled, 2, outage_s=0.3)
+        mini_move(fleet_pooled, 2, outage_s=0.3)
         wait_for_writes(load, 100)
         report = load.check()
     assert (report.errors, flaws(report)) == (0, {})
@@ -183,16 +192,18 @@ def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
     assert report.fenced == 1, "the one client of that shard, once"
     assert report.longest_moved_ms is not None
     assert report.longest_moved_ms >= 200
-    assert tables(pooled, "b") == []
-    assert tables(pooled, "a") == ["shard2__retired_00000000"], "a retired copy is left as it is"
+    assert tables(fleet_pooled, "b") == []
+    assert tables(fleet_pooled, "a") == ["shard2__retired_00000000"], (
+        "a retired copy is left as it is"
+    )
 
 
-def test_a_fence_that_is_lifted_again_is_no_error(pooled: PooledFleet) -> None:
-    with start(pooled, aliases="node") as load:
+def test_a_fence_that_is_lifted_again_is_no_error(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled, aliases="node") as load:
         wait_for_writes(load)
-        pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
+        fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
         wait_for_writes(load)
-        pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
+        fleet_pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
         wait_for_writes(load)
         report = load.check()
     assert report.ok
@@ -201,22 +212,22 @@ def test_a_fence_that_is_lifted_again_is_no_error(pooled: PooledFleet) -> None:
 
 @pytest.mark.parametrize(("aliases", "code"), [("node", "42P01"), ("shard", "42P01")])
 def test_a_fence_that_stays_is_an_error_and_its_shard_is_told_as_unserved(
-    pooled: PooledFleet, aliases: Aliases, code: str
+    fleet_pooled: PooledFleet, aliases: Aliases, code: str
 ) -> None:
-    with start(pooled, aliases=aliases, patience_s=0.2) as load:
+    with start(fleet_pooled, aliases=aliases, patience_s=0.2) as load:
         wait_for_writes(load)
-        pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
+        fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
         wait_for_writes(load, 100)
         report = load.check(patience_s=0)
         assert {failure.code for failure in report.failures} == {code}
         assert (report.unserved, report.lost, report.ok) == ((2,), 0, False)
-        pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
+        fleet_pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
         again = load.check()
         assert (again.unserved, again.intact) == ((), True)
 
 
-def test_a_client_that_gets_no_answer_is_broken_off_and_counted(pooled: PooledFleet) -> None:
-    with start(pooled) as load, pooled.pg_bouncer.console() as console:
+def test_a_client_that_gets_no_answer_is_broken_off_and_counted(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled) as load, fleet_pooled.pg_bouncer.console() as console:
         wait_for_writes(load)
         console.pause("shard2", seconds=5)
         wait_for_writes(load)
@@ -228,21 +239,21 @@ def test_a_client_that_gets_no_answer_is_broken_off_and_counted(pooled: PooledFl
 
 
 def test_a_load_does_not_begin_while_an_alias_is_paused(
-    pooled: PooledFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_pooled: PooledFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardctl.traffic.load._WARM_UP_S", 1.0)
-    with pooled.pg_bouncer.connect("shard2", user=pooled.role) as client:
+    with fleet_pooled.pg_bouncer.connect("shard2", user=fleet_pooled.role) as client:
         client.execute("SELECT 1")  # of a pool that nobody has used, a pause holds up the login
-    with pooled.pg_bouncer.console() as console:
+    with fleet_pooled.pg_bouncer.console() as console:
         console.pause("shard2", seconds=5)
         with pytest.raises(LoadStuck, match="1 clients got no answer"):
-            start(pooled)
+            start(fleet_pooled)
         console.resume("shard2")
-    assert tables(pooled, "a") == []
+    assert tables(fleet_pooled, "a") == []
 
 
-def test_few_connections_are_shared_among_many_shards(pooled: PooledFleet) -> None:
-    with start(pooled, clients=1, connections=2, rate=None) as load:
+def test_few_connections_are_shared_among_many_shards(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled, clients=1, connections=2, rate=None) as load:
         wait_for_writes(load, 200)
         assert len(load._clients[0]._sessions) <= 2
         report = load.check()
@@ -250,27 +261,29 @@ def test_few_connections_are_shared_among_many_shards(pooled: PooledFleet) -> No
     assert min(shard.operations for shard in report.latencies.shards) > 1
 
 
-def test_more_clients_than_shards_share_them(pooled: PooledFleet) -> None:
-    with start(pooled, clients=20, rate=20) as load:
+def test_more_clients_than_shards_share_them(fleet_pooled: PooledFleet) -> None:
+    with start(fleet_pooled, clients=20, rate=20) as load:
         wait_for_writes(load, 100)
         report = load.check()
     assert report.ok
     assert report.clients == 20
 
 
-def test_a_table_of_somebody_else_is_not_touched(pooled: PooledFleet) -> None:
-    pooled.execute("b", f"CREATE TABLE shard5.{TABLE} (mine text)")
+def test_a_table_of_somebody_else_is_not_touched(fleet_pooled: PooledFleet) -> None:
+    fleet_pooled.execute("b", f"CREATE TABLE shard5.{TABLE} (mine text)")
     with pytest.raises(TableTaken, match="node b: table shardctl_traffic in schema shard5"):
-        start(pooled)
-    assert tables(pooled, "a") == []
-    assert tables(pooled, "b") == ["shard5"]
+        start(fleet_pooled)
+    assert tables(fleet_pooled, "a") == []
+    assert tables(fleet_pooled, "b") == ["shard5"]
 
 
-def test_a_shard_that_is_not_there_is_refused_before_anything_is_made(pooled: PooledFleet) -> None:
-    pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO elsewhere")
+def test_a_shard_that_is_not_there_is_refused_before_anything_is_made(
+    fleet_pooled: PooledFleet,
+) -> None:
+    fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO elsewhere")
     with pytest.raises(ShardsUnserved, match="shards 2 are not live"):
-        start(pooled)
-    assert tables(pooled, "a") == []
+        start(fleet_pooled)
+    assert tables(fleet_pooled, "a") == []
 
 
 def test_without_poolers_there_are_no_aliases(fleet_8: Fleet) -> None:

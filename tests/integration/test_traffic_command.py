@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.traffic.table import LoadRunning
-from tests.fixtures.fleets import command_line
-from tests.fixtures.loads import start, tables, wait_for_writes
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.pooled import PooledFleet
+    from tests.fixtures.fleets.pooled import PooledFleet
 
 
-def test_the_table_of_a_killed_run_is_used_again_empty(pooled: PooledFleet) -> None:
+def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet) -> None:
     command = command_line(
-        pooled.write(), "sandbox", "traffic", "--rate", "40", "--aliases", "direct"
+        fleet_pooled.write(), "sandbox", "traffic", "--rate", "40", "--aliases", "direct"
     )
     with ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) as process:
         assert process.stderr is not None
         process.stderr.readline()  # a second is over
         with pytest.raises(LoadRunning, match="another load runs there: shardctl sandbox traffic"):
-            start(pooled)
+            start(fleet_pooled)
         process.kill()
-    assert len(tables(pooled, "a")) == 4
+    assert len(tables(fleet_pooled, "a")) == 4
     sessions = (
         "SELECT FROM pg_stat_activity WHERE application_name LIKE 'shardctl sandbox traffic%'"
     )
-    wait_for(lambda: not pooled.query("a", sessions) + pooled.query("b", sessions))
-    with start(pooled) as load:
+    wait_for(lambda: not fleet_pooled.query("a", sessions) + fleet_pooled.query("b", sessions))
+    with start(fleet_pooled) as load:
         wait_for_writes(load)
         assert load.check().ok
-    assert tables(pooled, "a") == []
+    assert tables(fleet_pooled, "a") == []
 
 
-def test_the_command_prints_a_line_a_second_and_a_report(pooled: PooledFleet) -> None:
-    done = pooled.here(
+def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFleet) -> None:
+    done = fleet_pooled.here(
         "sandbox", "traffic", "--seconds", "1.2", "--rate", "30", "--clients", "4", "-o", "json"
     )
     assert done.returncode == 0, done.stderr
@@ -50,28 +50,32 @@ def test_the_command_prints_a_line_a_second_and_a_report(pooled: PooledFleet) ->
     lines = [line for line in done.stderr.splitlines() if "errors 0" in line]
     assert len(lines) >= 2
     assert "p99" in lines[0]
-    done = pooled.here("sandbox", "traffic", "--seconds", "0.5", "--rate", "30", "--keep-table")
+    done = fleet_pooled.here(
+        "sandbox", "traffic", "--seconds", "0.5", "--rate", "30", "--keep-table"
+    )
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
-    assert len(tables(pooled, "a")) == 4
+    assert len(tables(fleet_pooled, "a")) == 4
 
 
-def test_the_command_exits_1_when_something_failed(pooled: PooledFleet) -> None:
-    pooled.pg_bouncer.stop()
-    done = pooled.here("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
+def test_the_command_exits_1_when_something_failed(fleet_pooled: PooledFleet) -> None:
+    fleet_pooled.pg_bouncer.stop()
+    done = fleet_pooled.here("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
     assert done.returncode == 1
     assert "08001" in done.stdout
     assert "errors" in done.stdout
 
 
-def test_a_dry_run_says_what_it_would_do_and_makes_nothing(pooled: PooledFleet) -> None:
-    done = pooled.here("sandbox", "traffic", "--dry-run")
+def test_a_dry_run_says_what_it_would_do_and_makes_nothing(fleet_pooled: PooledFleet) -> None:
+    done = fleet_pooled.here("sandbox", "traffic", "--dry-run")
     assert "would make table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
-    assert tables(pooled, "a") == []
+    assert tables(fleet_pooled, "a") == []
 
 
-def test_ctrl_c_ends_the_load_early_and_checks_it(pooled: PooledFleet) -> None:
-    command = command_line(pooled.write(), "sandbox", "traffic", "--seconds", "60", "--rate", "30")
+def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> None:
+    command = command_line(
+        fleet_pooled.write(), "sandbox", "traffic", "--seconds", "60", "--rate", "30"
+    )
     with ended(
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ) as process:
@@ -81,12 +85,12 @@ def test_ctrl_c_ends_the_load_early_and_checks_it(pooled: PooledFleet) -> None:
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert "all is well" in out
-    assert tables(pooled, "a") == []
+    assert tables(fleet_pooled, "a") == []
 
 
-def test_a_node_elsewhere_is_refused(pooled: PooledFleet) -> None:
-    text = pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
-    pooled.file.write_text(text)
-    done = pooled.here_as_written("sandbox", "traffic")
+def test_a_node_elsewhere_is_refused(fleet_pooled: PooledFleet) -> None:
+    text = fleet_pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
+    fleet_pooled.file.write_text(text)
+    done = fleet_pooled.here_as_written("sandbox", "traffic")
     assert done.returncode == 1
     assert "node b: host 10.1.2.3 is not a loopback address" in done.stderr

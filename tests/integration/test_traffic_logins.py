@@ -13,11 +13,11 @@ import pytest
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
 from shardctl.traffic.record import Kind
-from tests.fixtures.loads import mini_move, wait_for_writes
+from tests.fixtures.moves.loads import mini_move, wait_for_writes
 
 if TYPE_CHECKING:
     from shardctl.traffic.ways import Aliases
-    from tests.fixtures.pooled import PooledFleet
+    from tests.fixtures.fleets.pooled import PooledFleet
 
 PER_S = 100
 HELD_S = 0.6
@@ -25,10 +25,10 @@ HELD_S = 0.6
 
 @pytest.mark.parametrize("aliases", ["shard", "node", "direct"])
 def test_every_operation_logs_in_and_every_row_is_found(
-    pooled: PooledFleet, aliases: Aliases
+    fleet_pooled: PooledFleet, aliases: Aliases
 ) -> None:
     with Load.start(
-        pooled.topology(), clients=0, logins=PER_S, aliases=aliases, seconds=1.0
+        fleet_pooled.topology(), clients=0, logins=PER_S, aliases=aliases, seconds=1.0
     ) as load:
         load.wait()
         report = load.check()
@@ -40,16 +40,16 @@ def test_every_operation_logs_in_and_every_row_is_found(
     assert all(report.operations[kind.name] for kind in Kind)
     assert [shard.shard for shard in report.latencies.shards] == list(range(8))
     if aliases != "direct":
-        logins = pooled.pg_bouncer.log().count("login attempt: db=")
+        logins = fleet_pooled.pg_bouncer.log().count("login attempt: db=")
         assert logins >= PER_S
 
 
 def test_its_rate_is_kept_while_many_wait_and_their_wait_counts_from_when_they_were_due(
-    pooled: PooledFleet,
+    fleet_pooled: PooledFleet,
 ) -> None:
-    with Load.start(pooled.topology(), clients=0, logins=PER_S, shards=[ShardId(1)]) as load:
+    with Load.start(fleet_pooled.topology(), clients=0, logins=PER_S, shards=[ShardId(1)]) as load:
         wait_for_writes(load, 20)
-        with pooled.pg_bouncer.console() as console:
+        with fleet_pooled.pg_bouncer.console() as console:
             console.pause("shard1", seconds=5)
             until = time.monotonic() + HELD_S
             time.sleep(until - time.monotonic())  # so long is the stall that is to be seen
@@ -67,13 +67,15 @@ def test_its_rate_is_kept_while_many_wait_and_their_wait_counts_from_when_they_w
     assert waited >= PER_S * HELD_S / 2 - 2  # half of those that came during it
 
 
-def test_where_logins_know_the_map_they_follow_a_shard_that_moves(pooled: PooledFleet) -> None:
+def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
+    fleet_pooled: PooledFleet,
+) -> None:
     shards = [ShardId(1), ShardId(5)]
     with Load.start(
-        pooled.topology(), clients=2, rate=40, logins=PER_S, aliases="node", shards=shards
+        fleet_pooled.topology(), clients=2, rate=40, logins=PER_S, aliases="node", shards=shards
     ) as load:
         wait_for_writes(load)
-        mini_move(pooled, 1, outage_s=0.2)
+        mini_move(fleet_pooled, 1, outage_s=0.2)
         wait_for_writes(load, 200)
         report = load.check()
     assert (report.errors, report.lost, report.duplicates, report.moved) == (0, 0, 0, (1,))
@@ -83,9 +85,9 @@ def test_where_logins_know_the_map_they_follow_a_shard_that_moves(pooled: Pooled
     assert (report.logins.latencies.longest_ms(moved=True) or 0) > 100
 
 
-def test_the_command_tells_of_logins_by_themselves(pooled: PooledFleet) -> None:
+def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) -> None:
     words = ["sandbox", "traffic", "--connect", "--logins", "50", "--shards", "2-3"]
-    done = pooled.shardctl(*words, "--seconds", "1.2", "-o", "json")
+    done = fleet_pooled.shardctl(*words, "--seconds", "1.2", "-o", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["clients"], report["errors"]) == (True, 0, {})
@@ -94,7 +96,7 @@ def test_the_command_tells_of_logins_by_themselves(pooled: PooledFleet) -> None:
     assert (logins["per_s"], logins["operations"], logins["errors"]) == (50, 60, 0)
     assert logins["longest_ms"] == report["longest_ms"]
     assert logins["late_ms"] >= 0
-    done = pooled.shardctl(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
+    done = fleet_pooled.shardctl(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
     assert done.returncode == 0, done.stderr
     assert re.search(r"logins +50/s, longest [\d.]+ ms \(begun late by up to", done.stdout)
 
@@ -109,8 +111,8 @@ def test_the_command_tells_of_logins_by_themselves(pooled: PooledFleet) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    pooled: PooledFleet, words: list[str], said: str
+    fleet_pooled: PooledFleet, words: list[str], said: str
 ) -> None:
-    done = pooled.here("sandbox", "traffic", "--dry-run", *words)
+    done = fleet_pooled.here("sandbox", "traffic", "--dry-run", *words)
     assert done.returncode in (1, 2)
     assert said in done.stderr

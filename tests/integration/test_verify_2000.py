@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.fleets import Fleet
-from tests.fixtures.rolled_back import RolledBack, undone
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.fleet import Fleet
+from tests.fixtures.fleets.rolled_back import RolledBack, undone
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 LIKES = (
     "CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL);"

@@ -6,13 +6,13 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.rolled_back import RolledBack
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.rolled_back import RolledBack
 
 
 @contextmanager
@@ -25,62 +25,64 @@ def stray_schema(fleet: Fleet) -> Iterator[None]:
         fleet.execute("a", "DROP SCHEMA shard99")
 
 
-def test_json_says_what_was_examined_and_is_valid_whatever_fails(lasting_healthy: Fleet) -> None:
-    done = lasting_healthy.here("verify", "-o", "json")
+def test_json_says_what_was_examined_and_is_valid_whatever_fails(
+    fleet_healthy_shared: Fleet,
+) -> None:
+    done = fleet_healthy_shared.here("verify", "-o", "json")
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
     assert report["ok"] is True
     assert report["counts"] == {"error": 0, "warning": 0, "note": 0}
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 0}
     assert report["findings"] == []
-    line = lasting_healthy.here("verify", "--strict")
+    line = fleet_healthy_shared.here("verify", "--strict")
     assert line.stdout.startswith("all is well: 11 checks of 8 shards on 2 nodes in ")
     assert line.stdout.count("\n") == 1
-    missing = lasting_healthy.here("--topology", "nowhere.yaml", "verify", "-o", "json")
+    missing = fleet_healthy_shared.here("--topology", "nowhere.yaml", "verify", "-o", "json")
     assert missing.returncode == 2
     assert json.loads(missing.stdout)["errors"]
 
 
-def test_a_warning_fails_only_where_it_is_asked_to(lasting_healthy: Fleet) -> None:
-    with stray_schema(lasting_healthy):
-        assert lasting_healthy.here("verify").returncode == 0
-        assert lasting_healthy.here("verify", "--strict").returncode == 1
+def test_a_warning_fails_only_where_it_is_asked_to(fleet_healthy_shared: Fleet) -> None:
+    with stray_schema(fleet_healthy_shared):
+        assert fleet_healthy_shared.here("verify").returncode == 0
+        assert fleet_healthy_shared.here("verify", "--strict").returncode == 1
 
 
 def test_a_node_that_may_not_be_read_is_a_finding_and_the_others_are_checked(
-    lasting_healthy: Fleet,
+    fleet_healthy_shared: Fleet,
 ) -> None:
-    text = lasting_healthy.write().read_text()
-    role = lasting_healthy.role
-    lasting_healthy.file.write_text(text.replace("app_roles", f"user: {role}\n  app_roles"))
-    lasting_healthy.execute("a", f"ALTER ROLE {role} SUPERUSER")
+    text = fleet_healthy_shared.write().read_text()
+    role = fleet_healthy_shared.role
+    fleet_healthy_shared.file.write_text(text.replace("app_roles", f"user: {role}\n  app_roles"))
+    fleet_healthy_shared.execute("a", f"ALTER ROLE {role} SUPERUSER")
     try:
-        with stray_schema(lasting_healthy):
-            done = lasting_healthy.here_as_written("verify", "-o", "json")
+        with stray_schema(fleet_healthy_shared):
+            done = fleet_healthy_shared.here_as_written("verify", "-o", "json")
     finally:
-        lasting_healthy.execute("a", f"ALTER ROLE {role} NOSUPERUSER")
+        fleet_healthy_shared.execute("a", f"ALTER ROLE {role} NOSUPERUSER")
     findings = json.loads(done.stdout)["findings"]
     assert done.returncode == 1
     codes = {(f["node"], f["code"]) for f in findings}
     assert {("b", "not_examined"), ("a", "stray_schema")} <= codes
 
 
-def test_somebodys_lock_is_not_waited_for_for_ever(lasting_healthy: Fleet) -> None:
-    with lasting_healthy.connect("a", autocommit=False) as holder:
+def test_somebodys_lock_is_not_waited_for_for_ever(fleet_healthy_shared: Fleet) -> None:
+    with fleet_healthy_shared.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shardctl.map IN ACCESS EXCLUSIVE MODE")
-        [finding] = verify(lasting_healthy, "connection", "map")
+        [finding] = verify(fleet_healthy_shared, "connection", "map")
     assert (finding.code, finding.node) == ("not_examined", "a")
     assert "lock timeout" in finding.actual
 
 
-def test_two_names_of_one_server_are_one_finding(lasting_healthy: Fleet) -> None:
-    text = lasting_healthy.write().read_text()
-    b, a = (lasting_healthy.servers[node].port for node in "ba")
+def test_two_names_of_one_server_are_one_finding(fleet_healthy_shared: Fleet) -> None:
+    text = fleet_healthy_shared.write().read_text()
+    b, a = (fleet_healthy_shared.servers[node].port for node in "ba")
     # 127.1 is 127.0.0.1, but no comparison of texts can know that.
-    lasting_healthy.file.write_text(
+    fleet_healthy_shared.file.write_text(
         text.replace(f"b: {{host: 127.0.0.1, port: {b}", f"b: {{host: '127.1', port: {a}")
     )
-    done = lasting_healthy.here_as_written("verify")
+    done = fleet_healthy_shared.here_as_written("verify")
     assert "node b: the same server as node a" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("error")] == [
         done.stdout.splitlines()[0]
@@ -89,13 +91,13 @@ def test_two_names_of_one_server_are_one_finding(lasting_healthy: Fleet) -> None
 
 
 def test_a_server_that_is_stopped_is_one_finding_and_the_others_are_checked(
-    lasting_healthy: Fleet,
+    fleet_healthy_shared: Fleet,
 ) -> None:
-    lasting_healthy.servers["b"].stop()
+    fleet_healthy_shared.servers["b"].stop()
     try:
-        [finding] = verify(lasting_healthy)
+        [finding] = verify(fleet_healthy_shared)
     finally:
-        lasting_healthy.servers["b"].start()
+        fleet_healthy_shared.servers["b"].start()
     assert (finding.check, finding.code, finding.node) == ("connection", "unreachable", "b")
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from shardctl.checks.findings import Severity
 from shardctl.ids import generator
-from tests.fixtures.rolled_back import RolledBack
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.rolled_back import RolledBack
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
-    from tests.fixtures.fleets import Fleet
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 @pytest.fixture
@@ -41,20 +41,20 @@ def test_a_healthy_fleet_has_no_finding_before_and_after_ids_were_drawn(fleet: R
     assert fleet.verify() == ()
 
 
-def test_init_restores_a_grant_and_changes_the_generator(healthy_fleet: Fleet) -> None:
-    role = healthy_fleet.role
-    healthy_fleet.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {role}")
-    assert len(verify(healthy_fleet)) == 1
+def test_init_restores_a_grant_and_changes_the_generator(fleet_healthy: Fleet) -> None:
+    role = fleet_healthy.role
+    fleet_healthy.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {role}")
+    assert len(verify(fleet_healthy)) == 1
     for kind in ("strict", "classic"):
-        healthy_fleet.generator = kind
-        healthy_fleet.init()
-        draw(healthy_fleet, "a", 1, 10)
-        assert verify(healthy_fleet) == []
+        fleet_healthy.generator = kind
+        fleet_healthy.init()
+        draw(fleet_healthy, "a", 1, 10)
+        assert verify(fleet_healthy) == []
     # Classic ids do not use the register.
-    draw(healthy_fleet, "a", 2, 5000)
-    assert verify(healthy_fleet) == []
-    healthy_fleet.execute("a", f"SELECT setval('shard2.next_id_block', {9 * BLOCK})")
-    assert verify(healthy_fleet) == []
+    draw(fleet_healthy, "a", 2, 5000)
+    assert verify(fleet_healthy) == []
+    fleet_healthy.execute("a", f"SELECT setval('shard2.next_id_block', {9 * BLOCK})")
+    assert verify(fleet_healthy) == []
 
 
 def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet: RolledBack) -> None:

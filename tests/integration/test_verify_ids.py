@@ -9,16 +9,16 @@ import pytest
 
 from shardctl.checks import ids
 from shardctl.ids.layout import Layout
-from tests.fixtures.fleets import PHOTOS, Fleet
-from tests.fixtures.rolled_back import RolledBack, undone
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.fleet import PHOTOS, Fleet
+from tests.fixtures.fleets.rolled_back import RolledBack, undone
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
 OF_SHARD_2 = Layout().floor(1_400_000_000_000, 2)
@@ -129,18 +129,16 @@ def test_an_id_a_little_ahead_of_the_clock_is_well(rows: RolledBack) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["Shard {id}", 'it\'s "{id}" 100%s', "{id:04d}%"])
-def test_strange_schema_names(fresh_fleet: Fleet, pattern: str) -> None:
-    fresh_fleet.pattern = pattern
-    fresh_fleet.migration("0002_keys.sql", f"{KEYED}\n")
-    fresh_fleet.init()
-    schemas = fresh_fleet.topology().schema_pattern
+def test_strange_schema_names(new_fleet: Fleet, pattern: str) -> None:
+    new_fleet.pattern = pattern
+    new_fleet.migration("0002_keys.sql", f"{KEYED}\n")
+    new_fleet.init()
+    schemas = new_fleet.topology().schema_pattern
     quoted = ['"' + schemas.schema(shard).replace('"', '""') + '"' for shard in (2, 6)]
-    insert(fresh_fleet, "a", quoted[0], OF_SHARD_6, 2)
-    assert told(verify(fresh_fleet, "ids")) == [("ids", "other_shard", "a", (2,), "photos")]
-    insert(fresh_fleet, "b", quoted[1], OF_SHARD_6, 6)
-    assert told(verify(fresh_fleet, "ids", deep=True)) == [
-        ("ids", "duplicate", "a", (2,), "photos")
-    ]
+    insert(new_fleet, "a", quoted[0], OF_SHARD_6, 2)
+    assert told(verify(new_fleet, "ids")) == [("ids", "other_shard", "a", (2,), "photos")]
+    insert(new_fleet, "b", quoted[1], OF_SHARD_6, 6)
+    assert told(verify(new_fleet, "ids", deep=True)) == [("ids", "duplicate", "a", (2,), "photos")]
 
 
 def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -> None:
@@ -240,18 +238,18 @@ def test_misplaced_ids_are_looked_up_in_batches(
 
 
 def test_a_table_that_goes_meanwhile_is_skipped(
-    healthy_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet_healthy: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert(healthy_fleet, "a", "shard2", OF_SHARD_6, 2)
+    insert(fleet_healthy, "a", "shard2", OF_SHARD_6, 2)
     moment = ids._moment
     for deep, shard in ((False, 1), (True, 0)):
 
         def drop(connection: Connection, shard: int = shard) -> tuple[int, int]:
-            healthy_fleet.execute("a", f"DROP TABLE IF EXISTS shard{shard}.photos")
+            fleet_healthy.execute("a", f"DROP TABLE IF EXISTS shard{shard}.photos")
             return moment(connection)
 
         monkeypatch.setattr(ids, "_moment", drop)
-        found = told(verify(healthy_fleet, "ids", deep=deep))
+        found = told(verify(fleet_healthy, "ids", deep=deep))
         assert found == [("ids", "other_shard", "a", (2,), "photos")]
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import leftovers
-from tests.fixtures.fleets import PHOTOS, Fleet
-from tests.fixtures.servers import wait_for
-from tests.fixtures.verifying import SAFE, told, verify
+from tests.fixtures.fleets.fleet import PHOTOS, Fleet
+from tests.fixtures.fleets.verify import SAFE, told, verify
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.servers import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +36,18 @@ def logical_fleet(
     fleet.drop()
 
 
-def test_a_healthy_fleet_has_no_findings(lasting_healthy: Fleet) -> None:
-    assert verify(lasting_healthy) == []
+def test_a_healthy_fleet_has_no_findings(fleet_healthy_shared: Fleet) -> None:
+    assert verify(fleet_healthy_shared) == []
 
 
-def test_an_inactive_slot_is_found_with_what_it_holds_back(lasting_healthy: Fleet) -> None:
-    lasting_healthy.execute("b", "SELECT pg_create_physical_replication_slot('left_over', true)")
+def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared: Fleet) -> None:
+    fleet_healthy_shared.execute(
+        "b", "SELECT pg_create_physical_replication_slot('left_over', true)"
+    )
     try:
-        (finding,) = verify(lasting_healthy)
+        (finding,) = verify(fleet_healthy_shared)
     finally:
-        lasting_healthy.execute("b", "SELECT pg_drop_replication_slot('left_over')")
+        fleet_healthy_shared.execute("b", "SELECT pg_drop_replication_slot('left_over')")
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
     assert finding.actual.startswith("physical slot, inactive, holds back ")
@@ -81,30 +83,30 @@ def test_a_prepared_transaction_is_found(logical_fleet: Fleet, logical_server: P
 
 
 def test_sessions_idle_in_transaction_are_told_by_application(
-    lasting_healthy: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet_healthy_shared: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def idle() -> int:
         statement = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
         return int(
-            lasting_healthy.query("a", f"{statement} AND datname = current_database()")[0][0]
+            fleet_healthy_shared.query("a", f"{statement} AND datname = current_database()")[0][0]
         )
 
     names = {"autocommit": False, "application_name": "100% web"}
     with (
-        lasting_healthy.connect("a", **names) as first,
-        lasting_healthy.connect("a", **names) as second,
+        fleet_healthy_shared.connect("a", **names) as first,
+        fleet_healthy_shared.connect("a", **names) as second,
     ):
         first.execute("SELECT 'secret' FROM shard1.photos")
         second.execute("SELECT 'secret'")
         wait_for(lambda: idle() == 2)
-        assert verify(lasting_healthy) == []
+        assert verify(fleet_healthy_shared) == []
         monkeypatch.setattr(leftovers, "IDLE_S", 0)
-        (finding,) = verify(lasting_healthy)
+        (finding,) = verify(fleet_healthy_shared)
         assert finding.actual.startswith(f"pid {first.info.backend_pid} idle in transaction for ")
         assert finding.actual.endswith(", and 1 more for less")
         assert "secret" not in str(finding)
     assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]
 
 
-def test_clocks_of_one_machine_agree(lasting_healthy: Fleet) -> None:
-    assert verify(lasting_healthy, "clock") == []
+def test_clocks_of_one_machine_agree(fleet_healthy_shared: Fleet) -> None:
+    assert verify(fleet_healthy_shared, "clock") == []

@@ -8,11 +8,11 @@ from shardctl.checks.findings import Severity
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.rolled_back import RolledBack
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.rolled_back import RolledBack
 
 
 PHOTOS = "0001_photos.sql"
@@ -34,15 +34,15 @@ def test_rows_deleted_on_two_nodes_are_one_finding(rolled_back: RolledBack) -> N
     assert told(rolled_back.verify()) == [("migrations", "pending", None, (2, 5), PHOTOS)]
 
 
-def test_a_migration_that_ran_in_some_shards_explains_their_structure(healthy_fleet: Fleet) -> None:
-    healthy_fleet.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    healthy_fleet.execute("b", "CREATE TABLE public.likes (n int)")
-    plan = fleet.plan_migrate(healthy_fleet.topology())
+def test_a_migration_that_ran_in_some_shards_explains_their_structure(fleet_healthy: Fleet) -> None:
+    fleet_healthy.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    fleet_healthy.execute("b", "CREATE TABLE public.likes (n int)")
+    plan = fleet.plan_migrate(fleet_healthy.topology())
     try:
         fleet.carry_out(plan, fleet.Options(), Silent())
     except Problems:  # node b refuses
-        healthy_fleet.execute("b", "DROP TABLE public.likes")
-    [finding] = verify(healthy_fleet)
+        fleet_healthy.execute("b", "DROP TABLE public.likes")
+    [finding] = verify(fleet_healthy)
     assert told([finding]) == [("migrations", "pending", None, (4, 5, 6, 7), "0002_likes.sql")]
     assert finding.severity is Severity.error
 

@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.pgbouncer import render
-from tests.fixtures import offering as fixtures
-from tests.fixtures.offering import examine, load_only, offer, swap
-from tests.fixtures.pooled import STATS_USER, PooledFleet, offered
-from tests.fixtures.servers import SUPERUSER
+from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
+from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet, offered
+from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.checks.findings import Finding
-    from tests.fixtures.pooled import AddPooler
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.fleets.pooled import AddPooler
+    from tests.fixtures.servers.postgres import PgServer
 
 Told = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
 
 ALL = tuple(range(8))
 
-healthy_databases = fixtures.healthy_databases
-offering = fixtures.offering
+healthy_databases = fixtures.fleet_databases_healthy
+fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
-def fleet(offering: PooledFleet) -> PooledFleet:
+def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler is as it should be."""
-    return offering
+    return fleet_pooled_healthy
 
 
 def told(fleet: PooledFleet, *names: str) -> list[Told]:

@@ -10,23 +10,23 @@ import pytest
 
 from shardctl.pgbouncer import render
 from shardctl.topology import loader
-from tests.fixtures import offering as fixtures
-from tests.fixtures.offering import examine, load_only, swap
-from tests.fixtures.servers import wait_for
-from tests.fixtures.verifying import verify
+from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.fleets.healthy import examine, load_only, swap
+from tests.fixtures.fleets.verify import verify
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.pooled import PooledFleet
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.servers.postgres import PgServer
 
-healthy_databases = fixtures.healthy_databases
-offering = fixtures.offering
+healthy_databases = fixtures.fleet_databases_healthy
+fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
-def fleet(offering: PooledFleet) -> PooledFleet:
+def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler is as it should be."""
-    return offering
+    return fleet_pooled_healthy
 
 
 def test_connections_that_stay_on_the_old_node_are_examine(fleet: PooledFleet) -> None:

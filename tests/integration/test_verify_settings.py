@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from tests.fixtures.servers import wait_for
-from tests.fixtures.verifying import told, verify
+from tests.fixtures.fleets.verify import told, verify
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.fleets import Fleet
-    from tests.fixtures.rolled_back import RolledBack
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.rolled_back import RolledBack
+    from tests.fixtures.servers.postgres import PgServer
 
 
 @contextmanager
@@ -51,19 +51,19 @@ LOSING = {
 }
 
 
-def test_what_loses_data_is_found(lasting_healthy: Fleet) -> None:
-    assert verify(lasting_healthy) == []
+def test_what_loses_data_is_found(fleet_healthy_shared: Fleet) -> None:
+    assert verify(fleet_healthy_shared) == []
     with ExitStack() as stack:
         for name, (value, _) in LOSING.items():
-            stack.enter_context(setting(lasting_healthy.servers["b"], name, value))
-        findings = verify(lasting_healthy)
+            stack.enter_context(setting(fleet_healthy_shared.servers["b"], name, value))
+        findings = verify(fleet_healthy_shared)
     assert told(findings) == [
         ("settings", f"{name}_{value}", "b", (), name) for name, (value, _) in LOSING.items()
     ]
     for finding, (name, (_, severity)) in zip(findings, LOSING.items(), strict=True):
         assert finding.severity.value == severity
         assert f"ALTER SYSTEM SET {name} = " in finding.hint
-    assert verify(lasting_healthy) == []
+    assert verify(fleet_healthy_shared) == []
 
 
 def test_the_relations_of_the_largest_shard_are_counted(rolled_back: RolledBack) -> None:
@@ -72,16 +72,16 @@ def test_the_relations_of_the_largest_shard_are_counted(rolled_back: RolledBack)
     assert rolled_back.look("b", "settings").relations == 8
 
 
-def test_slots_in_use_are_not_free(lasting_healthy: Fleet) -> None:
+def test_slots_in_use_are_not_free(fleet_healthy_shared: Fleet) -> None:
     """Ten is the default of both; an inactive slot is told by `leftovers`."""
     names = [f"slot_{n}" for n in range(10)]
     for name in names:
-        lasting_healthy.execute("a", f"SELECT pg_create_physical_replication_slot('{name}')")
+        fleet_healthy_shared.execute("a", f"SELECT pg_create_physical_replication_slot('{name}')")
     try:
-        (finding,) = verify(lasting_healthy, "settings")
+        (finding,) = verify(fleet_healthy_shared, "settings")
     finally:
         for name in names:
-            lasting_healthy.execute("a", f"SELECT pg_drop_replication_slot('{name}')")
+            fleet_healthy_shared.execute("a", f"SELECT pg_drop_replication_slot('{name}')")
     assert told([finding]) == [
         ("settings", "replication_slots_few", "a", (), "max_replication_slots")
     ]

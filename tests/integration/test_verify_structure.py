@@ -8,15 +8,15 @@ import pytest
 
 from shardctl.checks import structure
 from shardctl.checks.findings import Severity
-from tests.fixtures.fleets import PHOTOS, Fleet
-from tests.fixtures.rolled_back import RolledBack, undone
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.fleet import PHOTOS, Fleet
+from tests.fixtures.fleets.rolled_back import RolledBack, undone
+from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shardctl.checks.findings import Finding
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.servers.postgres import PgServer
 
 
 @pytest.fixture(scope="session")
@@ -265,14 +265,12 @@ def test_views_are_read_in_pieces_that_the_lock_table_bears(
         ("{id}", "digits"),
     ],
 )
-def test_odd_names_give_no_finding_and_hide_none(
-    fresh_fleet: Fleet, pattern: str, name: str
-) -> None:
-    fresh_fleet.pattern = pattern
-    fresh_fleet.database = fresh_fleet.role = name
-    fresh_fleet.migration("0002_rich.sql", RICH)
-    fresh_fleet.init()
-    with undone(RolledBack(fresh_fleet)) as odd:
+def test_odd_names_give_no_finding_and_hide_none(new_fleet: Fleet, pattern: str, name: str) -> None:
+    new_fleet.pattern = pattern
+    new_fleet.database = new_fleet.role = name
+    new_fleet.migration("0002_rich.sql", RICH)
+    new_fleet.init()
+    with undone(RolledBack(new_fleet)) as odd:
         assert odd.verify() == ()
         schema = odd.topology.schema_pattern.schema(6).replace('"', '""')
         odd.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')

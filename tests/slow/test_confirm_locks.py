@@ -8,13 +8,13 @@ import pytest
 
 from shardctl.moves import confirm, confirm_sessions
 from shardctl.moves.confirm import CopiesDiffer
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.moves.world import World
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.spares import MovedFleet
 
 TABLES = 2
 """Of two moved shards, by their migration."""
@@ -76,10 +76,10 @@ def compared(world: World) -> tuple[int, int]:
     ],
 )
 def test_what_wants_a_table_for_itself_does_not_wait_for_the_comparison(
-    moved: MovedFleet, node: str, after: int, statement: str
+    fleet_spares: MovedFleet, node: str, after: int, statement: str
 ) -> None:
-    world = moved.cut_over([2, 3], "c")
-    world.progress = doing = Doing(node, after, run(moved, node, statement))
+    world = fleet_spares.cut_over([2, 3], "c")
+    world.progress = doing = Doing(node, after, run(fleet_spares, node, statement))
     assert compared(world) == (TABLES, 0)
     assert doing.done
     world.close()
@@ -87,12 +87,12 @@ def test_what_wants_a_table_for_itself_does_not_wait_for_the_comparison(
 
 @pytest.mark.parametrize("node", ["a", "c"])
 def test_a_locked_catalog_is_told_and_waited_for_with_no_lock_held(
-    moved: MovedFleet, node: str
+    fleet_spares: MovedFleet, node: str
 ) -> None:
-    fill(moved, *(f"more{number}" for number in range(6)))
-    world = moved.cut_over([2, 3], "c")
+    fill(fleet_spares, *(f"more{number}" for number in range(6)))
+    world = fleet_spares.cut_over([2, 3], "c")
     notices: list[str] = []
-    with moved.connect(node, autocommit=False) as holder:
+    with fleet_spares.connect(node, autocommit=False) as holder:
         world.progress = Doing(node, 1, lambda: holder.execute("LOCK TABLE pg_class"))
         held = "SELECT count(*) FROM pg_locks WHERE relation = 'pg_class'::regclass"
 
@@ -110,11 +110,11 @@ def test_a_locked_catalog_is_told_and_waited_for_with_no_lock_held(
     world.close()
 
 
-def test_a_server_that_completes_no_login_is_told_and_waited_for(moved: MovedFleet) -> None:
-    moved.options = "connect_timeout: 2"
-    world = moved.cut_over([2, 3], "c")
+def test_a_server_that_completes_no_login_is_told_and_waited_for(fleet_spares: MovedFleet) -> None:
+    fleet_spares.options = "connect_timeout: 2"
+    world = fleet_spares.cut_over([2, 3], "c")
     notices: list[str] = []
-    with moved.connect("c", autocommit=False) as holder:
+    with fleet_spares.connect("c", autocommit=False) as holder:
         holder.execute("LOCK TABLE pg_class")
 
         def release(told: str) -> None:
@@ -128,11 +128,11 @@ def test_a_server_that_completes_no_login_is_told_and_waited_for(moved: MovedFle
 
 
 def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
-    moved: MovedFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(moved, "large")
+    fill(fleet_spares, "large")
     monkeypatch.setattr(confirm, "BLOCKS", 4)
-    world = moved.cut_over([2, 3], "c")
+    world = fleet_spares.cut_over([2, 3], "c")
     assert compared(world) == (TABLES + 1, 100)
     ask, between = (
         confirm_sessions.Sessions.ask,
@@ -148,34 +148,34 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     ) -> Any:
         found = ask(self, node, session, query, **named)
         if node == "c" and between and b"(4,0)" in query.as_bytes(session):
-            run(moved, "c", between.pop(0))()
+            run(fleet_spares, "c", between.pop(0))()
         return found
 
     monkeypatch.setattr(confirm_sessions.Sessions, "ask", after_a_part)
     assert compared(world) == (TABLES + 1, 100)
     assert between == []
-    moved.execute("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
+    fleet_spares.execute("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
     with pytest.raises(CopiesDiffer, match=r"shard2\.large: 99 rows on a, 100 on c"):
         confirm.compare(world)
     world.close()
 
 
-def test_a_table_that_was_rewritten_for_the_snapshot_is_told(moved: MovedFleet) -> None:
-    fill(moved, "large")
-    world = moved.cut_over([2, 3], "c")
-    moved.execute("c", "TRUNCATE shard2.large")
+def test_a_table_that_was_rewritten_for_the_snapshot_is_told(fleet_spares: MovedFleet) -> None:
+    fill(fleet_spares, "large")
+    world = fleet_spares.cut_over([2, 3], "c")
+    fleet_spares.execute("c", "TRUNCATE shard2.large")
     with pytest.raises(CopiesDiffer, match="0 on c, which has rewritten the table since"):
         confirm.compare(world)
     world.close()
 
 
 def test_a_snapshot_that_is_lost_while_tables_are_compared_gives_no_proof(
-    moved: MovedFleet,
+    fleet_spares: MovedFleet,
 ) -> None:
-    world = moved.cut_over([2, 3], "c")
+    world = fleet_spares.cut_over([2, 3], "c")
     holder = world.sessions["c/snapshot"].info.backend_pid
     end = f"SELECT pg_terminate_backend({holder}, 5000)"
-    world.progress = Doing("c", 1, run(moved, "c", end))
+    world.progress = Doing("c", 1, run(fleet_spares, "c", end))
     monkeypatch = pytest.MonkeyPatch()
     with monkeypatch.context() as patch:
         patch.setattr(confirm, "SESSIONS", 1)

@@ -16,8 +16,8 @@ from shardctl.demo.tour import ROWS
 from shardctl.pgbouncer.console import Console
 from shardctl.postgres import binaries, embedded
 from shardctl.topology import loader
-from tests.fixtures import offering as fixtures
-from tests.fixtures.servers import _naming
+from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.servers.postgres import _naming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

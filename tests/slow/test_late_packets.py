@@ -16,9 +16,9 @@ import pytest
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import batch
 from shardctl.pgbouncer.console import PoolerLost, PoolerUnavailable
-from tests.fixtures.poolers import _CONFIGURATION, PgBouncer, make
-from tests.fixtures.servers import wait_for
-from tests.fixtures.switches import take_number
+from tests.fixtures.network.switches import take_number
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION, PgBouncer, make
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,10 +106,12 @@ def unsent(pooler: PgBouncer) -> int:
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["alone", "in a batch"])
-def test_a_pause_that_was_given_up_does_not_come_after_the_resume(far: Far, many: bool) -> None:
+def test_a_pause_that_was_given_up_does_not_come_after_the_resume(
+    far: Far, fleet_spares_120: bool
+) -> None:
     with far.pooler.console() as console:
         far.cut()
-        if many:
+        if fleet_spares_120:
             [found] = batch.pause([([console], ["one"])], seconds=0.5)
             assert found.waiting == ("one",)
         else:

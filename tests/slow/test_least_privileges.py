@@ -12,13 +12,13 @@ from shardctl.sandbox import poolers, servers
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from tests.fixtures.lab import Lab
+    from tests.fixtures.moves.own import Lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "real-hosts.md"
 
 
-def test_a_role_with_the_pages_grants_and_no_more_carries_out_moves(bare_lab: Lab) -> None:
-    lab = bare_lab
+def test_a_role_with_the_pages_grants_and_no_more_carries_out_moves(fleet_own_bare: Lab) -> None:
+    lab = fleet_own_bare
     lab.write()
     servers.up(lab.topology, Silent())  # with the superuser postgres
     lab.file.write_text(lab.file.read_text().replace("{name: app,", "{name: app, user: shardctl,"))

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.postgres import patroni as patronis
-from tests.fixtures.clones import rules
-from tests.fixtures.managers import ROLE, following, registered
-from tests.fixtures.servers import free_ports, wait_for
+from tests.fixtures.servers.clones import rules
+from tests.fixtures.servers.managers import ROLE, following, registered
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.fixtures.managers import PatroniNode, RepmgrNode
-    from tests.fixtures.preflights import Movable
-    from tests.fixtures.servers import PgServer
+    from tests.fixtures.moves.preflight import Movable
+    from tests.fixtures.servers.managers import PatroniNode, RepmgrNode
+    from tests.fixtures.servers.postgres import PgServer
 
     ManagedBy = Callable[[PgServer], Movable]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.fixtures.machines import DISK, OPERATOR
-from tests.fixtures.proving import prove
-from tests.fixtures.spread import DATA
-from tests.fixtures.writing import Clients
+from tests.fixtures.moves.on_machines import DATA
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.writers import Clients
+from tests.fixtures.network.machines import DISK, OPERATOR
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tests.fixtures.spread import SpreadFleet
+    from tests.fixtures.moves.on_machines import SpreadFleet
 
 WANTED = ("2,3", "--to", "c", "--max-pause", "2s", "--retain", "0s", "--duplicate-shared")
 """What is moved; the copy that all tests' databases are made from is moved, too."""
@@ -34,48 +34,50 @@ def refused(fleet: SpreadFleet) -> str:
     return done.stderr
 
 
-def test_a_whole_move_under_traffic(spread: SpreadFleet) -> None:
-    with Clients(spread) as clients:
-        done = move(spread)
+def test_a_whole_move_under_traffic(fleet_machines: SpreadFleet) -> None:
+    with Clients(fleet_machines) as clients:
+        done = move(fleet_machines)
         assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.errors() == []
-    assert spread.owner == "c"
-    prove(spread, clients)
-    pruned = spread.here("prune", "--yes")
+    assert fleet_machines.owner == "c"
+    prove(fleet_machines, clients)
+    pruned = fleet_machines.here("prune", "--yes")
     assert pruned.returncode == 0, pruned.stderr
-    left = [f for f in spread.verify() if f.severity != "note" and f.check != "settings"]
+    left = [f for f in fleet_machines.verify() if f.severity != "note" and f.check != "settings"]
     assert left == []
-    assert spread.machine.run("ls", DISK, user=OPERATOR) == "home\n", "nothing was made here"
+    assert fleet_machines.machine.run("ls", DISK, user=OPERATOR) == "home\n", (
+        "nothing was made here"
+    )
 
 
 def test_a_move_is_refused_where_the_login_may_not_become_the_servers_user(
-    spread: SpreadFleet,
+    fleet_machines: SpreadFleet,
 ) -> None:
     for name in ("c", "v"):
-        with spread.network[name].sudo_refused():
-            told = refused(spread)
+        with fleet_machines.network[name].sudo_refused():
+            told = refused(fleet_machines)
         assert f"host {name}: deploy may not run commands as postgres" in told
         assert "deploy ALL=(postgres) NOPASSWD: ALL" in told
 
 
-def test_a_move_is_refused_where_a_host_shows_another_key(spread: SpreadFleet) -> None:
-    spread.network["c"].new_host_key()
-    told = refused(spread)
+def test_a_move_is_refused_where_a_host_shows_another_key(fleet_machines: SpreadFleet) -> None:
+    fleet_machines.network["c"].new_host_key()
+    told = refused(fleet_machines)
     assert "host c cannot be reached by ssh: it shows the key" in told
     assert "ssh-keygen -f" in told
-    spread.network.know()
+    fleet_machines.network.know()
 
 
-def test_a_move_is_refused_where_hosts_do_not_answer(spread: SpreadFleet) -> None:
-    with spread.network["v"].unplugged(), spread.network["c"].unplugged():
-        told = refused(spread)
+def test_a_move_is_refused_where_hosts_do_not_answer(fleet_machines: SpreadFleet) -> None:
+    with fleet_machines.network["v"].unplugged(), fleet_machines.network["c"].unplugged():
+        told = refused(fleet_machines)
     assert "pooler v" in told
     assert "host c cannot be reached by ssh" in told
 
 
-def test_a_plan_sees_the_room_on_the_targets_disk(spread: SpreadFleet) -> None:
-    with spread.network["c"].small_disk(DATA.parent, "8m"):
-        told = spread.here("move-shards", *WANTED, "--dry-run", "-o", "json")
+def test_a_plan_sees_the_room_on_the_targets_disk(fleet_machines: SpreadFleet) -> None:
+    with fleet_machines.network["c"].small_disk(DATA.parent, "8m"):
+        told = fleet_machines.here("move-shards", *WANTED, "--dry-run", "-o", "json")
         assert told.returncode == 1, told.stderr
         assert any(str(DATA.parent) in e["message"] for e in json.loads(told.stdout)["errors"])

@@ -18,44 +18,44 @@ from shardctl.postgres import clone as clones
 from shardctl.postgres import opening
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import answers, end_as_another, lose, prepare_behind_the_fence
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.own import answers, end_as_another, lose, prepare_behind_the_fence
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.lab import Lab
+    from tests.fixtures.moves.own import Lab
 
 
 def test_a_prepared_transaction_with_any_name_does_not_stop_the_claim(
-    preparing: Lab,
+    fleet_own_prepared: Lab,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     statement = "INSERT INTO shard0.photos (user_id) VALUES (1)"
-    prepare_behind_the_fence(preparing, monkeypatch, statement, "x$claim$y")
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement, "x$claim$y")
     end_as_another(monkeypatch)
-    preparing.move([2, 3], "c", max_pause_s=3.0)
-    assert preparing.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("x$claim$y",)]
+    fleet_own_prepared.move([2, 3], "c", max_pause_s=3.0)
+    assert fleet_own_prepared.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("x$claim$y",)]
     for node in "ac":
-        with preparing.connect(node) as session:
+        with fleet_own_prepared.connect(node) as session:
             session.execute("ROLLBACK PREPARED 'x$claim$y'")
 
 
 def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waited_for(
-    preparing: Lab,
+    fleet_own_prepared: Lab,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     statement = "ALTER SEQUENCE {retired}.next_id_block NO CYCLE"
-    prepare_behind_the_fence(preparing, monkeypatch, statement, "late")
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement, "late")
     ended = threading.Event()
 
     def unblock() -> None:
         if not ended.wait(20):
             waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            preparing.ask("c", f"SELECT pg_terminate_backend(pid) {waiting}")
+            fleet_own_prepared.ask("c", f"SELECT pg_terminate_backend(pid) {waiting}")
 
     watch = threading.Thread(target=unblock)
     watch.start()
     try:
-        preparing.move([2, 3], "c", max_pause_s=3.0)
+        fleet_own_prepared.move([2, 3], "c", max_pause_s=3.0)
         assert not ended.is_set()
         assert watch.is_alive()
     finally:
@@ -64,14 +64,14 @@ def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waite
 
 
 def test_sessions_that_are_ended_as_they_begin_do_not_leave_the_fence_up(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end_sessions() -> None:
         ours = (
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name LIKE 'shardctl%'"
         )
-        with lab.connect("a", application_name="killer") as session:
+        with fleet_own.connect("a", application_name="killer") as session:
             until = time.monotonic() + 1
             while time.monotonic() < until:
                 session.execute(ours)
@@ -92,45 +92,45 @@ def test_sessions_that_are_ended_as_they_begin_do_not_leave_the_fence_up(
 
     monkeypatch.setattr(journal, "mark_drained", late)
     with pytest.raises(ShardctlError):
-        lab.move([2, 3], "c", max_pause_s=3.0)
+        fleet_own.move([2, 3], "c", max_pause_s=3.0)
     killer.join()
-    assert lab.copy("a").state is MoveState.undone
-    lab.put(2)
+    assert fleet_own.copy("a").state is MoveState.undone
+    fleet_own.put(2)
 
 
 def test_a_target_at_whose_port_somebody_listens_is_not_destroyed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "COPY (SELECT WHERE false) TO PROGRAM 'false'; SELECT pg_conf_load_time()"
     monkeypatch.setattr(opening, "by_itself", lambda: sql.SQL(bad) + sql.SQL(""))
     monkeypatch.setattr(handover, "open_up", lose)
-    lab.stopped([2, 3], "c", max_pause_s=1.5)
+    fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
     monkeypatch.undo()
-    assert lab.copy("c").state is MoveState.claimed
-    rules = lab.directory / "nodes" / "c" / "pg_hba.conf"
-    with lab.connect("c") as session:  # the machine of whoever aborts is another
+    assert fleet_own.copy("c").state is MoveState.claimed
+    rules = fleet_own.directory / "nodes" / "c" / "pg_hba.conf"
+    with fleet_own.connect("c") as session:  # the machine of whoever aborts is another
         rules.write_text(rules.read_text().replace("127.0.0.1/32", "192.0.2.7/32"))
         session.execute("SELECT pg_reload_conf()")
-    wait_for(lambda: not answers(lab, "c"))
+    wait_for(lambda: not answers(fleet_own, "c"))
 
     def unreachable(*_: Any) -> str:
         raise HostUnreachable("c", "no route to its sshd")
 
     monkeypatch.setattr(clones, "look", unreachable)
     with pytest.raises(TargetThere):
-        lab.abort(target_destroyed=True)
+        fleet_own.abort(target_destroyed=True)
 
 
 def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "promote", lose)
-    lab.stopped([2, 3], "c", max_pause_s=1.5)
+    fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
     monkeypatch.undo()
-    with lab.connect("c") as session:  # as if an older copy of its disk had been promoted
+    with fleet_own.connect("c") as session:  # as if an older copy of its disk had been promoted
         session.execute("SELECT pg_promote(true)")
         session.execute("UPDATE shardctl.move SET state = 'fenced', revision = revision - 2")
     with pytest.raises(ShardctlError):
-        lab.resume()
+        fleet_own.resume()
     with pytest.raises(psycopg.OperationalError):
-        lab.connect("c", user="app").close()
+        fleet_own.connect("c", user="app").close()

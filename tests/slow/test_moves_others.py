@@ -12,17 +12,17 @@ from psycopg import sql
 from shardctl.access import fence
 from shardctl.moves import handover
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import (
+from tests.fixtures.moves.own import (
     answers,
     end_as_another,
     lose,
     messages,
     prepare_behind_the_fence,
 )
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.lab import Lab
+    from tests.fixtures.moves.own import Lab
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     ["INSERT INTO shard0.photos (user_id) VALUES (1)", "SELECT FROM {retired}.photos FOR SHARE"],
 )
 def test_a_prepared_transaction_of_others_that_holds_nothing_moved_does_not_stop_the_claim(
-    preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
+    fleet_own_prepared: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    prepare_behind_the_fence(preparing, monkeypatch, statement)
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement)
     end_as_another(monkeypatch)
-    preparing.move([2, 3], "c")
-    preparing.put(3)
-    assert "prepared transaction 'late' of postgres" in "".join(preparing.notices)
-    assert preparing.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("late",)]
+    fleet_own_prepared.move([2, 3], "c")
+    fleet_own_prepared.put(3)
+    assert "prepared transaction 'late' of postgres" in "".join(fleet_own_prepared.notices)
+    assert fleet_own_prepared.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("late",)]
     for node in "ac":
-        with preparing.connect(node) as session:
+        with fleet_own_prepared.connect(node) as session:
             session.execute("ROLLBACK PREPARED 'late'")
-    preparing.put(2)
+    fleet_own_prepared.put(2)
 
 
 @pytest.mark.parametrize(
@@ -49,68 +49,68 @@ def test_a_prepared_transaction_of_others_that_holds_nothing_moved_does_not_stop
     ["UPDATE {retired}.photos SET user_id = 1", "CREATE TABLE shard0.more ()"],
 )
 def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim(
-    preparing: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
+    fleet_own_prepared: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    prepare_behind_the_fence(preparing, monkeypatch, statement)
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement)
     end_as_another(monkeypatch)
-    error = preparing.stopped([2, 3], "c", max_pause_s=3.0)
+    error = fleet_own_prepared.stopped([2, 3], "c", max_pause_s=3.0)
     assert "PreparedLeft: node c: prepared transaction 'late' of postgres" in messages(error)
     assert error.exit_code == 3
     monkeypatch.undo()
     for node in "ac":
-        with contextlib.closing(preparing.connect(node)) as session:
+        with contextlib.closing(fleet_own_prepared.connect(node)) as session:
             session.execute("ROLLBACK PREPARED 'late'")
-    preparing.resume()
-    preparing.put(2)
-    assert preparing.problems() == []
+    fleet_own_prepared.resume()
+    fleet_own_prepared.put(2)
+    assert fleet_own_prepared.problems() == []
 
 
-def await_standbys(lab: Lab, names: str) -> None:
+def await_standbys(fleet_own: Lab, names: str) -> None:
     """Let commits of node a wait for these standbys."""
-    with lab.connect("a") as session:
+    with fleet_own.connect("a") as session:
         named = sql.Literal(names)
         session.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(named))
         session.execute("SELECT pg_reload_conf()")
 
 
 def test_a_resumed_move_waits_for_no_standby_that_does_not_answer(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> list[int]:
         raise fence.FenceRefused("a", "for this test")
 
     monkeypatch.setattr(fence, "put_up", refuse)
-    assert lab.stopped([2, 3], "c").state is MoveState.undone
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.undone
     monkeypatch.undo()
-    await_standbys(lab, "nobody")
+    await_standbys(fleet_own, "nobody")
     ended = threading.Event()
 
     def give_up() -> None:
         if not ended.wait(30):
-            await_standbys(lab, "")
+            await_standbys(fleet_own, "")
 
     watch = threading.Thread(target=give_up)
     watch.start()
-    lab.resume()
+    fleet_own.resume()
     in_time = watch.is_alive()
     ended.set()
     watch.join()
     assert in_time
-    assert lab.leads("shard2") == "c"
+    assert fleet_own.leads("shard2") == "c"
 
 
 def test_a_clone_that_knows_another_machine_only_lets_in_who_goes_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "promote", lose)
-    assert lab.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
+    assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
-    rules = lab.directory / "nodes" / "c" / "pg_hba.conf"
-    with lab.connect("c") as session:
+    rules = fleet_own.directory / "nodes" / "c" / "pg_hba.conf"
+    with fleet_own.connect("c") as session:
         rules.write_text(rules.read_text().replace("127.0.0.1/32", "192.0.2.7/32"))
         session.execute("SELECT pg_reload_conf()")
-    wait_for(lambda: not answers(lab, "c"))
-    lab.resume()
-    assert lab.leads("shard2") == "c"
-    lab.put(2)
-    assert lab.problems() == []
+    wait_for(lambda: not answers(fleet_own, "c"))
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
+    fleet_own.put(2)
+    assert fleet_own.problems() == []

@@ -27,8 +27,8 @@ from shardctl.pgbouncer.guard import Question
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import Lab, messages
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.own import Lab, messages
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,37 +37,37 @@ if TYPE_CHECKING:
 
 
 def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_up = fence.put_up
 
     def late(*given: Any, **named: Any) -> None:
-        wait_for(lambda: lab.copy("a").revision > named["revision"])
+        wait_for(lambda: fleet_own.copy("a").revision > named["revision"])
         put_up(*given, **named)
 
     monkeypatch.setattr(fence, "put_up", late)
-    error = lab.stopped([2, 3], "c", max_pause_s=1.0)
+    error = fleet_own.stopped([2, 3], "c", max_pause_s=1.0)
     assert "NotAtCutover" in messages(error)
     assert error.exit_code == 3
     assert error.state is MoveState.undone
-    assert {"shard2", "shard3"} <= lab.schemas("a")
-    lab.put(2)
+    assert {"shard2", "shard3"} <= fleet_own.schemas("a")
+    fleet_own.put(2)
     monkeypatch.undo()
-    lab.resume()
-    assert lab.leads("shard2") == "c"
-    assert lab.left() == set()
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.left() == set()
 
 
 def test_who_decides_late_does_not_decide_for_the_operator_who_came_after(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = journal.advance
 
     def late(session: Any, move: str, *given: Any, **named: Any) -> bool:
         if MoveState.promoting in given:
-            with lab.connect("a") as other:
+            with fleet_own.connect("a") as other:
                 fence.lift(other, move)
-                revision = lab.copy("a").revision
+                revision = fleet_own.copy("a").revision
                 other.execute("INSERT INTO shard2.photos (user_id) VALUES (7)")
                 soon = time.monotonic() + 1
                 end = fence.not_after(other, soon)
@@ -76,18 +76,18 @@ def test_who_decides_late_does_not_decide_for_the_operator_who_came_after(
         return advance(session, move, *given, **named)
 
     monkeypatch.setattr(journal, "advance", late)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert NotPromoting.__name__ in messages(error)
-    assert lab.copy("a").state is MoveState.drained  # the other's
-    assert lab.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
+    assert fleet_own.copy("a").state is MoveState.drained  # the other's
+    assert fleet_own.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
     monkeypatch.undo()
-    lab.resume()
-    assert lab.ask("c", "SELECT count(*) FROM shard2.photos") == [(2,)]
+    fleet_own.resume()
+    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos") == [(2,)]
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_lost_answer_to_the_decision_is_found_out(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, committed: bool
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     advance = journal.advance
 
@@ -101,18 +101,18 @@ def test_a_lost_answer_to_the_decision_is_found_out(
 
     monkeypatch.setattr(journal, "advance", lossy)
     if committed:
-        lab.move([2, 3], "c")
-        assert lab.leads("shard2") == "c"
+        fleet_own.move([2, 3], "c")
+        assert fleet_own.leads("shard2") == "c"
     else:
-        error = lab.stopped([2, 3], "c")
+        error = fleet_own.stopped([2, 3], "c")
         assert error.state is MoveState.undone
-        assert lab.leads("shard2") == "a"
-        assert lab.left() == set()
-        lab.put(2)
+        assert fleet_own.leads("shard2") == "a"
+        assert fleet_own.left() == set()
+        fleet_own.put(2)
 
 
 def test_a_decision_whose_answer_was_lost_and_that_comes_later_comes_too_late(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = journal.advance
     later: list[Callable[[], bool]] = []
@@ -131,36 +131,36 @@ def test_a_decision_whose_answer_was_lost_and_that_comes_later_comes_too_late(
         assert [one() for one in later] in ([False], [])
 
     monkeypatch.setattr(fence, "lift", then)
-    assert lab.stopped([2, 3], "c").state is MoveState.undone
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.undone
     assert later
-    assert lab.leads("shard2") == "a"
+    assert fleet_own.leads("shard2") == "a"
 
 
 def test_abort_deletes_no_clone_when_the_decision_to_promote_was_quicker(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
     monkeypatch.setattr(handover, "promote", lost)
-    assert lab.stopped([2, 3], "c").state is MoveState.promoting
-    entry = lab.entry()
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.promoting
+    entry = fleet_own.entry()
     with pytest.raises(NotAbortable):
-        lab.abort()
+        fleet_own.abort()
     seen_before = dataclasses.replace(
         entry, move=dataclasses.replace(entry.move, state=MoveState.drained)
     )
     with pytest.raises(MoveStopped) as caught:
-        service.abort(lab.topology, seen_before, Silent(), lambda _: None)
+        service.abort(fleet_own.topology, seen_before, Silent(), lambda _: None)
     assert NotAbortable.__name__ in messages(caught.value)
     monkeypatch.undo()
-    lab.resume()
-    assert lab.leads("shard2") == "c"
-    assert lab.ask("c", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos") == [(1,)]
 
 
 def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ResumeFailed("p1", ["shard2"])
@@ -171,24 +171,24 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     monkeypatch.setattr(gates.Gates, "_resume", refuse)
     monkeypatch.setattr(undoing, "call_off", lambda _: None)
     monkeypatch.setattr(fence, "put_up", no_fence)
-    lab.stopped([2, 3], "c", max_pause_s=1.0)
+    fleet_own.stopped([2, 3], "c", max_pause_s=1.0)
     monkeypatch.undo()
-    assert "guard" in "".join(lab.left())
-    lab.put(2)  # waits until the guard has fired
-    lab.abort()
-    assert lab.left() == set()
-    assert not (lab.directory / "nodes" / "c").exists()
+    assert "guard" in "".join(fleet_own.left())
+    fleet_own.put(2)  # waits until the guard has fired
+    fleet_own.abort()
+    assert fleet_own.left() == set()
+    assert not (fleet_own.directory / "nodes" / "c").exists()
 
 
 def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_before_it_heard(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = journal.advance
     stopped: list[int] = []
 
     def deaf(session: Any, move: str, *given: Any, **named: Any) -> bool:
         if MoveState.promoting in given:
-            stopped.extend(p for (p,) in lab.ask("a", "SELECT pid FROM pg_stat_replication"))
+            stopped.extend(p for (p,) in fleet_own.ask("a", "SELECT pid FROM pg_stat_replication"))
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
         return advance(session, move, *given, **named)
@@ -196,7 +196,7 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
     claim = handover.claim
 
     def again(world: World, lsn: str, leaving: Sequence[str]) -> bool:
-        assert lab.copy("c").state is MoveState.drained
+        assert fleet_own.copy("c").state is MoveState.drained
         is_open = claim(world, lsn, leaving)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -204,23 +204,23 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
 
     monkeypatch.setattr(journal, "advance", deaf)
     monkeypatch.setattr(handover, "claim", again)
-    lab.move([2, 3], "c")
-    here, there = lab.copy("a"), lab.copy("c")
+    fleet_own.move([2, 3], "c")
+    here, there = fleet_own.copy("a"), fleet_own.copy("c")
     assert there.drained_to is not None
     assert (here.drained_to, here.revision) == (there.drained_to, there.revision)
 
 
-def test_terminate_ends_what_keeps_a_pause_from_holding(lab: Lab) -> None:
+def test_terminate_ends_what_keeps_a_pause_from_holding(fleet_own: Lab) -> None:
     with contextlib.ExitStack() as stack:
         for shard in (2, 3):
-            session = stack.enter_context(contextlib.closing(lab.alias(f"shard{shard}")))
+            session = stack.enter_context(contextlib.closing(fleet_own.alias(f"shard{shard}")))
             session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
-        lab.move([2, 3], "c", terminate=True)
-    assert lab.leads("shard2") == "c"
+        fleet_own.move([2, 3], "c", terminate=True)
+    assert fleet_own.leads("shard2") == "c"
 
 
 def test_ctrl_c_before_the_decision_calls_the_cutover_off(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drain = fence.drain
 
@@ -230,19 +230,19 @@ def test_ctrl_c_before_the_decision_calls_the_cutover_off(
         drain(*given, **named)
 
     monkeypatch.setattr(fence, "drain", interrupted)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert error.exit_code == Interrupted.exit_code
     assert error.state is MoveState.undone
-    assert len(lab.notices) == 2
+    assert len(fleet_own.notices) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    lab.put(2)
+    fleet_own.put(2)
     monkeypatch.undo()
-    lab.resume()
-    assert lab.leads("shard2") == "c"
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
 
 
 def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote = handover.promote
 
@@ -251,17 +251,17 @@ def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
         promote(*given, **named)
 
     monkeypatch.setattr(handover, "promote", interrupted)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert error.exit_code == Interrupted.exit_code
     assert error.state is MoveState.routed
-    assert lab.leads("shard2") == "c"
-    lab.put(2)
-    lab.resume()
-    assert lab.copy("c").state is MoveState.unconfirmed  # who held the snapshot has ended
+    assert fleet_own.leads("shard2") == "c"
+    fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.copy("c").state is MoveState.unconfirmed  # who held the snapshot has ended
 
 
 def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote = handover.promote
 
@@ -274,10 +274,10 @@ def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
         promote(world, *given, **named)
 
     monkeypatch.setattr(handover, "promote", slow)
-    lab.move([2, 3], "c", max_pause_s=1.0)
-    assert lab.leads("shard2") == "c"
-    assert lab.left() == set()
-    lab.put(2)
+    fleet_own.move([2, 3], "c", max_pause_s=1.0)
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.left() == set()
+    fleet_own.put(2)
 
 
 def test_no_thread_but_the_main_one_touches_signals() -> None:
@@ -295,9 +295,9 @@ def test_no_thread_but_the_main_one_touches_signals() -> None:
 
 
 def test_a_source_that_crashes_behind_its_fence_is_served_again_when_it_is_back(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = lab.server("a")
+    server = fleet_own.server("a")
     drain = fence.drain
 
     def crash(*given: Any, **named: Any) -> None:
@@ -306,17 +306,17 @@ def test_a_source_that_crashes_behind_its_fence_is_served_again_when_it_is_back(
         drain(*given, **named)
 
     monkeypatch.setattr(fence, "drain", crash)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert error.state is MoveState.undone
-    lab.put(2)
-    assert lab.left() == set()
+    fleet_own.put(2)
+    assert fleet_own.left() == set()
     monkeypatch.undo()
-    lab.resume()
-    assert lab.leads("shard2") == "c"
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
 
 
 def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_paused(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = cutover._question
 
@@ -325,73 +325,73 @@ def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_pau
         return Question(f"{asked.dsn} user=stranger", asked.query)
 
     monkeypatch.setattr(cutover, "_question", unanswered)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert "could not ask the target" in messages(error)
     assert error.state is not None
     assert error.state.undoable
     monkeypatch.undo()
-    lab.resume()
-    assert lab.left() == set()
+    fleet_own.resume()
+    assert fleet_own.left() == set()
 
 
 def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_called_off(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
     monkeypatch.setattr(handover, "promote", lost)
-    assert lab.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
+    assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(NotAbortable) as refused:
-        lab.abort()
+        fleet_own.abort()
     assert "--target-destroyed" in refused.value.hint
     with pytest.raises(TargetThere, match="its server answers"):
-        lab.abort(target_destroyed=True)
-    lab.server("c").stop(mode="immediate")
-    lab.abort(target_destroyed=True)
-    assert lab.copy("a").state is MoveState.aborted
-    lab.put(2)
-    assert lab.left() == set()
-    assert not (lab.directory / "nodes" / "c").exists()
-    assert lab.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
-    assert lab.problems() == []
+        fleet_own.abort(target_destroyed=True)
+    fleet_own.server("c").stop(mode="immediate")
+    fleet_own.abort(target_destroyed=True)
+    assert fleet_own.copy("a").state is MoveState.aborted
+    fleet_own.put(2)
+    assert fleet_own.left() == set()
+    assert not (fleet_own.directory / "nodes" / "c").exists()
+    assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert fleet_own.problems() == []
 
 
 def test_a_target_that_was_promoted_is_not_taken_for_destroyed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
     monkeypatch.setattr(handover, "claim", lost)
-    assert lab.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
+    assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
-    lab.server("c").stop()
+    fleet_own.server("c").stop()
     with pytest.raises(TargetThere, match="was promoted"):
-        lab.abort(target_destroyed=True)
-    lab.resume()
-    assert lab.leads("shard2") == "c"
-    lab.put(2)
+        fleet_own.abort(target_destroyed=True)
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
+    fleet_own.put(2)
 
 
-def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(lab: Lab) -> None:
-    with contextlib.closing(lab.alias("shard2")) as session:
+def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(fleet_own: Lab) -> None:
+    with contextlib.closing(fleet_own.alias("shard2")) as session:
         session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
-        error = lab.stopped([2, 3], "c", max_pause_s=2.0)
+        error = fleet_own.stopped([2, 3], "c", max_pause_s=2.0)
         assert "PauseFailed" in messages(error)
         with pytest.raises(ShardctlError) as refused:
-            lab.resume(max_pause_s=600.0)
+            fleet_own.resume(max_pause_s=600.0)
         assert "query_wait_timeout" in messages(refused.value)
-        lab.resume(max_pause_s=10.0, terminate=True)
-    assert lab.leads("shard2") == "c"
+        fleet_own.resume(max_pause_s=10.0, terminate=True)
+    assert fleet_own.leads("shard2") == "c"
 
 
-def test_an_empty_server_without_a_journal_makes_room_for_the_clone(lab: Lab) -> None:
-    lab.server("c").init(superuser="postgres")
-    lab.server("c").start()
-    with lab.connect("c", dbname="postgres") as session:
+def test_an_empty_server_without_a_journal_makes_room_for_the_clone(fleet_own: Lab) -> None:
+    fleet_own.server("c").init(superuser="postgres")
+    fleet_own.server("c").start()
+    with fleet_own.connect("c", dbname="postgres") as session:
         session.execute("CREATE DATABASE app")
-    lab.move([2, 3], "c")
-    assert lab.leads("shard2") == "c"
-    assert lab.left() == set()
+    fleet_own.move([2, 3], "c")
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.left() == set()

@@ -24,138 +24,141 @@ from shardctl.postgres.connection import NodeLost
 from shardctl.provision import maps
 from shardctl.state import journal
 from shardctl.state.journal import MoveState, MoveUnderWay
-from tests.fixtures.lab import Lab, messages
+from tests.fixtures.moves.own import Lab, messages
 
 
 def test_resume_serves_the_clients_even_when_the_source_is_gone(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
     monkeypatch.setattr(handover, "conclude", lost)
-    assert lab.stopped([2, 3], "c").state is MoveState.claimed
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.claimed
     monkeypatch.undo()
-    source = lab.server("a")
+    source = fleet_own.server("a")
     source.stop(mode="immediate")
     with pytest.raises(MoveStopped) as caught:
-        lab.resume()
+        fleet_own.resume()
     assert caught.value.exit_code == 3
     assert "node a" in messages(caught.value)
-    assert "without node a" in "".join(lab.notices)
-    lab.put(2)
-    assert lab.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
+    assert "without node a" in "".join(fleet_own.notices)
+    fleet_own.put(2)
+    assert fleet_own.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
     source.start()
-    lab.resume()
-    assert lab.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
-    assert {lab.copy("a").state, lab.copy("c").state} == {MoveState.unconfirmed}
-    assert lab.problems() == []
+    fleet_own.resume()
+    assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert {fleet_own.copy("a").state, fleet_own.copy("c").state} == {MoveState.unconfirmed}
+    assert fleet_own.problems() == []
 
 
-def test_shards_go_there_and_back_and_every_node_learns_of_it(lab: Lab) -> None:
-    lab.put(0)
-    lab.move([0, 1, 2, 3], "c")
-    assert lab.topology.nodes["a"].shards == ()  # type: ignore[index]  # a NodeName is a str
-    assert lab.leads("shard0") == "c"
-    assert lab.leads("app_a") == "a"
-    lab.move([6, 7], "d")
+def test_shards_go_there_and_back_and_every_node_learns_of_it(fleet_own: Lab) -> None:
+    fleet_own.put(0)
+    fleet_own.move([0, 1, 2, 3], "c")
+    assert fleet_own.topology.nodes["a"].shards == ()  # type: ignore[index]  # a NodeName is a str
+    assert fleet_own.leads("shard0") == "c"
+    assert fleet_own.leads("app_a") == "a"
+    fleet_own.move([6, 7], "d")
     # a owns nothing, and its map is asked all the same
-    assert lab.ask("a", "SELECT node FROM shardctl.map WHERE shard = 7") == [("d",)]
-    identity = lab.ask("a", "SELECT identity FROM shardctl.cluster")
-    lab.move([0, 1, 2, 3], "a")
-    assert lab.leads("shard0") == "a"
-    assert lab.ask("a", "SELECT identity FROM shardctl.cluster") != identity
-    assert lab.ask("a", "SELECT count(*) FROM shard0.photos") == [(1,)]
-    assert lab.left() == set()
-    assert lab.problems() == []
+    assert fleet_own.ask("a", "SELECT node FROM shardctl.map WHERE shard = 7") == [("d",)]
+    identity = fleet_own.ask("a", "SELECT identity FROM shardctl.cluster")
+    fleet_own.move([0, 1, 2, 3], "a")
+    assert fleet_own.leads("shard0") == "a"
+    assert fleet_own.ask("a", "SELECT identity FROM shardctl.cluster") != identity
+    assert fleet_own.ask("a", "SELECT count(*) FROM shard0.photos") == [(1,)]
+    assert fleet_own.left() == set()
+    assert fleet_own.problems() == []
 
 
 def test_an_aborted_move_brings_the_old_server_of_its_target_back(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.move([0, 1, 2, 3], "c")
-    before = lab.schemas("a"), lab.ask("a", "SELECT identity FROM shardctl.cluster")
+    fleet_own.move([0, 1, 2, 3], "c")
+    before = fleet_own.schemas("a"), fleet_own.ask("a", "SELECT identity FROM shardctl.cluster")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise fence.FenceRefused("c", "for this test")
 
     monkeypatch.setattr(fence, "put_up", refuse)
-    lab.stopped([0, 1, 2, 3], "a")
-    assert lab.left() != set()
-    lab.abort()
-    assert (lab.schemas("a"), lab.ask("a", "SELECT identity FROM shardctl.cluster")) == before
-    assert lab.left() == set()
-    lab.put(2)
-    assert lab.problems() == []
+    fleet_own.stopped([0, 1, 2, 3], "a")
+    assert fleet_own.left() != set()
+    fleet_own.abort()
+    assert (
+        fleet_own.schemas("a"),
+        fleet_own.ask("a", "SELECT identity FROM shardctl.cluster"),
+    ) == before
+    assert fleet_own.left() == set()
+    fleet_own.put(2)
+    assert fleet_own.problems() == []
 
 
-def test_a_server_that_got_data_after_the_plan_was_made_is_not_moved_aside(lab: Lab) -> None:
-    lab.move([0, 1, 2, 3], "c")
-    plan = lab.plan([0, 1, 2, 3], "a")
-    with lab.connect("a") as session:
+def test_a_server_that_got_data_after_the_plan_was_made_is_not_moved_aside(fleet_own: Lab) -> None:
+    fleet_own.move([0, 1, 2, 3], "c")
+    plan = fleet_own.plan([0, 1, 2, 3], "a")
+    with fleet_own.connect("a") as session:
         session.execute("CREATE TABLE public.precious AS SELECT 1 AS n")
     with pytest.raises(MoveStopped, match="not finished"):
-        lab.start(plan)
-    assert lab.ask("a", "SELECT n FROM public.precious") == [(1,)]
-    lab.abort()
-    assert lab.ask("a", "SELECT n FROM public.precious") == [(1,)]
+        fleet_own.start(plan)
+    assert fleet_own.ask("a", "SELECT n FROM public.precious") == [(1,)]
+    fleet_own.abort()
+    assert fleet_own.ask("a", "SELECT n FROM public.precious") == [(1,)]
 
 
-def test_a_map_that_changed_while_the_plan_was_shown_is_refused(lab: Lab) -> None:
-    plan = lab.plan([2, 3], "c")
-    lab.move([6, 7], "d")
+def test_a_map_that_changed_while_the_plan_was_shown_is_refused(fleet_own: Lab) -> None:
+    plan = fleet_own.plan([2, 3], "c")
+    fleet_own.move([6, 7], "d")
     with pytest.raises(maps.MapChanged) as caught:
-        lab.start(plan)
+        fleet_own.start(plan)
     assert caught.value.exit_code == 1
-    assert lab.ask("a", "SELECT count(*) FROM shardctl.move") == [(0,)]
+    assert fleet_own.ask("a", "SELECT count(*) FROM shardctl.move") == [(0,)]
 
 
 def test_of_two_moves_that_begin_at_the_same_moment_one_goes_back(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = lab.plan([2, 3], "c")
-    rival = lab.plan([6, 7], "d")
+    plan = fleet_own.plan([2, 3], "c")
+    rival = fleet_own.plan([6, 7], "d")
     row = {k: getattr(rival, k) for k in ("source", "target", "shards", "schemas", "retired")}
     open_move = journal.open_move
 
     def both(session: Any, **given: Any) -> None:
         open_move(session, **given)
-        with lab.connect("b") as other:
+        with fleet_own.connect("b") as other:
             open_move(other, move=rival.id, method="clone", plan=rival.as_json(), **row)
 
     monkeypatch.setattr(journal, "open_move", both)
     with pytest.raises(MoveUnderWay) as caught:
-        lab.start(plan)
+        fleet_own.start(plan)
     assert caught.value.exit_code == 1
-    assert lab.copy("a").state is MoveState.aborted
-    assert lab.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert fleet_own.copy("a").state is MoveState.aborted
+    assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
 
 
-def test_the_poolers_file_keeps_its_owner_and_mode(lab: Lab) -> None:
-    file = lab.directory / "p1" / "pgbouncer.databases.ini"
+def test_the_poolers_file_keeps_its_owner_and_mode(fleet_own: Lab) -> None:
+    file = fleet_own.directory / "p1" / "pgbouncer.databases.ini"
     if os.geteuid() == 0:
         shutil.chown(file, "postgres", "postgres")
     file.chmod(0o640)
     before = file.stat()
-    lab.move([2, 3], "c")
+    fleet_own.move([2, 3], "c")
     after = file.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (
         before.st_mode, before.st_uid, before.st_gid,
     )  # fmt: skip
-    assert lab.leads("shard2") == "c"
+    assert fleet_own.leads("shard2") == "c"
 
 
-def test_a_process_that_was_stopped_for_long_brings_no_old_map_back(lab: Lab) -> None:
-    world = lab.move([2, 3], "c")
-    lab.move([2, 3], "d")
+def test_a_process_that_was_stopped_for_long_brings_no_old_map_back(fleet_own: Lab) -> None:
+    world = fleet_own.move([2, 3], "c")
+    fleet_own.move([2, 3], "d")
     with contextlib.closing(world):
         handover.spread_map(world)
     for node in "abd":
-        assert lab.ask(node, "SELECT node FROM shardctl.map WHERE shard = 2") == [("d",)]
+        assert fleet_own.ask(node, "SELECT node FROM shardctl.map WHERE shard = 2") == [("d",)]
 
 
-def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(lab: Lab) -> None:
-    first = lab.put(2)
+def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(fleet_own: Lab) -> None:
+    first = fleet_own.put(2)
     mark_drained = journal.mark_drained
 
     def ahead(session: Any, move: str, **named: Any) -> str | None:
@@ -166,21 +169,21 @@ def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(lab: Lab)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "mark_drained", ahead)
-        lab.move([2, 3], "c")
-    ((at,),) = lab.ask("c", "SELECT drained_at FROM shardctl.move")
-    second, third = lab.put(2), lab.put(2)
+        fleet_own.move([2, 3], "c")
+    ((at,),) = fleet_own.ask("c", "SELECT drained_at FROM shardctl.move")
+    second, third = fleet_own.put(2), fleet_own.put(2)
     assert first < second < third
-    ((above,),) = lab.ask("c", f"SELECT shardctl.id_time({second}) > '{at}'")
+    ((above,),) = fleet_own.ask("c", f"SELECT shardctl.id_time({second}) > '{at}'")
     assert above
 
 
 def test_a_classic_generator_waits_until_the_targets_clock_has_passed_the_sources(
-    bare_lab: Lab,
+    fleet_own_bare: Lab,
 ) -> None:
-    bare_lab.generator = "classic"
-    bare_lab.write()
-    bare_lab.init()
-    first = bare_lab.put(2)
+    fleet_own_bare.generator = "classic"
+    fleet_own_bare.write()
+    fleet_own_bare.init()
+    first = fleet_own_bare.put(2)
     mark_drained = journal.mark_drained
 
     def ahead(session: Any, move: str, **named: Any) -> str | None:
@@ -190,15 +193,15 @@ def test_a_classic_generator_waits_until_the_targets_clock_has_passed_the_source
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "mark_drained", ahead)
-        bare_lab.move([2, 3], "c")
-    ((passed,),) = bare_lab.ask("c", "SELECT changed > drained_at FROM shardctl.move")
+        fleet_own_bare.move([2, 3], "c")
+    ((passed,),) = fleet_own_bare.ask("c", "SELECT changed > drained_at FROM shardctl.move")
     assert passed
-    assert first < bare_lab.put(2)
+    assert first < fleet_own_bare.put(2)
 
 
-def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(lab: Lab) -> None:
-    topology = lab.topology
-    plan = lab.plan([2, 3], "c")
+def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(fleet_own: Lab) -> None:
+    topology = fleet_own.topology
+    plan = fleet_own.plan([2, 3], "c")
     world = World(topology, plan, Silent(), "test")
     try:
         world.lock(plan.source)
@@ -210,7 +213,7 @@ def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(lab: 
 
 
 def test_ctrl_c_while_the_copy_is_made_says_how_to_go_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell = copying._Watcher.tell
 
@@ -219,83 +222,83 @@ def test_ctrl_c_while_the_copy_is_made_says_how_to_go_on(
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(copying._Watcher, "tell", interrupted)
-    error = lab.stopped([2, 3], "c", max_rate="1M")
+    error = fleet_own.stopped([2, 3], "c", max_rate="1M")
     assert error.exit_code == Interrupted.exit_code
     assert "`shardctl moves resume`" in error.hint
     assert "`shardctl moves abort`" in error.hint
-    assert not (lab.directory / "nodes" / "c").exists()
-    lab.abort()
-    assert lab.left() == set()
-    assert lab.copy("a").state is MoveState.aborted
-    assert lab.ask("a", "SELECT command FROM shardctl.event WHERE result LIKE 'move %'") == [
+    assert not (fleet_own.directory / "nodes" / "c").exists()
+    fleet_own.abort()
+    assert fleet_own.left() == set()
+    assert fleet_own.copy("a").state is MoveState.aborted
+    assert fleet_own.ask("a", "SELECT command FROM shardctl.event WHERE result LIKE 'move %'") == [
         ("moves abort",)
     ]
 
 
 def test_a_pooler_that_is_not_routed_is_served_by_its_guard_and_all_others_are_told(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Any) -> None:
         raise RouteFailed("p1", ["for this test"])
 
     monkeypatch.setattr(gates.Gates, "route", refuse)
-    error = lab.stopped([2, 3], "c", max_pause_s=3.0)
+    error = fleet_own.stopped([2, 3], "c", max_pause_s=3.0)
     assert error.state is MoveState.claimed
-    assert lab.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
-    assert lab.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
-    lab.put(2)  # waits for the guard
-    assert lab.leads("shard2") == "c"
-    lab.resume()
-    assert lab.left() == set()
+    assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert fleet_own.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
+    fleet_own.put(2)  # waits for the guard
+    assert fleet_own.leads("shard2") == "c"
+    fleet_own.resume()
+    assert fleet_own.left() == set()
 
 
 def test_a_server_with_the_only_copies_of_an_unconfirmed_move_is_not_moved_aside(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "hold_snapshot", lambda _: None)
-    lab.move([0, 1, 2, 3], "c")
-    assert lab.copy("a").state is MoveState.unconfirmed
-    plan = lab.plan([0, 1, 2, 3], "a")
+    fleet_own.move([0, 1, 2, 3], "c")
+    assert fleet_own.copy("a").state is MoveState.unconfirmed
+    plan = fleet_own.plan([0, 1, 2, 3], "a")
     with pytest.raises(TargetUnfit, match="unconfirmed"):
-        preflight.check(lab.topology, plan, purpose="test")
+        preflight.check(fleet_own.topology, plan, purpose="test")
     with pytest.raises(MoveStopped) as caught:
-        lab.start(plan)
+        fleet_own.start(plan)
     assert "unconfirmed" in messages(caught.value)
-    assert len(lab.schemas("a")) == 4
+    assert len(fleet_own.schemas("a")) == 4
 
 
 def test_a_topology_that_changed_meanwhile_is_not_edited_and_the_values_are_told(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote = handover.promote
 
     def edited(*given: Any, **named: Any) -> None:
-        lab.file.write_text(lab.file.read_text() + "move: {retain: 1h}  # mine\n")
+        fleet_own.file.write_text(fleet_own.file.read_text() + "move: {retain: 1h}  # mine\n")
         promote(*given, **named)
 
     monkeypatch.setattr(handover, "promote", edited)
-    error = lab.stopped([2, 3], "c")
+    error = fleet_own.stopped([2, 3], "c")
     assert error.state is MoveState.routed
     told = "\n".join(e.hint for e in error.parts())
     assert "nodes.a.shards: 0-1" in told
     assert "nodes.c.shards: 2-3" in told
-    lab.put(2)
-    text = lab.file.read_text().replace("shards: 0-3", "shards: 0-1")
+    fleet_own.put(2)
+    text = fleet_own.file.read_text().replace("shards: 0-3", "shards: 0-1")
     before, here, after = text.partition("  c: {")
-    lab.file.write_text(before + here + after.replace("shards: none", "shards: 2-3", 1))
+    fleet_own.file.write_text(before + here + after.replace("shards: none", "shards: 2-3", 1))
     monkeypatch.undo()
-    lab.resume()
-    assert lab.copy("a").state is MoveState.done, "its rows were compared before it stopped"
-    assert lab.file.read_text().endswith("# mine\n")
-    assert lab.problems() == []
+    fleet_own.resume()
+    assert fleet_own.copy("a").state is MoveState.done, "its rows were compared before it stopped"
+    assert fleet_own.file.read_text().endswith("# mine\n")
+    assert fleet_own.problems() == []
 
 
 def test_a_target_that_cannot_open_up_by_itself_is_opened_before_anybody_is_led_there(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clones, "OPENING_ONCE", "exit 1")
-    spans = [name for name, _ in lab.move([2, 3], "c").timeline.spans]
+    spans = [name for name, _ in fleet_own.move([2, 3], "c").timeline.spans]
     assert spans.index("claim") < spans.index("open") < spans.index("route")
-    assert lab.leads("shard2") == "c"
-    lab.put(2)
-    assert lab.problems() == []
+    assert fleet_own.leads("shard2") == "c"
+    fleet_own.put(2)
+    assert fleet_own.problems() == []

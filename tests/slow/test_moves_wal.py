@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.state import journal, leash
-from tests.fixtures.harming import kill
-from tests.fixtures.servers import wait_for
+from tests.fixtures.moves.harm import kill
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 LIMIT = 8 << 20
 
 
 @pytest.fixture
-def limited(moving: MovingFleet) -> MovingFleet:
+def limited(fleet_points: MovingFleet) -> MovingFleet:
     """Give a fleet of whose moves little WAL is kept."""
-    moving.choice = dataclasses.replace(moving.choice, max_wal_bytes=LIMIT)
-    return moving
+    fleet_points.choice = dataclasses.replace(fleet_points.choice, max_wal_bytes=LIMIT)
+    return fleet_points
 
 
 def slots(fleet: MovingFleet) -> list[str]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.machines import DISK, LOGIN, OPERATOR, ROOT, SSH_PORT
-from tests.fixtures.network import HOSTS
+from tests.fixtures.network.machines import DISK, LOGIN, OPERATOR, ROOT, SSH_PORT
+from tests.fixtures.network.network import HOSTS
 from tests.fixtures.processes import ended
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.network import Network
+    from tests.fixtures.network.network import Network
 
 
 def ssh(network: Network, *argv: str) -> str:
@@ -114,7 +114,7 @@ def test_a_disk_can_be_full(network: Network) -> None:
 @pytest.mark.usefixtures("network")
 def test_machines_end_when_what_made_them_is_killed() -> None:
     code = (
-        "from tests.fixtures.namespaces import ALL, boot, inside\n"
+        "from tests.fixtures.network.namespaces import ALL, boot, inside\n"
         "made = boot('echo up; exec cat > /dev/null', *ALL)\n"
         "print(inside(made), flush=True)\n"
         "input()\n"

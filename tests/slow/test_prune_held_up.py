@@ -15,10 +15,10 @@ from shardctl.fanout import Silent
 from shardctl.moves import prune, prune_drop
 from shardctl.state import lock
 from shardctl.state.lock import NodeLocked
-from tests.fixtures.fleets import command_line
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.fleets.retired import OTHER, RETIRED, Pruned
 from tests.fixtures.processes import ended
-from tests.fixtures.pruning import OTHER, RETIRED, Pruned
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,26 +33,29 @@ FULL = "out of shared memory"
 # Who is in the way
 
 
-def test_a_schema_that_a_session_reads_is_named_and_left(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
-    with pruned.fleet.connect("a", application_name="report") as session, session.transaction():
+def test_a_schema_that_a_session_reads_is_named_and_left(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    with (
+        fleet_retired.fleet.connect("a", application_name="report") as session,
+        session.transaction(),
+    ):
         session.execute(READ)
         pid = session.info.backend_pid
-        found = pruned.verdicts()
-        done = pruned.prune("--yes")
+        found = fleet_retired.verdicts()
+        done = fleet_retired.prune("--yes")
     assert found[f"a/{RETIRED}"] == f"session {pid} (report) uses it"
     assert done.returncode == 0
     assert f"session {pid} (report) uses it" in done.stdout
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
-def test_a_locked_table_does_not_keep_prune_from_looking(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
-    with pruned.fleet.connect("a") as session, session.transaction():
+def test_a_locked_table_does_not_keep_prune_from_looking(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    with fleet_retired.fleet.connect("a") as session, session.transaction():
         session.execute(f"LOCK TABLE {RETIRED}.photos".encode())
-        first, second = pruned.plan()
+        first, second = fleet_retired.plan()
     assert "uses it" in (first.why_not or "")
     assert first.size_bytes == 0
     assert second.why_not is None
@@ -74,70 +77,70 @@ def test_a_prepared_transaction_uses_a_schema(small: Pruned) -> None:
 # Waiting
 
 
-def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
-    chosen = pruned.plan()
-    with pruned.fleet.connect("a") as session:
+def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    chosen = fleet_retired.plan()
+    with fleet_retired.fleet.connect("a") as session:
         session.execute("BEGIN")
         session.execute(READ)
-        thread = threading.Thread(target=_end_when_left_alone, args=(pruned, session))
+        thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
         thread.start()
-        assert _drop(pruned, chosen) == {}
+        assert _drop(fleet_retired, chosen) == {}
         thread.join()
-    assert pruned.left() == []
+    assert fleet_retired.left() == []
 
 
-def test_it_waits_for_a_reader_who_came_after_the_plan(pruned: Pruned) -> None:
-    pruned.retire(2, 3)
-    pruned.record()
-    chosen = pruned.plan()
-    with pruned.fleet.connect("a") as session:
+def test_it_waits_for_a_reader_who_came_after_the_plan(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    chosen = fleet_retired.plan()
+    with fleet_retired.fleet.connect("a") as session:
         session.execute("BEGIN")
         session.execute(READ)
-        thread = threading.Thread(target=_end_when_left_alone, args=(pruned, session))
+        thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
         thread.start()
-        pruned.carry_out(chosen)
+        fleet_retired.carry_out(chosen)
         thread.join()
-    assert pruned.left() == []
+    assert fleet_retired.left() == []
 
 
 def test_what_is_held_all_the_time_is_named_when_the_others_are_gone(
-    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune_drop, "_PATIENCE_S", 0.5)
-    pruned.retire(2, 3)
-    pruned.record()
-    chosen = pruned.plan()
-    with pruned.fleet.connect("a", application_name="report") as session:
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    chosen = fleet_retired.plan()
+    with fleet_retired.fleet.connect("a", application_name="report") as session:
         session.execute("BEGIN")
         session.execute(READ)
-        left = _drop(pruned, chosen)
+        left = _drop(fleet_retired, chosen)
         assert list(left.values()) == [f"session {session.info.backend_pid} (report) uses it"]
-        assert pruned.left() == [RETIRED]
+        assert fleet_retired.left() == [RETIRED]
 
 
 def test_readers_get_through_again_and_again_while_prune_waits_for_one(
-    pruned: Pruned, monkeypatch: pytest.MonkeyPatch
+    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that is wanted holds up those that come after it, so it is not wanted for long."""
     monkeypatch.setattr(prune_drop, "_PATIENCE_S", 2.0)
-    pruned.retire(2)
-    pruned.record()
-    chosen = pruned.plan()
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    chosen = fleet_retired.plan()
     waits: list[float] = []
     stop = threading.Event()
 
     def read() -> None:
         # The server counts only what it waits for a lock, not what a busy machine adds.
-        with pruned.fleet.connect("a", options="-c lock_timeout=1s") as reader:
+        with fleet_retired.fleet.connect("a", options="-c lock_timeout=1s") as reader:
             while not stop.is_set():
                 began = time.monotonic()
                 reader.execute(READ)
                 waits.append(time.monotonic() - began)
 
     with (
-        pruned.fleet.connect("a") as session,
+        fleet_retired.fleet.connect("a") as session,
         ThreadPoolExecutor(1) as executor,
         contextlib.ExitStack() as at_end,
     ):
@@ -145,7 +148,7 @@ def test_readers_get_through_again_and_again_while_prune_waits_for_one(
         session.execute("BEGIN")
         session.execute(READ)
         reading = executor.submit(read)
-        _drop(pruned, chosen)
+        _drop(fleet_retired, chosen)
         stop.set()
         reading.result()
     assert sum(wait > 0.02 for wait in waits) > 1
@@ -177,58 +180,58 @@ def test_a_server_that_dies_meanwhile_is_named_and_the_rest_is_done_later(
     assert small.left() == []
 
 
-def test_killed_in_the_middle_it_does_the_rest_when_run_again(pruned: Pruned) -> None:
-    pruned.retire_many(60)
-    with ended(_start(pruned)):
-        wait_for(lambda: len(pruned.left()) < 115)
-    wait_for(lambda: _is_unlocked(pruned))
-    left = pruned.left()
+def test_killed_in_the_middle_it_does_the_rest_when_run_again(fleet_retired: Pruned) -> None:
+    fleet_retired.retire_many(60)
+    with ended(_start(fleet_retired)):
+        wait_for(lambda: len(fleet_retired.left()) < 115)
+    wait_for(lambda: _is_unlocked(fleet_retired))
+    left = fleet_retired.left()
     assert 0 < len(left) < 120
     tables = "SELECT schemaname::text, count(*) FROM pg_tables GROUP BY 1"
-    found = dict(pruned.fleet.query("a", tables))
+    found = dict(fleet_retired.fleet.query("a", tables))
     assert {found[schema] for schema in left} == {3}
-    done = pruned.prune("--yes")
-    assert (done.returncode, pruned.left()) == (0, []), done.stderr
+    done = fleet_retired.prune("--yes")
+    assert (done.returncode, fleet_retired.left()) == (0, []), done.stderr
 
 
 # Two at once
 
 
-def test_the_second_of_two_is_told_who_is_at_it(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    topology = pruned.fleet.topology()
+def test_the_second_of_two_is_told_who_is_at_it(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    topology = fleet_retired.fleet.topology()
     with lock.hold(topology, topology.owning()[0], command=prune.COMMAND):
         with pytest.raises(NodeLocked, match="node a is being changed by shardctl prune by"):
-            pruned.carry_out()
-        done = pruned.prune("--yes")
+            fleet_retired.carry_out()
+        done = fleet_retired.prune("--yes")
     assert done.returncode == 1
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
 def test_who_is_refused_by_a_move_is_told_which_and_not_that_schemas_may_be_dropped(
-    pruned: Pruned,
+    fleet_retired: Pruned,
 ) -> None:
-    pruned.retire(2)
-    pruned.record()
-    topology = pruned.fleet.topology()
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    topology = fleet_retired.fleet.topology()
     with lock.hold(topology, topology.owning()[0], command=f"move-shards {OTHER}"):
-        done = pruned.prune("--yes")
-        shown = pruned.prune("--dry-run")
+        done = fleet_retired.prune("--yes")
+        shown = fleet_retired.prune("--dry-run")
     for one in (done, shown):
         assert one.returncode == 1
         assert "may be dropped" not in one.stdout
         assert f"node a is being changed by shardctl move-shards {OTHER} by " in one.stderr
-    assert pruned.left() == [RETIRED]
+    assert fleet_retired.left() == [RETIRED]
 
 
-def test_two_at_once_drop_everything_together(pruned: Pruned) -> None:
-    pruned.retire_many(20)
-    with ended(_start(pruned)) as one, ended(_start(pruned)) as other:
+def test_two_at_once_drop_everything_together(fleet_retired: Pruned) -> None:
+    fleet_retired.retire_many(20)
+    with ended(_start(fleet_retired)) as one, ended(_start(fleet_retired)) as other:
         said = [each.communicate(timeout=60)[1] for each in (one, other)]
     codes = sorted([one.returncode, other.returncode])
     assert codes in ([0, 0], [0, 1]), said
-    assert pruned.left() == []
+    assert fleet_retired.left() == []
 
 
 # The lock table
@@ -270,11 +273,11 @@ def test_a_schema_that_one_transaction_cannot_lock_goes_in_parts(small: Pruned) 
     assert FULL not in small.fleet.servers["a"].log()
 
 
-def test_the_locks_are_counted_before_they_are_taken(pruned: Pruned) -> None:
-    pruned.retire(2)
-    pruned.record()
-    (one,) = pruned.plan()
-    with pruned.fleet.connect("a") as session, session.transaction(force_rollback=True):
+def test_the_locks_are_counted_before_they_are_taken(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    (one,) = fleet_retired.plan()
+    with fleet_retired.fleet.connect("a") as session, session.transaction(force_rollback=True):
         session.execute(f"DROP SCHEMA {RETIRED} CASCADE".encode())
         held = session.execute(
             "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()"
@@ -283,9 +286,9 @@ def test_the_locks_are_counted_before_they_are_taken(pruned: Pruned) -> None:
     assert held == (one.objects,)
 
 
-def _start(pruned: Pruned) -> subprocess.Popen[str]:
+def _start(fleet_retired: Pruned) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command_line(pruned.fleet.write(), "prune", "--yes"),
+        command_line(fleet_retired.fleet.write(), "prune", "--yes"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -293,19 +296,19 @@ def _start(pruned: Pruned) -> subprocess.Popen[str]:
     )
 
 
-def _drop(pruned: Pruned, chosen: Sequence[prune.Retired]) -> dict[prune.Retired, str]:
+def _drop(fleet_retired: Pruned, chosen: Sequence[prune.Retired]) -> dict[prune.Retired, str]:
     """Drop what somebody has begun to use after the last look."""
-    with pruned.fleet.connect("a") as session:
+    with fleet_retired.fleet.connect("a") as session:
         session.execute("SET search_path = pg_catalog")
         return prune_drop.run(session, "a", chosen, Silent())
 
 
-def _end_when_left_alone(pruned: Pruned, session: psycopg.Connection[Any]) -> None:
+def _end_when_left_alone(fleet_retired: Pruned, session: psycopg.Connection[Any]) -> None:
     """End a session's transaction when prune has come back for its schema a few times."""
-    wait_for(lambda: pruned.left() == [RETIRED])
+    wait_for(lambda: fleet_retired.left() == [RETIRED])
     time.sleep(0.2)
     session.execute("ROLLBACK")
 
 
-def _is_unlocked(pruned: Pruned) -> bool:
-    return not pruned.fleet.query("a", "SELECT FROM pg_locks WHERE locktype = 'advisory'")
+def _is_unlocked(fleet_retired: Pruned) -> bool:
+    return not fleet_retired.fleet.query("a", "SELECT FROM pg_locks WHERE locktype = 'advisory'")

@@ -15,13 +15,13 @@ from shardctl.moves import handover
 from shardctl.provision import fleet
 from shardctl.provision.refusals import ShardsReadOnly
 from shardctl.state.journal import MoveState
-from tests.fixtures.lab import lose
-from tests.fixtures.read_only import refused, switch_off, switch_on, triggers
-from tests.fixtures.servers import wait_for
+from tests.fixtures.fleets.read_only import refused, switch_off, switch_on, triggers
+from tests.fixtures.moves.own import lose
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.lab import Lab
-    from tests.fixtures.moved import MovedFleet
+    from tests.fixtures.moves.own import Lab
+    from tests.fixtures.moves.spares import MovedFleet
 
 INSERT = "INSERT INTO photos (user_id) VALUES (1)"
 
@@ -43,83 +43,87 @@ def catalog(fleet: MovedFleet, node: str, schema: str) -> list[Any]:
     )
 
 
-def test_a_read_only_shard_moves_and_stays_so_until_it_is_off(moved: MovedFleet) -> None:
-    with moved.pg_bouncer.connect("shard2") as session:
+def test_a_read_only_shard_moves_and_stays_so_until_it_is_off(fleet_spares: MovedFleet) -> None:
+    with fleet_spares.pg_bouncer.connect("shard2") as session:
         session.execute(INSERT)
-    switch_on(moved, 1, 2)
-    moved.move([2, 3], "c")
-    assert read_only(moved) == {"a": [1], "c": [2]}
-    assert moved.listed()[0]["state"] == "done"
-    with moved.pg_bouncer.connect("shard2") as session:
+    switch_on(fleet_spares, 1, 2)
+    fleet_spares.move([2, 3], "c")
+    assert read_only(fleet_spares) == {"a": [1], "c": [2]}
+    assert fleet_spares.listed()[0]["state"] == "done"
+    with fleet_spares.pg_bouncer.connect("shard2") as session:
         with refused(2):
             session.execute(INSERT)
         assert session.execute("SELECT count(*) FROM photos").fetchone() == (1,)
-    with moved.pg_bouncer.connect("shard3") as session:
+    with fleet_spares.pg_bouncer.connect("shard3") as session:
         session.execute(INSERT)
-    done = moved.here("prune", "--yes")
+    done = fleet_spares.here("prune", "--yes")
     assert (done.returncode, "done: 4 retired schemas" in done.stderr) == (0, True), done.stderr
-    assert triggers(moved, "a") == {"shard1": 1}
-    assert triggers(moved, "c") == {"shard2": 1}
-    assert moved.problems() == []
-    switch_off(moved, 2)
-    with moved.pg_bouncer.connect("shard2") as session:
+    assert triggers(fleet_spares, "a") == {"shard1": 1}
+    assert triggers(fleet_spares, "c") == {"shard2": 1}
+    assert fleet_spares.problems() == []
+    switch_off(fleet_spares, 2)
+    with fleet_spares.pg_bouncer.connect("shard2") as session:
         session.execute(INSERT)
-    assert read_only(moved) == {"a": [1]}
-    assert moved.problems() == []
+    assert read_only(fleet_spares) == {"a": [1]}
+    assert fleet_spares.problems() == []
 
 
-def test_a_retired_copy_is_no_shard_that_could_be_read_only(moved: MovedFleet) -> None:
-    moved.move([2, 3], "c")
-    switch_on(moved, 0, 2)
-    assert read_only(moved) == {"a": [0], "c": [2]}
-    assert triggers(moved, "a") == {"shard0": 1}
-    done = moved.here("moves", "list", "-o", "json")
+def test_a_retired_copy_is_no_shard_that_could_be_read_only(fleet_spares: MovedFleet) -> None:
+    fleet_spares.move([2, 3], "c")
+    switch_on(fleet_spares, 0, 2)
+    assert read_only(fleet_spares) == {"a": [0], "c": [2]}
+    assert triggers(fleet_spares, "a") == {"shard0": 1}
+    done = fleet_spares.here("moves", "list", "-o", "json")
     assert done.returncode == 0
-    assert moved.problems() == []
+    assert fleet_spares.problems() == []
 
 
-def test_a_move_that_refuses_writes_leaves_all_tables_as_they_were(moved: MovedFleet) -> None:
-    switch_on(moved, 1, 2)
-    before = {schema: catalog(moved, "a", schema) for schema in ("shard2", "shard3")}
-    moved.move([2, 3], "c", read_only=True)
-    assert moved.listed()[0]["state"] == "done"
-    assert {schema: catalog(moved, "c", schema) for schema in before} == before
-    assert read_only(moved) == {"a": [1], "c": [2]}
-    with moved.pg_bouncer.connect("shard2") as session, refused(2):
+def test_a_move_that_refuses_writes_leaves_all_tables_as_they_were(
+    fleet_spares: MovedFleet,
+) -> None:
+    switch_on(fleet_spares, 1, 2)
+    before = {schema: catalog(fleet_spares, "a", schema) for schema in ("shard2", "shard3")}
+    fleet_spares.move([2, 3], "c", read_only=True)
+    assert fleet_spares.listed()[0]["state"] == "done"
+    assert {schema: catalog(fleet_spares, "c", schema) for schema in before} == before
+    assert read_only(fleet_spares) == {"a": [1], "c": [2]}
+    with fleet_spares.pg_bouncer.connect("shard2") as session, refused(2):
         session.execute(INSERT)
-    with moved.pg_bouncer.connect("shard3") as session:
+    with fleet_spares.pg_bouncer.connect("shard3") as session:
         session.execute(INSERT)
-    assert moved.problems() == []
-    done = moved.here("prune", "--yes")
+    assert fleet_spares.problems() == []
+    done = fleet_spares.here("prune", "--yes")
     assert (done.returncode, "done: 4 retired schemas" in done.stderr) == (0, True), done.stderr
-    assert moved.problems() == []
+    assert fleet_spares.problems() == []
 
 
-def test_what_such_a_move_has_left_is_nothing_to_the_next(moved: MovedFleet) -> None:
-    moved.move([2, 3], "c", read_only=True)
-    moved.move([2, 3], "d", read_only=True)
-    moved.move([0, 1], "c", read_only=True)
+def test_what_such_a_move_has_left_is_nothing_to_the_next(fleet_spares: MovedFleet) -> None:
+    fleet_spares.move([2, 3], "c", read_only=True)
+    fleet_spares.move([2, 3], "d", read_only=True)
+    fleet_spares.move([0, 1], "c", read_only=True)
     for shard in range(4):
-        with moved.pg_bouncer.connect(f"shard{shard}") as session:
+        with fleet_spares.pg_bouncer.connect(f"shard{shard}") as session:
             session.execute(INSERT)
-    assert moved.owned() == {"a": "none", "b": "4-7", "c": "0-1", "d": "2-3"}
-    assert moved.problems() == []
+    assert fleet_spares.owned() == {"a": "none", "b": "4-7", "c": "0-1", "d": "2-3"}
+    assert fleet_spares.problems() == []
 
 
-def test_the_plan_and_the_report_tell_what_writers_and_readers_see(moved: MovedFleet) -> None:
+def test_the_plan_and_the_report_tell_what_writers_and_readers_see(
+    fleet_spares: MovedFleet,
+) -> None:
     given = ("move-shards", "2-3", "--to", "c", "--read-only")
-    table = moved.here(*given, "--dry-run").stdout
+    table = fleet_spares.here(*given, "--dry-run").stdout
     assert re.search(r"writes are refused +for about \d+ ms \(SQLSTATE 25006\)", table)
     assert re.search(r"reads wait +about \d+ ms", table)
-    planned = json.loads(moved.here(*given, "--dry-run", "-o", "json").stdout)
+    planned = json.loads(fleet_spares.here(*given, "--dry-run", "-o", "json").stdout)
     assert planned["predicted_refused_ms"] > 70
     assert 10 <= planned["predicted_pause_ms"] < planned["predicted_refused_ms"] / 2
-    assert moved.listed() == []
-    done = moved.here(*given, "--yes")
+    assert fleet_spares.listed() == []
+    done = fleet_spares.here(*given, "--yes")
     assert done.returncode == 0, done.stderr
     assert re.search(r"\nwrites were refused for \d+ ms\nreads waited at most \d+ ms ", done.stdout)
-    assert "\nread-only: its cutover refuses writes" in moved.here("moves", "show").stdout
-    shown = json.loads(moved.here("moves", "show", "-o", "json").stdout)
+    assert "\nread-only: its cutover refuses writes" in fleet_spares.here("moves", "show").stdout
+    shown = json.loads(fleet_spares.here("moves", "show", "-o", "json").stdout)
     assert shown["read_only"] is True
     assert shown["report"]["proof"] == "compared"
     assert shown["report"]["refused_ms"] > shown["report"]["pause_ms"] > 0
@@ -130,25 +134,25 @@ def test_the_plan_and_the_report_tell_what_writers_and_readers_see(moved: MovedF
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_target_that_is_destroyed_lets_the_source_take_writes_again(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, closed: bool
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, closed: bool
 ) -> None:
     monkeypatch.setattr(handover, "promote", lose)
-    stopped = lab.stopped([2, 3], "c", max_pause_s=1.5, read_only=True)
+    stopped = fleet_own.stopped([2, 3], "c", max_pause_s=1.5, read_only=True)
     assert stopped.state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        lab.put(2)
-    lab.server("c").stop(mode="immediate")
+        fleet_own.put(2)
+    fleet_own.server("c").stop(mode="immediate")
     if closed:
-        wait_for(lambda: "shard2" not in lab.schemas("a"), seconds=20)
+        wait_for(lambda: "shard2" not in fleet_own.schemas("a"), seconds=20)
     else:  # what it made would be lost, and no `read-only off` lets it in
-        migration = lab.directory / "migrations" / "0002_more.sql"
+        migration = fleet_own.directory / "migrations" / "0002_more.sql"
         migration.write_text("CREATE TABLE more ()")
         with pytest.raises(ShardsReadOnly, match="pending in shards 2-3, which are read-only"):
-            fleet.plan_init(lab.topology)
+            fleet.plan_init(fleet_own.topology)
         migration.unlink()
-    lab.abort(target_destroyed=True)
-    assert lab.copy("a").state is MoveState.aborted
-    lab.put(2)
-    assert lab.ask("a", "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
-    assert lab.problems() == []
+    fleet_own.abort(target_destroyed=True)
+    assert fleet_own.copy("a").state is MoveState.aborted
+    fleet_own.put(2)
+    assert fleet_own.ask("a", "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+    assert fleet_own.problems() == []

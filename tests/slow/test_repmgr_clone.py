@@ -15,7 +15,10 @@ import pytest
 from shardctl.postgres import repmgr
 from shardctl.postgres.copying import CopyFailed
 from shardctl.postgres.repmgr_clone import RepmgrAbsent
-from tests.fixtures.clones import (
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.writers import Clients
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.clones import (
     Cloning,
     Recording,
     clone_source,
@@ -24,16 +27,13 @@ from tests.fixtures.clones import (
     make_and_kill,
     photos,
 )
-from tests.fixtures.managers import ROLE, RepmgrNode, registered
-from tests.fixtures.processes import ended
-from tests.fixtures.proving import prove
-from tests.fixtures.servers import PgServer, _naming, wait_for
-from tests.fixtures.writing import Clients
+from tests.fixtures.servers.managers import ROLE, RepmgrNode, registered
+from tests.fixtures.servers.postgres import PgServer, _naming, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moving import MovingFleet
+    from tests.fixtures.moves.stopping import MovingFleet
 
 __all__ = ["clone_source", "cloning"]  # fixtures
 
@@ -54,10 +54,10 @@ def primary(
 
 @pytest.fixture
 def moved_primary(
-    repmgr_program: str, moving: MovingFleet, server_directory: Path
+    repmgr_program: str, fleet_points: MovingFleet, server_directory: Path
 ) -> Iterator[RepmgrNode]:
     assert repmgr_program
-    with registered(moving.servers["a"], server_directory) as made:
+    with registered(fleet_points.servers["a"], server_directory) as made:
         yield made
 
 
@@ -162,30 +162,30 @@ def test_a_copy_by_repmgr_outlives_shardctl_and_is_gone_on_with(
 
 @pytest.mark.parametrize("clone_with", ["repmgr", "basebackup"])
 def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
-    moving: MovingFleet, moved_primary: RepmgrNode, server_directory: Path, clone_with: str
+    fleet_points: MovingFleet, moved_primary: RepmgrNode, server_directory: Path, clone_with: str
 ) -> None:
-    moving.write()
-    with moving.file.open("a") as file:
+    fleet_points.write()
+    with fleet_points.file.open("a") as file:
         file.write(f"move: {{clone_with: {clone_with}}}\n")
-    with Clients(moving) as clients:
-        done = moving.shardctl(*MOVE)
+    with Clients(fleet_points) as clients:
+        done = fleet_points.shardctl(*MOVE)
         assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.codes() == set(), clients.errors()
-    assert moving.owner == "c"
+    assert fleet_points.owner == "c"
     assert ("copied by `repmgr standby clone`" in done.stderr) == (clone_with == "repmgr")
     assert "`repmgr primary register` for a cluster of its own" in done.stderr
-    prove(moving, clients)
+    prove(fleet_points, clients)
     events = moved_primary.asked(EVENTS)
     assert ("2 standby_clone" in events) == (clone_with == "repmgr")
     assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
-    told = moving.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
+    told = fleet_points.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
     assert [text.partition(": ")[2] for (text,) in told] == [
         "taken out of repmgr's cluster (database repmgr)"
     ]
     # It can be the first of a cluster of its own, even by the source's own id.
     there = moved_primary.server.server
-    server = dataclasses.replace(there, port=moving.port, data_directory=moving.place)
+    server = dataclasses.replace(there, port=fleet_points.port, data_directory=fleet_points.place)
     alone = RepmgrNode(PgServer(server), server_directory, moved_primary.id, "three")
     alone.write()
     assert alone.asked(ROWS) == 0
@@ -197,36 +197,36 @@ def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
 
 
 def test_a_move_by_repmgr_is_resumed_by_repmgr(
-    moving: MovingFleet, moved_primary: RepmgrNode
+    fleet_points: MovingFleet, moved_primary: RepmgrNode
 ) -> None:
-    moving.write()
-    before = moving.file.read_text()
-    moving.file.write_text(f"{before}move: {{clone_with: repmgr}}\n")
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(moving.file), *MOVE]
+    fleet_points.write()
+    before = fleet_points.file.read_text()
+    fleet_points.file.write_text(f"{before}move: {{clone_with: repmgr}}\n")
+    argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_points.file), *MOVE]
     with ended(subprocess.Popen([*argv, "--max-rate", SLOWLY], stderr=subprocess.PIPE)) as process:
         copied = "SELECT coalesce(max(backup_streamed), 0) FROM pg_stat_progress_basebackup"
-        wait_for(lambda: moving.ask("a", copied)[0][0] > 100_000)
+        wait_for(lambda: fleet_points.ask("a", copied)[0][0] > 100_000)
         process.kill()
-    place = moving.place.with_name("c.clone")
+    place = fleet_points.place.with_name("c.clone")
     [worker] = [pid for pid in _naming(place) if called(pid) == "repmgr"]
     os.kill(worker, signal.SIGKILL)  # what was copied is lost, too
-    moving.file.write_text(before)  # which says now that pg_basebackup should
-    wait_for(lambda: not moving.is_locked())
-    done = moving.here("moves", "resume")
+    fleet_points.file.write_text(before)  # which says now that pg_basebackup should
+    wait_for(lambda: not fleet_points.is_locked())
+    done = fleet_points.here("moves", "resume")
     assert done.returncode == 0, done.stderr
     assert moved_primary.asked(EVENTS)[-1] == "2 standby_clone"
-    assert moving.owner == "c"
+    assert fleet_points.owner == "c"
 
 
 def test_repmgr_copies_on_a_host_that_is_reached_over_ssh(
-    remote: MovingFleet, moved_primary: RepmgrNode
+    fleet_ssh: MovingFleet, moved_primary: RepmgrNode
 ) -> None:
-    remote.write()
-    with remote.file.open("a") as file:
+    fleet_ssh.write()
+    with fleet_ssh.file.open("a") as file:
         file.write("move: {clone_with: repmgr}\n")
-    done = remote.here(*MOVE)
+    done = fleet_ssh.here(*MOVE)
     assert done.returncode == 0, done.stderr
-    assert remote.owner == "c"
+    assert fleet_ssh.owner == "c"
     assert moved_primary.asked(EVENTS)[-1] == "2 standby_clone"
 
 

@@ -9,7 +9,7 @@ import pytest
 from shardctl.postgres import binaries, embedded
 
 if TYPE_CHECKING:
-    from tests.fixtures.applications import Application
+    from tests.fixtures.fleets.applications import Application
 
 WHERE = """
 import pathlib, time

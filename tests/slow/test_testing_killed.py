@@ -13,10 +13,10 @@ import pytest
 
 from shardctl.postgres import pidfile
 from shardctl.testing import directory, ports
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.applications import Application
+    from tests.fixtures.fleets.applications import Application
 
 WAITING = """
 import os, time

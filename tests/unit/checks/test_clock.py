@@ -10,7 +10,7 @@ from shardctl.checks import clock
 from shardctl.checks.check import View
 from shardctl.checks.clock import Offset, Sample, estimate
 from shardctl.topology.model import NodeName
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ import pytest
 from shardctl.checks.generator import Lack
 from shardctl.checks.registers import Held
 from shardctl.ids import generator
-from tests.fixtures.facts import A, B, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import A, B, healthy
+from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.facts import Facts
+    from tests.fixtures.fleets.facts import Facts
 
 Told = tuple[str, str, str | None, tuple[int, ...], str | None]
 

@@ -11,8 +11,8 @@ from shardctl.checks.ids_odd import Code, Odd, Ruler
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
 from shardctl.state.migrations import Migration
 from shardctl.topology.model import ShardId
-from tests.fixtures.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy
+from tests.fixtures.fleets.verify import told
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
 NOW_MS = int(NOW.timestamp() * 1000)

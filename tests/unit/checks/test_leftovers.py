@@ -14,8 +14,8 @@ from shardctl.postgres.repack_left import Leftover
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
 from shardctl.topology.model import ShardId
-from tests.fixtures.facts import NOW, A, B, Facts, empty_schema, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
+from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from shardctl.topology.model import NodeName

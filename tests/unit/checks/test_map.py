@@ -8,8 +8,8 @@ import pytest
 
 from shardctl.checks.findings import Severity
 from shardctl.topology.model import ShardId
-from tests.fixtures.facts import A, B, Facts, empty_schema, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import A, B, Facts, empty_schema, healthy
+from tests.fixtures.fleets.verify import told
 
 
 def test_of_a_healthy_fleet_nothing_is_told() -> None:

@@ -7,8 +7,8 @@ import dataclasses
 from shardctl.checks.findings import Severity
 from shardctl.state.migrations import Migration
 from shardctl.topology.model import ShardId
-from tests.fixtures.facts import DIRECTORY, PHOTOS, A, B, Facts, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import DIRECTORY, PHOTOS, A, B, Facts, healthy
+from tests.fixtures.fleets.verify import told
 
 ALL = tuple(range(8))
 LIKES = Migration(DIRECTORY / "0002_likes.sql", 2, "CREATE TABLE likes ...", "11c35", True)

@@ -12,8 +12,8 @@ from shardctl.checks.poolers_look import Looked
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias, PoolerUnavailable
 from shardctl.topology.model import PoolerName
-from tests.fixtures import facts
-from tests.fixtures.facts import P1, A, B, Facts, pooled
+from tests.fixtures.fleets import facts
+from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 
 if TYPE_CHECKING:
     from collections.abc import Callable

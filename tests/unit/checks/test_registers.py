@@ -10,7 +10,7 @@ from shardctl.checks import registers
 from shardctl.checks.registers import Held, ahead
 from shardctl.ids.layout import Layout
 from shardctl.topology.model import ShardId
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 BITS, MASK = 40, (1 << 23) - 1
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.facts import A, B, healthy
-from tests.fixtures.verifying import told
+from tests.fixtures.fleets.facts import A, B, healthy
+from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
-    from tests.fixtures.facts import Facts
+    from tests.fixtures.fleets.facts import Facts
 
 
 def configure(seen: Facts, node: NodeName, **settings: str) -> None:

@@ -14,7 +14,7 @@ from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standb
 from shardctl.fanout import Silent
 from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId, Ssh
-from tests.fixtures.servers import free_ports, local_node, local_topology
+from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
 A, B = NodeName("a"), NodeName("b")

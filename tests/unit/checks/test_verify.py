@@ -10,7 +10,7 @@ import pytest
 from shardctl.checks.keys import KeyLineInvalid
 from shardctl.checks.verify import CheckNotFound, scope, verify
 from shardctl.fanout import Silent
-from tests.fixtures.facts import healthy
+from tests.fixtures.fleets.facts import healthy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from shardctl.hosts.ssh import Ssh as SshHost
 from shardctl.hosts.ssh import SshSettings
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
-from tests.fixtures.servers import local_node
+from tests.fixtures.servers.postgres import local_node
 
 POOLER = Pooler(
     name=PoolerName("p1"),

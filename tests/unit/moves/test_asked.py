@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.servers import wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 ASK = """
 from shardctl.cli import app

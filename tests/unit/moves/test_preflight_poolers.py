@@ -9,7 +9,7 @@ import pytest
 from shardctl.moves.preflight_source import Transaction
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import PoolerName
-from tests.fixtures.move_facts import P1, C, pooled
+from tests.fixtures.moves.facts import P1, C, pooled
 
 
 def test_of_a_fit_pooler_nothing_is_refused() -> None:

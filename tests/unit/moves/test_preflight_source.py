@@ -11,8 +11,8 @@ from shardctl.moves import budget, prediction
 from shardctl.moves.preflight_source import Transaction
 from shardctl.moves.wal import Wal
 from shardctl.state.journal import Move, MoveState
-from tests.fixtures.facts import NOW
-from tests.fixtures.move_facts import A, B, fit
+from tests.fixtures.fleets.facts import NOW
+from tests.fixtures.moves.facts import A, B, fit
 
 
 @pytest.mark.parametrize(

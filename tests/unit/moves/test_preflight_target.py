@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.moves.preflight_occupant import Occupant
 from shardctl.moves.preflight_schemas import Some, Version
-from tests.fixtures.move_facts import MB, PLACE, SYSTEM, A, C, MoveFacts, fit
+from tests.fixtures.moves.facts import MB, PLACE, SYSTEM, A, C, MoveFacts, fit
 
 if TYPE_CHECKING:
     from shardctl.moves.preflight_directory import Kind

@@ -15,7 +15,7 @@ from shardctl.moves.stopped import MoveStopped, stopped
 from shardctl.moves.wal import Wal
 from shardctl.moves.world import World
 from shardctl.topology.model import NodeName, ShardId
-from tests.fixtures.servers import free_ports, local_node, local_topology
+from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
 
 if TYPE_CHECKING:
     from pathlib import Path

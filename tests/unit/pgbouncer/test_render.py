@@ -15,7 +15,7 @@ from shardctl.pgbouncer import ini, render
 from shardctl.pgbouncer.render import Entry, Header, ValueRefused
 from shardctl.topology.model import NodeName, Pooler, PoolerName, ShardId, Topology
 from shardctl.topology.names import SchemaPattern
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from shardctl.topology.model import AliasKind

@@ -14,7 +14,7 @@ from shardctl.router.errors import NodeUnknown, NoNodeAliases
 from shardctl.state.map import Map, Told
 from shardctl.topology.model import NodeName, Pooler, PoolerName
 from shardctl.topology.names import SchemaPattern
-from tests.fixtures.servers import local_node, local_topology
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from pathlib import Path
