@@ -31,7 +31,7 @@ NEWEST = 18
 def newest(
     pg_server: StartServer, server_directory: Path, tmp_path: Path, pooler_for: AddPooler
 ) -> Iterator[MovingFleet]:
-    """Give a fleet like `moving` on the newest version that tests have."""
+    """Give a fleet like `fleet_points` on the newest version that tests have."""
     servers = {"a": pg_server(major=NEWEST), "b": pg_server(major=NEWEST)}
     found = binaries.of_major(NEWEST)
     assert found is not None
