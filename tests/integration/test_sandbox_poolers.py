@@ -23,7 +23,6 @@ from shardctl.sandbox.servers import SomeFailed
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures.commands import command_line, here
-from tests.fixtures.fleets import healthy as fixtures
 from tests.fixtures.servers.postgres import (
     SUPERUSER,
     free_ports,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
     from shardctl.topology.model import Topology
 
-hidden_pgbouncer = fixtures.hidden_pgbouncer
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as others")
 

@@ -16,8 +16,8 @@ import pytest
 
 from shardctl.checks import status_poolers
 from shardctl.hosts.local import Local
-from tests.fixtures.fleets import healthy as fixtures
 from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.fleets.healthy import offer
 from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from shardctl.checks.status_poolers import PoolerStatus
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.pgbouncer import PgBouncer
-
-healthy_databases = fixtures.fleet_databases_healthy
-fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
@@ -149,7 +146,7 @@ def test_who_may_only_look_sees_the_same(fleet: PooledFleet) -> None:
 def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
     fleet: PooledFleet, pooler_for: AddPooler
 ) -> None:
-    fixtures.offer(fleet, pooler_for, "p2")
+    offer(fleet, pooler_for, "p2")
     fleet.pg_bouncer.stop()
     done = fleet.here("status", "--sample", "0")
     as_json = fleet.here("status", "--sample", "0", "-o", "json")

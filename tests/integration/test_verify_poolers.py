@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.pgbouncer import render
-from tests.fixtures.fleets import healthy as fixtures
-from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
+from tests.fixtures.fleets.healthy import examine, load, load_only, offer, swap
 from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet, offered
 from tests.fixtures.servers.postgres import SUPERUSER
 
@@ -29,9 +28,6 @@ Told = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
 
 ALL = tuple(range(8))
-
-healthy_databases = fixtures.fleet_databases_healthy
-fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
@@ -121,7 +117,7 @@ def load_nothing(fleet: PooledFleet) -> None:
 
 def pool_sessions_before_nodes(fleet: PooledFleet) -> None:
     fleet.change(aliases=("node",))
-    fixtures.load(fleet, fleet.pg_bouncer)
+    load(fleet, fleet.pg_bouncer)
     fleet.pg_bouncer.admin("SET pool_mode = session")
 
 

@@ -10,17 +10,13 @@ import pytest
 
 from shardctl.pgbouncer import render
 from shardctl.topology import loader
-from tests.fixtures.fleets import healthy as fixtures
-from tests.fixtures.fleets.healthy import examine, load_only, swap
+from tests.fixtures.fleets.healthy import examine, load, load_only, swap
 from tests.fixtures.fleets.verify import verify
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.servers.postgres import PgServer
-
-healthy_databases = fixtures.fleet_databases_healthy
-fleet_pooled_healthy = fixtures.fleet_pooled_healthy
 
 
 @pytest.fixture
@@ -96,7 +92,7 @@ def test_a_name_of_a_host_is_compared_by_its_addresses(fleet: PooledFleet) -> No
 
 def test_2000_aliases_of_which_none_is_loaded_are_one_finding(fleet: PooledFleet) -> None:
     large = dataclasses.replace(fleet, count=2000, shards={"a": "0-999", "b": "1000-1999"})
-    fixtures.load(large, large.pg_bouncer)
+    load(large, large.pg_bouncer)
 
     def found() -> list[tuple[str, tuple[int, ...]]]:
         findings = [f for f in verify(large, "poolers") if f.check == "poolers"]

@@ -16,13 +16,11 @@ from shardctl.demo.tour import ROWS
 from shardctl.pgbouncer.console import Console
 from shardctl.postgres import binaries, embedded
 from shardctl.topology import loader
-from tests.fixtures.fleets import healthy as fixtures
+from tests.fixtures.fleets.healthy import covered
 from tests.fixtures.servers.postgres import _naming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-hidden_pgbouncer = fixtures.hidden_pgbouncer
 
 
 @pytest.fixture
@@ -147,7 +145,7 @@ def test_a_pgbouncer_that_does_not_start_is_told_and_nothing_is_left(
     place: Path, pgbouncer_program: str, tmp_path: Path
 ) -> None:
     broken = "#!/bin/sh\necho 'cannot load libevent' >&2\nexit 1\n"
-    words = fixtures.covered(Path(pgbouncer_program).resolve(), broken, tmp_path)
+    words = covered(Path(pgbouncer_program).resolve(), broken, tmp_path)
     done = shardctl("demo", before=words)
     assert done.returncode == 3
     assert "pooler p1 did not start:\n  cannot load libevent\n" in done.stderr
