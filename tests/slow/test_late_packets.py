@@ -106,12 +106,10 @@ def unsent(pooler: PgBouncer) -> int:
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["alone", "in a batch"])
-def test_a_pause_that_was_given_up_does_not_come_after_the_resume(
-    far: Far, fleet_spares_120: bool
-) -> None:
+def test_a_pause_that_was_given_up_does_not_come_after_the_resume(far: Far, many: bool) -> None:
     with far.pooler.console() as console:
         far.cut()
-        if fleet_spares_120:
+        if many:
             [found] = batch.pause([([console], ["one"])], seconds=0.5)
             assert found.waiting == ("one",)
         else:
