@@ -130,7 +130,8 @@ def compare(world: World) -> Compared | None:
 def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> Compared:
     world = sessions.world
     plan = world.plan
-    sessions.settle(plan.source, asked[plan.source][0])
+    if plan.options.read_only:
+        sessions.settle(plan.source, asked[plan.source][0])
     tables = _tables(sessions, asked)
     for node in asked:
         world.progress.expect(node, "comparing", len(tables))

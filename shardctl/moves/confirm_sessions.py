@@ -107,8 +107,8 @@ class Sessions:
     def settle(self, node: NodeName, session: Connection) -> None:
         """Wait until no transaction can change the source's retired copies any more.
 
-        Where a move lets writes wait, its cutover has seen to that. Where it refuses them, a
-        transaction may have made a table after the decision, and not have ended.
+        It is for moves that refuse writes: a transaction may have made a table after the decision,
+        and not have ended. Where writes wait, the cutover has seen to that.
         """
         while True:
             with self.world.on(node):

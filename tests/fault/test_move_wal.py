@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,10 @@ def killed(lab: Lab, point: str) -> None:
     mover.kill()
 
 
-def write(lab: Lab) -> None:
-    """Write more than the disk has room for, as clients who go on."""
+def write(lab: Lab, *, every_s: float = 0) -> None:
+    """Write more than the disk has room for, as clients who go on: 8 MB at a time."""
     for _ in range(WRITTEN_MB // 8):
+        time.sleep(every_s)
         with lab.connect("a") as session:
             session.execute(
                 "INSERT INTO shard0.filled SELECT repeat('x', 1000) FROM generate_series(1, 8000)"
@@ -86,7 +88,7 @@ def write(lab: Lab) -> None:
 def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(tight: Lab) -> None:
     killed(tight, "step follow run")
     assert tight.ask("a", SLOTS)
-    write(tight)
+    write(tight, every_s=1)  # the leash looks twice a second
     wait_for(lambda: not tight.ask("a", SLOTS))
     tight.abort()
     assert tight.copy("a").state is MoveState.aborted

@@ -168,7 +168,7 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     def no_fence(*_: Any, **__: Any) -> None:
         raise fence.FenceRefused("a", "for this test")
 
-    monkeypatch.setattr(gates.Gates, "_resume", refuse)
+    monkeypatch.setattr(gates.Gates, "_resume_as_before", refuse)
     monkeypatch.setattr(undoing, "call_off", lambda _: None)
     monkeypatch.setattr(fence, "put_up", no_fence)
     fleet_own.stopped([2, 3], "c", max_pause_s=1.0)

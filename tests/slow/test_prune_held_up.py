@@ -237,7 +237,7 @@ def test_two_at_once_drop_everything_together(fleet_retired: Pruned) -> None:
 # The lock table
 
 
-@pytest.mark.parametrize("kind", ["pruned", "small"])
+@pytest.mark.parametrize("kind", ["fleet_retired", "small"])
 def test_500_schemas_do_not_exhaust_the_lock_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
