@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import time
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from psycopg.abc import PQGen
 
 GRACE_S = 0.25
@@ -81,10 +84,11 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         """Cancel what runs, as psycopg does for a task that is cancelled.
 
         Not where its time is over: a server that answers ends it by itself, and on one that does
-        not the request would wait, too.
+        not the request would wait, too. A request that was begun is never broken off: PgBouncer
+        1.18 crashes when a client hangs up while its request is passed on.
         """
         if self.until is None or time.monotonic() < self.until - GRACE_S:
-            await super().cancel_safe(timeout=timeout)
+            await _to_its_end(super().cancel_safe(timeout=timeout))
 
 
 def is_quiet(connection: Bounded | AsyncBounded) -> bool:
@@ -105,6 +109,20 @@ def prolong(connection: Bounded | AsyncBounded) -> None:
     """Give a connection whose time is nearly up enough of it to roll back."""
     if connection.until is not None:
         connection.until = max(connection.until, time.monotonic() + GRACE_S)
+
+
+async def _to_its_end(doing: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, though the task may be cancelled meanwhile, and again."""
+    task = asyncio.create_task(doing)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    task.result()
 
 
 def _require_own(connection: Bounded | AsyncBounded) -> None:
