@@ -48,11 +48,13 @@ def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(
 ) -> None:
     db = AsyncShardedDatabase(fleet_routed.topology())
 
+    def filled() -> bool:
+        return all(p["pool_size"] >= p["pool_min"] for p in db.stats().pools.values())
+
     async def work() -> None:
         await db.select("id", "photos", 1)
         # psycopg's pool can lose a cancellation that comes while it connects.
-        while any(p["pool_size"] < p["pool_min"] for p in db.stats().pools.values()):
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_for, filled)
 
     asyncio.run(work())
     with pytest.raises(AnotherLoop):
