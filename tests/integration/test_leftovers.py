@@ -31,7 +31,7 @@ def outcome_of(directory: Path, token: str, text: str) -> tuple[int, str]:
     file.write_text(_HEAD.format(token=token) + text)
     plugins = ["-p", "tests.fixtures.servers.postgres", "-p", "tests.fixtures.leftovers"]
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugins, "-c", os.devnull]
-    argv += ["--rootdir", str(directory), str(file)]
+    argv += ["-rN", "--rootdir", str(directory), str(file)]  # no summary, which repeats errors
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
