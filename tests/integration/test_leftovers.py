@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 _HEAD = """
 import subprocess, pytest
+from pathlib import Path
 from tests.fixtures import leftovers
 from tests.fixtures.processes import awaited, ended
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import running
 leftovers._PATIENCE_S = 0.2
+def has_stopped(pid):
+    return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
 def start(*before):
-    return subprocess.Popen([*before, "sh", "-c", "sleep 1000; :", "{token}"])
+    # A shell that stops itself is one process, and begins no other while it is looked at.
+    started = subprocess.Popen([*before, "sh", "-c", "kill -STOP $$; :", "{token}"])
+    wait_for(lambda: any(map(has_stopped, running("{token}"))))
+    return started
 """
 
 
@@ -54,7 +62,7 @@ def test_what_a_test_leaves_is_told_and_ends(tmp_path: Path, token: str) -> None
     for name in ("test_child", "test_orphan"):
         assert f"ERROR at teardown of {name} " in said
     assert said.count("the test has left processes, which are killed now:") == 2
-    assert said.count(f"sh -c sleep 1000; : {token}") >= 2
+    assert said.count(f"sh -c kill -STOP $$; : {token}") >= 2
     assert gone(token)
 
 
