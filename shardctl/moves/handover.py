@@ -13,7 +13,7 @@ from shardctl.access import fence, write_fence
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.moves import blocks, file, fork, interrupts, prediction
+from shardctl.moves import blocks, file, fork, interrupts, prediction, proof
 from shardctl.moves.gates import Gates
 from shardctl.postgres import opening, queries, replay, slots, standby
 from shardctl.postgres.connection import is_lost
@@ -298,7 +298,8 @@ def conclude(
 
     Where writes alone were refused, the source is closed first, and `hold` pauses the poolers for
     that. Repeatable. Raises what could not be done, when the rest is; a pooler that was not
-    routed keeps its guard.
+    routed keeps its guard. The rows are compared before that is raised: the target's snapshot
+    ends with this process.
     """
     plan = world.plan
     closing = plan.options.read_only and not world.source_lost
@@ -321,10 +322,10 @@ def conclude(
                 do()
             except ShardctlError as error:
                 failed[name] = error
-    errors = list(failed.values())
-    if errors:
-        raise together(errors)
-    report = {
+    if failed:
+        raise together([*failed.values(), *_prove_now(world, closed="close" not in failed)])
+    before = world.journal()
+    report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(prediction.pause_ms(world.topology, plan, world.distance), 1),
         "pause_ms": world.timeline.pause_ms,
         "pooler_waits_ms": gates.waits_ms,
@@ -337,6 +338,20 @@ def conclude(
             journal.advance(
                 world.session(node), plan.id, [MoveState.claimed], MoveState.routed, report=report
             )
+
+
+def _prove_now(world: World, *, closed: bool) -> list[ShardctlError]:
+    """Compare the rows while the target's snapshot is held; give what comes of it as errors.
+
+    Rows of a source that is not closed cannot be compared: its tables are not retired.
+    """
+    if world.snapshot is None or not closed:
+        return []
+    try:
+        proof.make(world)
+    except ShardctlError as error:
+        return [error]
+    return []
 
 
 def _tell_unserved(world: World, gates: Gates) -> None:

@@ -1,0 +1,63 @@
+"""What fails after a cutover costs no comparison: rows are compared before it is reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.fanout import Silent
+from shardctl.moves import handover
+from shardctl.sandbox import poolers
+from tests.fixtures.moves.own import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.moves.own import Lab
+
+
+def break_before_the_end(monkeypatch: pytest.MonkeyPatch, breaking: Callable[[], object]) -> None:
+    """Let something break when the target owns the shards, and only the source knows it, too."""
+    conclude = handover.conclude
+
+    def broken(*given: Any, **named: Any) -> None:
+        breaking()
+        conclude(*given, **named)
+
+    monkeypatch.setattr(handover, "conclude", broken)
+
+
+def require_proved(fleet_own: Lab) -> None:
+    for node in ("a", "c"):
+        [row] = fleet_own.ask(node, "SELECT state, proof, report->>'rows' FROM shardctl.move")
+        assert row == ("done", "compared", "2"), node
+
+
+def test_a_node_that_stops_during_a_cutover_costs_no_comparison(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_before_the_end(monkeypatch, lambda: fleet_own.server("b").stop(mode="immediate"))
+    stopped = fleet_own.stopped([2, 3], "c")
+    assert "node b" in messages(stopped)
+    assert fleet_own.ask("c", "SELECT state, proof FROM shardctl.move") == [("claimed", "compared")]
+    monkeypatch.undo()
+    fleet_own.server("b").start()
+    fleet_own.resume()
+    require_proved(fleet_own)
+    assert fleet_own.problems() == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_pooler_that_stops_during_a_cutover_costs_no_comparison(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    topology = fleet_own.topology
+    break_before_the_end(monkeypatch, lambda: poolers.down(topology, Silent(), delete=False))
+    stopped = fleet_own.stopped([2, 3], "c", read_only=read_only)
+    assert "pooler p1" in messages(stopped)
+    monkeypatch.undo()
+    poolers.up(topology, Silent())
+    fleet_own.resume()
+    require_proved(fleet_own)
+    assert fleet_own.problems() == []
