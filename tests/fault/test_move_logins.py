@@ -10,12 +10,13 @@ import pytest
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
 from tests.fixtures.moves.loads import wait_for_writes
-from tests.fixtures.moves.stopping import END_LOCKING, finish, patient
+from tests.fixtures.moves.stopping import END_LOCKING, add_pooler, finish, patient
 from tests.fixtures.moves.writers import SERVED_S
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.traffic.report import Report
+    from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.moves.stopping import MovingFleet
     from tests.fixtures.servers.pgbouncer import PgBouncer
 
@@ -47,8 +48,15 @@ def longest_ms(report: Report) -> float:
     return (report.longest_ms or 0.0) - report.logins.late_ms
 
 
-def test_no_login_is_held_up_by_more_than_the_move(fleet_points: MovingFleet) -> None:
-    crowded(fleet_points.pg_bouncer, fleet_points.servers["a"].port)
+@pytest.mark.parametrize("more", [(), ("p2", "p3")], ids=["one pooler", "three poolers"])
+def test_no_login_is_held_up_by_more_than_the_move(
+    fleet_points: MovingFleet, pooler_for: AddPooler, more: tuple[str, ...]
+) -> None:
+    for pooler in (
+        fleet_points.pg_bouncer,
+        *(add_pooler(fleet_points, pooler_for, n) for n in more),
+    ):
+        crowded(pooler, fleet_points.servers["a"].port)
     patient(fleet_points)
     with Load.start(fleet_points.topology(), clients=0, logins=PER_S, shards=MOVED) as load:
         wait_for_writes(load, PER_S)
