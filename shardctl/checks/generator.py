@@ -96,7 +96,9 @@ def look(place: Place) -> Seen:
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what differs on nodes, then what differs in shards, grouped over all nodes."""
     topology = view.topology
-    wanted = generator.bodies(generator.render(topology.id, topology.id.generator))
+    wanted = generator.bodies(
+        generator.render(topology.id, topology.id.generator, topology.shard_count)
+    )
     for name, seen in view.seen.items():
         state = view.basics[name].state
         if state is not None:
@@ -139,7 +141,7 @@ def _as_made(
     """
     if there == wanted:
         return dict(there)
-    own = generator.bodies(generator.render(state, state.generator))
+    own = generator.bodies(generator.render(state, state.generator, state.shard_count))
     return {
         name: wanted.get(name, body) if body == own.get(name) else body
         for name, body in there.items()
@@ -150,8 +152,8 @@ def _functions(
     topology: Topology, node: NodeName, wanted: Mapping[str, str], there: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Compare the shared functions with the template."""
-    missing = [name for name in wanted if name not in there]
-    other = [name for name, body in wanted.items() if there.get(name, body) != body]
+    missing = generator.names(one for one in wanted if one not in there)
+    other = generator.names(one for one, body in wanted.items() if there.get(one, body) != body)
     for code, names, actual in (
         ("function_missing", missing, "absent"),
         ("function_differs", other, "another body than shardctl's"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from shardctl.ids.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import jinja2
 
     from shardctl.ids.layout import Settings
@@ -24,17 +26,21 @@ WRAPPER = "next_id"
 _LOCK_CLASS = 0x5AAD1D
 """First half of the advisory locks under which registers are written; the other is the OID."""
 
+_HASH_DIGITS = 15
+"""As `topology.keys` has it; a test compares both."""
+
 _FUNCTION = re.compile(
-    r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(.*?(?: SET (\w+) = ([^\n]*?))? "
-    r"AS \$shardctl\$(.*?)\$shardctl\$;",
+    r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(([^)]*)\)\s+RETURNS [^\n]*? LANGUAGE \w+"
+    r"([A-Z ]*?)(?: SET (\w+) = ([^\n]*?))? AS \$shardctl\$(.*?)\$shardctl\$;",
     re.DOTALL | re.MULTILINE,
 )
 
 
-def render(settings: Settings, generator: str) -> str:
+def render(settings: Settings, generator: str, shard_count: int) -> str:
     """Write the statements that create or replace the functions of schema `shardctl`.
 
-    `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic).
+    `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic);
+    `shard_count` is what `shard_of` divides by.
     """
     layout = Layout.of(settings)
     time_bits = layout.usable_time_bits
@@ -54,15 +60,42 @@ def render(settings: Settings, generator: str) -> str:
         time_mask=(1 << time_bits) - 1,
         block_mask=block_mask,
         lock_class=_LOCK_CLASS,
+        shard_count=int(shard_count),
+        hash_digits=_HASH_DIGITS,
     )
 
 
 def bodies(rendered: str) -> dict[str, str]:
-    """Take the functions out of rendered SQL: body (`prosrc`), and a line with their setting."""
+    """Take the functions out of rendered SQL, by name and argument types.
+
+    Each has its body (`prosrc`), a line with its setting, and a line of how it is declared
+    (`IMMUTABLE STRICT PARALLEL SAFE`).
+    """
     return {
-        name: body + (f"\n{setting}={value}" if setting else "")
-        for name, setting, value, body in _FUNCTION.findall(rendered)
+        f"{name}({_types(arguments)})": body
+        + (f"\n{setting}={value}" if setting else "")
+        + f"\n{' '.join(declared.split())}"
+        for name, arguments, declared, setting, value, body in _FUNCTION.findall(rendered)
     }
+
+
+def names(signatures: Iterable[str]) -> list[str]:
+    """Give the names of functions, each once.
+
+    >>> names(["shard_of(bigint)", "shard_of(text)", "id_shard(bigint)"])
+    ['shard_of', 'id_shard']
+    """
+    return list(dict.fromkeys(signature.partition("(")[0] for signature in signatures))
+
+
+def _types(arguments: str) -> str:
+    """Give the types of declared arguments, as the catalog's `format_type` writes them.
+
+    >>> _types("shard integer, not_before timestamp with time zone DEFAULT NULL")
+    'integer, timestamp with time zone'
+    """
+    declared = (one.partition(" DEFAULT ")[0].split(maxsplit=1) for one in arguments.split(","))
+    return ", ".join(kind for _, kind in declared)
 
 
 def wrapper_body(schema: str, shard: int) -> str:

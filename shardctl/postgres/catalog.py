@@ -51,7 +51,7 @@ def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Sche
 
 
 def read_functions(connection: Connection) -> dict[str, str]:
-    """Read the functions in schema shardctl: body and settings, as `generator.bodies` has them.
+    """Read the functions in schema shardctl by name and types, as `generator.bodies` has them.
 
     Empty where the schema is not there.
     """

@@ -44,10 +44,16 @@ WHERE n.nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema', 'shardct
   AND n.nspname !~ '^pg_(toast_)?temp_'
 
 -- name: functions
--- The functions in schema shardctl
-SELECT proname::text,
+-- The functions in schema shardctl, by name and argument types
+SELECT proname || '(' || array_to_string(array(
+           SELECT format_type(type, NULL)
+           FROM unnest(proargtypes) WITH ORDINALITY AS a (type, place) ORDER BY place), ', ') || ')',
        prosrc || coalesce(E'\n' || array_to_string(proconfig, ','), '')
-         || CASE WHEN prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END
+         || CASE WHEN prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END || E'\n'
+         || CASE provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END
+         || CASE WHEN proisstrict THEN ' STRICT' ELSE '' END
+         || CASE proparallel WHEN 's' THEN ' PARALLEL SAFE' WHEN 'r' THEN ' PARALLEL RESTRICTED'
+                             ELSE ' PARALLEL UNSAFE' END
 FROM pg_proc
 WHERE pronamespace = to_regnamespace('shardctl')
 

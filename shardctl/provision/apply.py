@@ -190,7 +190,8 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
         connection.execute(statement.encode())
     events.record(connection, command, "begun")
     if plan.functions:
-        connection.execute(generator.render(topology.id, topology.id.generator).encode())
+        script = generator.render(topology.id, topology.id.generator, topology.shard_count)
+        connection.execute(script.encode())
         cluster.set_generator(connection, topology.id.generator)
     # Functions that were just made have no grants yet, whoever had them before.
     for role in roles if plan.functions else plan.grant_to:

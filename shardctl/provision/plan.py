@@ -206,10 +206,12 @@ def summary(changes: Iterable[Change]) -> dict[str, int]:
 def _node(
     topology: Topology, one: Observed, migrations: Sequence[Migration], version: int
 ) -> NodePlan:
-    wanted = generator.bodies(generator.render(topology.id, topology.id.generator))
+    wanted = generator.bodies(
+        generator.render(topology.id, topology.id.generator, topology.shard_count)
+    )
     present = one.state is not None
     roles = topology.database.app_roles
-    functions = tuple(name for name, body in wanted.items() if one.functions.get(name) != body)
+    functions = generator.names(s for s, body in wanted.items() if one.functions.get(s) != body)
     whole_map = one.map == topology.owners()
     up_to_date = one.state is not None and whole_map and one.state.map_version >= version
     return NodePlan(
@@ -219,7 +221,7 @@ def _node(
         database=not one.database,
         from_format=_from_format(one),
         tables=one.missing,
-        functions=functions,
+        functions=tuple(functions),
         new_functions=not one.functions,
         from_classic=topology.id.generator == "strict"
         and one.state is not None

@@ -20,6 +20,7 @@ from tests.fixtures.fleets.generators import (
     ONE_BIT,
     PUBLISHED,
     ROLE,
+    SHARD_COUNT,
     SMALL,
     WIDE,
     Install,
@@ -245,7 +246,7 @@ def test_a_fleet_that_leaves_the_classic_generator_keeps_increasing_ids(
         session.execute("SELECT setval('shard1.next_id_seq', %s)", (drawn,))
         # Within one millisecond classic ids may step back, so each is of another one.
         made = [max(ids(session, 1000))]
-        session.execute(generator.render(Layout(), "strict").encode())
+        session.execute(generator.render(Layout(), "strict", SHARD_COUNT).encode())
         made += ids(session, 3000)
     assert_sound([made])
 
@@ -384,7 +385,7 @@ def test_a_block_that_is_open_when_time_ends_gives_no_id_beyond_it(
     # Half a second of ids, from now on.
     layout = Layout(now_ms(database), time_bits=9, shard_bits=shard_bits, sequence_bits=10)
     with database.connect() as session:
-        session.execute(generator.render(layout, "strict").encode())
+        session.execute(generator.render(layout, "strict", SHARD_COUNT).encode())
         made = ids(session, 3)
         refusals: list[str] = []
 

@@ -1,0 +1,191 @@
+"""`shardctl.shard_of` gives the shard that Python and the router give, for every kind of key."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from psycopg import errors, sql
+
+from shardctl.ids import generator
+from shardctl.ids.layout import Layout
+from shardctl.topology import keys
+from tests.fixtures.fleets.generators import SHARD_COUNT, Install
+from tests.fixtures.fleets.verify import told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.rolled_back import RolledBack
+    from tests.fixtures.servers.postgres import StartServer
+
+    Connection = psycopg.Connection[Any]
+
+INTEGERS = {"smallint": 15, "integer": 31, "bigint": 63}
+many = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+"""PostgreSQL's text has neither lone surrogates nor zero bytes."""
+
+
+@pytest.fixture
+def session(install: Install) -> Iterator[Connection]:
+    with install().connect() as opened:
+        yield opened
+
+
+def in_sql(session: Connection, values: list[Any], type_: str) -> list[int]:
+    """Ask the server for the shards of values of a type, however the caller's path is set."""
+    query = sql.SQL(
+        "SELECT shardctl.shard_of(key) FROM unnest(%s::{}[]) WITH ORDINALITY AS u (key, place)"
+        " ORDER BY place"
+    ).format(sql.SQL(type_))
+    return [shard for (shard,) in session.execute(query, (values,))]
+
+
+def agree(session: Connection, type_: str, values: list[keys.Key]) -> None:
+    given_ = [Decimal(v) if isinstance(v, int) and type_ == "numeric" else v for v in values]
+    assert in_sql(session, given_, type_) == [keys.shard_of(v, SHARD_COUNT) for v in values]
+
+
+@pytest.mark.parametrize("type_", INTEGERS)
+def test_integers(session: Connection, type_: str) -> None:
+    bits = INTEGERS[type_]
+    lowest, highest = -(1 << bits), (1 << bits) - 1
+
+    @many
+    @given(st.lists(st.integers(lowest, highest), min_size=1))
+    @example([lowest, highest, 0, -1, 1, -SHARD_COUNT, SHARD_COUNT])
+    def check(values: list[keys.Key]) -> None:
+        agree(session, type_, values)
+
+    check()
+
+
+def test_integers_beyond_64_bits(session: Connection) -> None:
+    @many
+    @given(st.lists(st.integers(-(10**40), 10**40), min_size=1))
+    @example([1 << 63, -(1 << 64), 10**40, 0, -1])
+    def check(values: list[keys.Key]) -> None:
+        agree(session, "numeric", values)
+
+    check()
+
+
+@pytest.mark.parametrize("type_", ["text", "varchar"])
+def test_texts(session: Connection, type_: str) -> None:
+    @many
+    @given(st.lists(texts, min_size=1))
+    @example(["", " ann ", "ann", "Zoë", "'; --", "31341", "\\"])
+    def check(values: list[keys.Key]) -> None:
+        agree(session, type_, values)
+
+    check()
+
+
+def test_uuids(session: Connection) -> None:
+    @many
+    @given(st.lists(st.uuids(), min_size=1))
+    @example([UUID(int=0), UUID(int=(1 << 128) - 1)])
+    def check(values: list[keys.Key]) -> None:
+        agree(session, "uuid", values)
+        agree(session, "text", [str(value) for value in values])
+
+    check()
+
+
+@pytest.mark.parametrize("major", [15, 16, 18])
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+def test_versions_and_encodings_agree(pg_server: StartServer, major: int, encoding: str) -> None:
+    server = pg_server(major=major) if major != 15 else pg_server()
+    name = f"shard_of_{encoding.lower()}"
+    with server.connect() as session:
+        session.execute(
+            sql.SQL(
+                "CREATE DATABASE {} ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            ).format(sql.Identifier(name), sql.Literal(encoding))
+        )
+    try:
+        with server.connect(name) as session:
+            session.execute("CREATE SCHEMA shardctl")
+            session.execute(generator.render(Layout(), "strict", SHARD_COUNT).encode())
+            agree(session, "text", ["ann", "Zoë", "", "ÿ"])
+            agree(session, "bigint", [-1, 31341, -(1 << 63)])
+            agree(session, "numeric", [1 << 90, -(1 << 90)])
+            agree(session, "uuid", [UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff")])
+    finally:
+        with server.connect() as session:
+            session.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize("what", ["1.5", "'NaN'::numeric", "'Infinity'::numeric"])
+def test_a_number_that_is_no_integer_is_an_error_and_has_no_shard(
+    session: Connection, what: str
+) -> None:
+    with pytest.raises((errors.InvalidTextRepresentation, errors.FeatureNotSupported)):
+        session.execute(f"SELECT shardctl.shard_of({what})".encode())
+
+
+@pytest.mark.parametrize("what", ["true", "1.5::float8", "now()", "'\\x00'::bytea"])
+def test_what_is_no_key_has_no_function(session: Connection, what: str) -> None:
+    with pytest.raises(errors.UndefinedFunction):
+        session.execute(f"SELECT shardctl.shard_of({what})".encode())
+
+
+def test_no_key_has_no_shard_and_a_literal_is_text(session: Connection) -> None:
+    for type_ in (*INTEGERS, "numeric", "text", "uuid"):
+        assert in_sql(session, [None], type_) == [None]
+    row = session.execute("SELECT shardctl.shard_of('ann'), shardctl.shard_of(31341)").fetchone()
+    assert row == (866, 1341)
+
+
+def test_the_planner_inlines_it_and_no_path_misleads_it(session: Connection) -> None:
+    session.execute("CREATE SCHEMA evil")
+    session.execute(
+        "CREATE FUNCTION evil.encode(bytea, text) RETURNS text LANGUAGE sql AS $$SELECT 'f'$$"
+    )
+    session.execute("CREATE TABLE keyed (number bigint, name text, id uuid)")
+    session.execute("SET search_path = evil, public, pg_catalog")
+    for column in ("number", "id"):
+        plan = session.execute(
+            f"EXPLAIN (VERBOSE) SELECT shardctl.shard_of({column}) FROM keyed".encode()
+        ).fetchall()
+        assert not any("shard_of" in line for (line,) in plan)
+    agree(session, "text", ["ann"])
+
+
+def test_verify_finds_a_function_that_is_missing_or_declared_otherwise(
+    rolled_back: RolledBack,
+) -> None:
+    rolled_back.execute("a", "DROP FUNCTION shardctl.shard_of(uuid)")
+    rolled_back.execute("a", "ALTER FUNCTION shardctl.shard_of(text) VOLATILE")
+    # A function of the operator's own is none of ours, whatever its name.
+    rolled_back.execute(
+        "b", "CREATE FUNCTION shardctl.id_shard(text) RETURNS int LANGUAGE sql AS 'SELECT 1'"
+    )
+    assert told(rolled_back.verify()) == [
+        ("generator", "function_missing", "a", (), "shardctl.shard_of"),
+        ("generator", "function_differs", "a", (), "shardctl.shard_of"),
+    ]
+
+
+def test_init_gives_it_to_a_fleet_that_is_older(fleet_8: Fleet) -> None:
+    for node in ("a", "b"):
+        fleet_8.execute(
+            node,
+            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid::regprocedure FROM pg_proc"
+            " WHERE proname = 'shard_of' LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$",
+        )
+    assert fleet_8.here("migrate").returncode == 1
+    fleet_8.init()
+    assert fleet_8.query("b", "SELECT shardctl.shard_of(13), shardctl.shard_of('ann')") == [(5, 2)]
