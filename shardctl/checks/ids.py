@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 from psycopg import errors, sql
 
-from shardctl.checks import ids_deep, keys
+from shardctl.checks import ids_deep
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.ids_odd import Code, Odd, Ruler
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
+from shardctl.state import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import Place, View
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import ShardId
 
 NAME = "ids"
 QUERIES = queries.load("shardctl.checks", "ids.sql")
@@ -58,6 +60,8 @@ class Seen:
     now_ms: int
     odd: tuple[Odd, ...]
     keyed: frozenset[str] = frozenset()
+    unvalidated: tuple[tuple[ShardId, str], ...] = ()
+    """Tables whose CHECK of the key is not validated."""
 
 
 def look(place: Place) -> Seen:
@@ -68,13 +72,19 @@ def look(place: Place) -> Seen:
     """
     names = {"schemas": list(place.shards), "next_id": generator.WRAPPER}
     tables = [Table(*row) for row in place.connection.execute(QUERIES["tables"], names)]
+    unvalidated = tuple(
+        (place.shards[schema], table)
+        for schema, table in catalog.read_unvalidated(
+            place.connection, keys.CHECK, list(place.shards)
+        )
+    )
     layout = Layout.of(place.topology.id)
     if place.deep:
         now_ms, _ = _moment(place.connection)
         with lock_timeout(place.connection, LOCK_WAIT):
             ids = {(table.schema, table.name): table.id for table in tables}
             odd, keyed = ids_deep.scan(place, ids, layout, now_ms)
-        return Seen(now_ms, tuple(odd), keyed)
+        return Seen(now_ms, tuple(odd), keyed, unvalidated)
     _, slots = _moment(place.connection)
     extremes: list[tuple[Table, int, int]] = []
     locked: list[Table] = []
@@ -91,7 +101,7 @@ def look(place: Place) -> Seen:
             if code is not None:
                 claimed = ruler.made_for(number)
                 found.append(Odd(shard, table.name, code, number, claimed))
-    return Seen(now_ms, tuple(found))
+    return Seen(now_ms, tuple(found), unvalidated=unvalidated)
 
 
 def chunks(tables: Sequence[Table], room: int) -> Iterator[list[Table]]:
@@ -177,6 +187,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             object=table,
         )
     yield from _years_left(view)
+    yield from _unvalidated(view)
     if view.deep and view.seen:
         keyed = frozenset[str]().union(*(seen.keyed for seen in view.seen.values()))
         for table, column in keys.of_cluster(view.topology, view.migrations).items():
@@ -190,6 +201,26 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                     hint="correct `-- shardctl: key TABLE.COLUMN` or `database.keys`",
                     object=f"{table}.{column}",
                 )
+
+
+def _unvalidated(view: View[Seen]) -> Iterator[Finding]:
+    """Find CHECKs of the key that rows from before have not passed, table by table."""
+    tables: dict[str, list[ShardId]] = {}
+    for seen in view.seen.values():
+        for shard, table in seen.unvalidated:
+            tables.setdefault(table, []).append(shard)
+    for table, shards in sorted(tables.items()):
+        yield Finding(
+            NAME,
+            "check_not_valid",
+            Severity.warning,
+            actual=f"constraint {keys.CHECK} is NOT VALID: rows from before it were not checked",
+            expected="a validated constraint",
+            hint="run `shardctl migrate`: it validates, or names the shards that have rows of "
+            "others",
+            shards=tuple(sorted(shards)),
+            object=table,
+        )
 
 
 def _years_left(view: View[Seen]) -> Iterator[Finding]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import errors, sql
 
-from shardctl.checks import keys
 from shardctl.checks.ids_odd import Odd, Ruler
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import lock
+from shardctl.state import keys, lock
 from shardctl.topology.keys import shard_of
 from shardctl.topology.model import ShardId
 

@@ -12,6 +12,7 @@ from shardctl.checks.structure_groups import Group, Thing, compare
 from shardctl.checks.structure_texts import finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
+from shardctl.state import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ def look(place: Place) -> Seen:
     digests = dict.fromkeys(place.shards.values(), _EMPTY)
     for chunk in room.chunks(schemas, _chunk(place, schemas)):
         statement = QUERIES["digests"].format(objects=QUERIES["objects"])
-        wanted = {"schemas": chunk, "generator": _GENERATOR}
+        wanted = _wanted(place, chunk)
         for schema, digest in place.connection.execute(statement, wanted):
             digests[place.shards[schema]] = digest
     first: dict[str, ShardId] = {}
@@ -56,6 +57,15 @@ def look(place: Place) -> Seen:
     chosen = sorted(usual, key=lambda d: d == _EMPTY)[:MOST_DETAILED]
     details = _details(place, {place.topology.schema(first[d]): d for d in chosen if d != _EMPTY})
     return Seen(digests, {_EMPTY: (), **details}, migrations.look(place))
+
+
+def _wanted(place: Place, schemas: list[str]) -> dict[str, object]:
+    return {
+        "schemas": schemas,
+        "shards": [place.shards[schema] for schema in schemas],
+        "generator": _GENERATOR,
+        "key_check": keys.CHECK,
+    }
 
 
 def _chunk(place: Place, schemas: list[str]) -> int:
@@ -71,7 +81,7 @@ def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, 
     """Read all that schemas hold; `wanted` is their digests by schema."""
     rows = place.connection.execute(
         QUERIES["details"].format(objects=QUERIES["objects"]),
-        {"schemas": list(wanted), "generator": _GENERATOR},
+        _wanted(place, list(wanted)),
     ).fetchall()
     depends: dict[tuple[int, int], set[str]] = {}
     oids = [oid for _, _, oid, *_ in rows if oid]

@@ -11,14 +11,14 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity, keys, poolers, poolers_look
+from shardctl.checks import connection, identity, poolers, poolers_look
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
 from shardctl.errors import UsageError
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, ledger, lock, migrations
+from shardctl.state import cluster, keys, ledger, lock, migrations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -64,6 +64,14 @@ def read_ungranted(connection: Connection, roles: Sequence[str]) -> tuple[str, .
     return tuple(role for (role,) in found)
 
 
+def read_unvalidated(
+    connection: Connection, constraint: str, schemas: Sequence[str]
+) -> list[tuple[str, str]]:
+    """List schema and table of every CHECK of this name that is not validated."""
+    names = {"name": constraint, "schemas": list(schemas)}
+    return connection.execute(QUERIES["unvalidated"], names).fetchall()
+
+
 def read_shadows(
     connection: Connection, topology: Topology, schemas: Sequence[str] | None = None
 ) -> tuple[tuple[str, str], ...]:

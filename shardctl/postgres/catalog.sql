@@ -93,3 +93,13 @@ WHERE n.nspname = ANY (%(behind)s)
               WHERE s.relname = c.relname AND s.relkind IN ('r', 'p', 'v', 'm', 'f')
                 AND sn.nspname = ANY (%(schemas)s))
 ORDER BY 1, 2
+
+-- name: unvalidated
+-- Tables of these schemas with a CHECK of this name that is not validated; partitions have a parent's
+SELECT n.nspname::text, c.relname::text
+FROM pg_constraint AS k
+JOIN pg_class AS c ON c.oid = k.conrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE k.conname = %(name)s AND k.contype = 'c' AND NOT k.convalidated AND k.coninhcount = 0
+  AND n.nspname = ANY (%(schemas)s)
+ORDER BY 1, 2

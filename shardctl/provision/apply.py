@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -16,7 +16,7 @@ from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import connect
-from shardctl.provision import chunks
+from shardctl.provision import chunks, key_checks
 from shardctl.provision.observe import connect_for_maintenance
 from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.connection import Connection
     from shardctl.provision.chunks import Retrying
-    from shardctl.provision.plan import NodePlan
+    from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
 QUERIES = queries.load("shardctl.provision", "apply.sql")
 
 _RENUMBERED_AT_ONCE = 200
@@ -130,6 +131,10 @@ def apply(
                     left -= {work.shard for work in outcome.item}
                 else:
                     errors.append(outcome.error)
+            ready = [work for work in plan.shards if work.shard not in left]
+            for shard, failed in _validate(ready, free, session, progress):
+                left.add(shard)
+                errors += failed
             with connect(node, topology.database, purpose=lock.purpose(command)) as last:
                 events.record(last, command, f"unfinished: {len(left)}" if left else "done")
     except (psycopg.Error, ShardctlError) as error:
@@ -226,15 +231,9 @@ def _apply_shards(
     width, stop = len(free), free[0].stop
 
     def work(chunk: chunks.Chunk) -> int:
-        job = free.pop()  # list.pop and append are atomic
         try:
-            if job.connection.closed:
-                job = replace(job, connection=session())
-            return chunks.run(job, chunk)
+            return _with_job(free, session, lambda job: chunks.run(job, chunk))
         finally:
-            if not job.connection.closed:
-                job.connection.rollback()
-            free.insert(0, job)
             progress.advance(plan.node, len(chunk))
 
     # The one with the most to do tells most.
@@ -246,3 +245,47 @@ def _apply_shards(
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
     parts = [tuple(rest[i : i + size]) for i in range(0, len(rest), size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)
+
+
+def _validate(
+    ready: Sequence[ShardWork],
+    free: list[chunks.Job],
+    session: Callable[[], Connection],
+    progress: Progress,
+) -> list[tuple[ShardId, list[ShardctlError]]]:
+    """Validate the key's CHECKs of shards whose migrations have run; give what failed, by shard."""
+    todo = [(work, tables) for work in ready if (tables := key_checks.tables(work))]
+    if not todo:
+        return []
+    node = free[0].node
+    progress.expect(node, "checking rows", len(todo))
+
+    def work(one: tuple[ShardWork, list[key_checks.ShardTable]]) -> list[ShardctlError]:
+        try:
+            return _with_job(free, session, lambda job: key_checks.validate(job, one[1]))
+        finally:
+            progress.advance(node)
+
+    outcomes = fanout.run(todo, work, width=len(free), stop=free[0].stop)
+    return [(o.item[0].shard, failed) for o in outcomes if (failed := _failed(o))]
+
+
+def _failed(outcome: Outcome[Any, list[ShardctlError]]) -> list[ShardctlError]:
+    if isinstance(outcome.error, ShardctlError):
+        return [outcome.error]
+    return outcome.result()
+
+
+def _with_job(
+    free: list[chunks.Job], session: Callable[[], Connection], call: Callable[[chunks.Job], Value]
+) -> Value:
+    """Call with a job that is free, whose session is opened again where it broke."""
+    job = free.pop()  # list.pop and insert are atomic
+    try:
+        if job.connection.closed:
+            job = replace(job, connection=session())
+        return call(job)
+    finally:
+        if not job.connection.closed:
+            job.connection.rollback()
+        free.insert(0, job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ from shardctl.errors import Interrupted
 from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.provision import key_checks
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import StatementFailed, named
+from shardctl.provision.failures import StatementFailed, named, pause_or_raise
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import TableShadowed
-from shardctl.state import cluster
+from shardctl.state import cluster, keys
 from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
@@ -110,7 +110,7 @@ def _run(job: Job, chunk: Chunk) -> int:
             try:
                 taken = _in_transaction(job, chunk, group, make=number == 0)
             except StatementFailed as failure:
-                _pause_or_raise(job, failure, attempt)
+                pause_or_raise(job, failure, attempt)
                 job.connection.rollback()
             else:
                 locks = max(locks, taken)
@@ -129,6 +129,7 @@ def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make:
         for migration in files:
             if migration in work.migrations:
                 _execute(connection, slate + migration.text.encode(), work, migration)
+                _add_checks(job, work, migration)
     slate = ddl.clean_slate(None, timeout).as_bytes(connection)
     _execute(connection, slate, chunk[0])
     try:
@@ -171,6 +172,7 @@ def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> 
                     _one_by_one(job, work, migration)
                     connection.execute(own)
                     _require_valid_indexes(connection, work, migration)
+                    _add_checks(job, work, migration)
                     _record(connection, [work.shard], migration)
     finally:
         if not connection.closed:
@@ -197,9 +199,24 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
                 break
             except psycopg.Error as error:
                 failure = StatementFailed(work, migration, error, line=statement.line)
-                _pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
+                pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
         if concurrently:
             job.connection.execute(usual)
+
+
+def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
+    """Add the constraints that a file asks for, after its statements; validates none."""
+    for line in keys.checks(migration):
+        statement = key_checks.add(work, line)
+        for attempt in count(1):
+            try:
+                job.connection.execute(statement)
+                break
+            except psycopg.Error as error:
+                failure = StatementFailed(work, migration, error, line=line.line)
+                if not job.connection.autocommit:
+                    raise failure from error  # the whole transaction is repeated, if anything
+                pause_or_raise(job, failure, attempt)
 
 
 def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
@@ -232,13 +249,3 @@ def _execute(
         connection.execute(text)
     except psycopg.Error as error:
         raise StatementFailed(work, migration, error) from error
-
-
-def _pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at what others hold; raise any other failure."""
-    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
-        raise failure
-    logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
-    seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
-    if job.stop.wait(seconds):
-        raise failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -150,3 +151,13 @@ def _line(
         if not connection.closed:
             connection.rollback()
     return None
+
+
+def pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
+    """Wait before another attempt at what others hold; raise any other failure."""
+    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
+        raise failure
+    logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
+    seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+    if job.stop.wait(seconds):
+        raise failure

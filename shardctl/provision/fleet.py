@@ -19,7 +19,7 @@ from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
 from shardctl.provision.chunks import Retrying
 from shardctl.provision.plan import Change
-from shardctl.state import lock
+from shardctl.state import keys, lock
 from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
@@ -135,7 +135,7 @@ def plan_migrate(topology: Topology) -> FleetPlan:
     Raises InitPending where more than migrations is missing, and what `plan_init` raises.
     """
     plan = _plan(topology, "migrate", adopt=False)
-    other = [c for c in plan.changes() if c.kind != "migration"]
+    other = [c for c in plan.changes() if c.kind not in {"migration", "check"}]
     if other:
         raise InitPending(other)
     nodes = tuple(n.migrations_only() for n in plan.nodes if n.shards)
@@ -144,6 +144,7 @@ def plan_migrate(topology: Topology) -> FleetPlan:
 
 def _plan(topology: Topology, command: str, *, adopt: bool) -> FleetPlan:
     migrations = files.read(topology.database.migrations)
+    keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
     observed, notes = _observe(topology, command)
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
     for file, nodes in planning.missing_migrations(observed, migrations).items():

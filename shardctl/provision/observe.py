@@ -11,11 +11,11 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, journal, lock
+from shardctl.state import cluster, identity, journal, keys, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
@@ -51,6 +51,8 @@ class Observed:
     """(schema, table) that would catch what is meant for a shard's table of that name."""
     read_only: frozenset[str] = frozenset()
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
+    unvalidated: Sequence[tuple[str, str]] = ()
+    """(schema, table) whose CHECK of the key is not validated."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
 
@@ -193,5 +195,6 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         read_only=frozenset(
             {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
         ),
+        unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         missing=cluster.missing(connection, state),
     )

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
 
-Action = Literal["create", "replace", "adopt", "grant", "run", "write", "upgrade", "reload"]
+Action = Literal[
+    "create", "replace", "adopt", "grant", "run", "validate", "write", "upgrade", "reload"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class ShardWork:
     strangers: tuple[str, ...] = ()
     """Roles of `grant_to` that had nothing: they get what is in the schema already, too."""
     migrations: tuple[Migration, ...] = ()
+    validate: tuple[str, ...] = ()
+    """Tables whose CHECK of the key was added earlier and is not validated."""
 
     @property
     def structure(self) -> bool:
@@ -134,13 +138,16 @@ class NodePlan:
         for migration in sorted(pending.values(), key=lambda m: m.number):
             chosen = of(w for w in self.shards if migration in w.migrations)
             yield Change("run", "migration", self.node, chosen, migration.name)
+        for table in sorted({table for work in self.shards for table in work.validate}):
+            chosen = of(w for w in self.shards if table in w.validate)
+            yield Change("validate", "check", self.node, chosen, table)
 
     def migrations_only(self) -> NodePlan:
         """Keep what `migrate` does."""
         work = tuple(
-            ShardWork(w.shard, w.schema, migrations=w.migrations)
+            ShardWork(w.shard, w.schema, migrations=w.migrations, validate=w.validate)
             for w in self.shards
-            if w.migrations
+            if w.migrations or w.validate
         )
         return NodePlan(self.node, self.lock_slots, shards=work)
 
@@ -267,5 +274,6 @@ def _shard(
         migrations=tuple(
             m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
         ),
+        validate=tuple(table for where, table in one.unvalidated if where == schema),
     )
-    return work if work.structure or work.migrations else None
+    return work if work.structure or work.migrations or work.validate else None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.keys import KeyLineInvalid
 from shardctl.checks.verify import CheckNotFound, scope, verify
 from shardctl.fanout import Silent
+from shardctl.state.keys import KeyLineInvalid
 from tests.fixtures.fleets.facts import healthy
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from shardctl.checks.keys import KeyLineInvalid, key_columns
 from shardctl.errors import Problems
-from shardctl.state import migrations
+from shardctl.state import keys, migrations
+from shardctl.state.keys import KeyLineInvalid, key_columns
 from shardctl.state.migrations import Migration
 
 
@@ -46,6 +47,29 @@ def test_a_tables_second_key_is_refused() -> None:
     text = "-- shardctl: key a.x\n"
     with pytest.raises(KeyLineInvalid, match=r"0002_x\.sql:1: the key of table a is already .* x"):
         key_columns([migration(text), migration("-- shardctl: key a.y", 2)])
+
+
+def test_a_check_may_be_asked_for_later_and_once() -> None:
+    first = migration("-- shardctl: key a.x\n-- shardctl: key b.y check")
+    later = migration("\n-- shardctl:  key A.x  check ", 2)
+    assert key_columns([first, later]) == {"a": "x", "b": "y"}
+    assert keys.checks(first) == [keys.KeyLine(2, "b", "y", check=True)]
+    assert keys.checks(later) == [keys.KeyLine(2, "a", "x", check=True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("key a.y check", "the key of table a is already said to be x"),
+        ("key a.x", "the key of table a is already said to be x with a check"),
+        ("key a.x check", "the key of table a is already said to be x with a check"),
+        ("key a.x checks", "'a.x checks' is no TABLE.COLUMN"),
+    ],
+)
+def test_a_check_of_another_column_or_a_second_one_is_refused(line: str, what: str) -> None:
+    first = migration("-- shardctl: key a.x check")
+    with pytest.raises(KeyLineInvalid, match=re.escape(what)):
+        key_columns([first, migration(f"-- shardctl: {line}", 2)])
 
 
 def test_all_malformed_lines_are_told_at_once() -> None:

@@ -1,0 +1,120 @@
+"""The CHECK constraint that keeps rows of other shards out of a table.
+
+It is added NOT VALID with its migration, which reads no row, and validated afterwards in a
+transaction of its own, which lets writers go on.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
+from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.provision import failures
+from shardctl.provision import shard as ddl
+from shardctl.state import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.provision.chunks import Job
+    from shardctl.provision.plan import ShardWork
+    from shardctl.state.keys import KeyLine
+    from shardctl.topology.model import NodeName
+
+_NAME = sql.Identifier(keys.CHECK)
+
+
+class RowsMisplaced(ShardctlError):
+    """A constraint that could not be validated, because a table has rows of other shards.
+
+    `cause` is what other shards share in which the same table has such rows.
+    """
+
+    exit_code = 3
+
+    def __init__(self, node: NodeName, shard: int, table: str) -> None:
+        super().__init__(
+            f"node {node}: shard {shard}: table {table} has rows whose key belongs to another "
+            f"shard, so its constraint {keys.CHECK} is not validated",
+            hint="`shardctl verify --check ids --deep` finds them; when they are moved or "
+            "deleted, run the command again; the constraint checks new rows already",
+        )
+        self.shard = shard
+        self.cause = f"table {table} has rows of other shards"
+
+
+class ShardTable(NamedTuple):
+    """A table of a shard, whose constraint is to be validated."""
+
+    work: ShardWork
+    table: str
+
+
+def add(work: ShardWork, line: KeyLine) -> sql.Composed:
+    """Compose what gives a table its constraint in one shard, also where it has one already."""
+    return sql.SQL(
+        "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}, ADD CONSTRAINT {name}"
+        " CHECK (shardctl.shard_of({column}) OPERATOR(pg_catalog.=) {shard}) NOT VALID"
+    ).format(
+        table=sql.Identifier(work.schema, line.table),
+        name=_NAME,
+        column=sql.Identifier(line.column),
+        shard=sql.Literal(int(work.shard)),
+    )
+
+
+def tables(work: ShardWork) -> list[ShardTable]:
+    """List what is to be validated when a shard's migrations have run."""
+    new = (line.table for migration in work.migrations for line in keys.checks(migration))
+    return [ShardTable(work, table) for table in dict.fromkeys((*work.validate, *new))]
+
+
+def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
+    """Validate constraints, each in a transaction of its own; give what failed.
+
+    Writers go on meanwhile. A table that a later migration dropped is left out.
+    """
+    errors: list[ShardctlError] = []
+    for work, table in chosen:
+        try:
+            _validate(job, work, table)
+        except psycopg.errors.CheckViolation:
+            job.connection.rollback()
+            errors.append(RowsMisplaced(job.node, work.shard, table))
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject):
+            job.connection.rollback()
+        except failures.StatementFailed as failure:
+            errors.append(failures.named(job, failure))
+    return errors
+
+
+def _validate(job: Job, work: ShardWork, table: str) -> None:
+    """Validate one; raises NodeLost, StatementFailed and what `validate` takes care of."""
+    connection = job.connection
+    slate = ddl.clean_slate(None, job.retrying.lock_timeout_ms)
+    statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
+        sql.Identifier(work.schema, table), _NAME
+    )
+    for attempt in count(1):
+        try:
+            connection.execute((slate + statement).as_bytes(connection))
+            connection.commit()
+        except (
+            psycopg.errors.CheckViolation,
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedObject,
+        ):
+            raise
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise NodeLost(job.node, reason_of(error)) from error
+            failures.pause_or_raise(job, failures.StatementFailed(work, None, error), attempt)
+            connection.rollback()
+        else:
+            return

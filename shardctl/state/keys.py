@@ -1,0 +1,110 @@
+"""The shard key's column of each table, as comment lines in migrations name it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import UsageError, together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from shardctl.state.migrations import Migration
+    from shardctl.topology.model import Topology
+
+CHECK = "shardctl_key"
+"""The name of the constraint that a line with `check` makes on its table, in every shard."""
+
+_LINE = re.compile(r"\s*--\s*shardctl:\s*key\b(.*)")
+_NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(\s+check)?\s*")
+
+
+class KeyLineInvalid(UsageError):
+    """A line that should name a key column and does not, or names a table's second one."""
+
+    def __init__(self, file: Path, line: int, what: str) -> None:
+        super().__init__(
+            f"{file}:{line}: {what}",
+            hint="write `-- shardctl: key TABLE.COLUMN`, once for each table; with `check` at "
+            "its end, also for a table whose key is named already",
+        )
+        self.file = file
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLine:
+    """One line `-- shardctl: key TABLE.COLUMN`, at its place in a file, from 1.
+
+    With `check` at its end, a CHECK constraint refuses rows of other shards.
+    """
+
+    line: int
+    table: str
+    column: str
+    check: bool
+
+
+def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
+    """Map each table whose key column a line `-- shardctl: key TABLE.COLUMN` names to it.
+
+    Names are as in SQL: without double quotes, capitals become small letters. Raises
+    KeyLineInvalid, or Problems of them.
+    """
+    found: dict[str, KeyLine] = {}
+    problems: list[KeyLineInvalid] = []
+    for migration in migrations:
+        for one in _lines(migration, problems):
+            known = found.setdefault(one.table, one)
+            added = one.check and not known.check and one.column == known.column
+            if added:
+                found[one.table] = one
+            elif one is not known:
+                what = f"the key of table {one.table} is already said to be {known.column}"
+                what += " with a check" if known.check and known.column == one.column else ""
+                problems.append(KeyLineInvalid(migration.file, one.line, what))
+    if problems:
+        raise together(problems)
+    return {table: line.column for table, line in found.items()}
+
+
+def checks(migration: Migration) -> list[KeyLine]:
+    """Give a file's lines that ask for a constraint; raises KeyLineInvalid, or Problems."""
+    problems: list[KeyLineInvalid] = []
+    found = [one for one in _lines(migration, problems) if one.check]
+    if problems:
+        raise together(problems)
+    return found
+
+
+def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str, str]:
+    """Map tables to their key columns, as migrations name them, and above these the topology.
+
+    Raises what `key_columns` raises.
+    """
+    return key_columns(migrations) | dict(topology.database.keys)
+
+
+def _lines(migration: Migration, problems: list[KeyLineInvalid]) -> list[KeyLine]:
+    """Read a file's key lines; adds those that are malformed to `problems`."""
+    found = []
+    for number, text in enumerate(migration.text.splitlines(), start=1):
+        line = _LINE.fullmatch(text)
+        if line is None:
+            continue
+        column = _COLUMN.fullmatch(line[1])
+        if column is None:
+            what = f"{line[1].strip()!r} is no TABLE.COLUMN"
+            problems.append(KeyLineInvalid(migration.file, number, what))
+            continue
+        table, name, check = column.groups()
+        found.append(KeyLine(number, _folded(table), _folded(name), check is not None))
+    return found
+
+
+def _folded(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()

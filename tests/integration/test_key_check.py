@@ -1,0 +1,208 @@
+"""`-- shardctl: key TABLE.COLUMN check`: a shard refuses rows of other shards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg import errors
+
+from shardctl.errors import Problems
+from shardctl.fanout import Silent
+from shardctl.provision import fleet
+from shardctl.provision.failures import MigrationFailed
+from shardctl.provision.key_checks import RowsMisplaced
+from shardctl.state.keys import KeyLineInvalid
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+
+CHECKED = "-- The key is checked.\n-- shardctl: key photos.user_id check\n"
+
+
+def migrate(one: Fleet) -> None:
+    fleet.carry_out(fleet.plan_migrate(one.topology()), fleet.Options(), Silent())
+
+
+def checks(one: Fleet, node: str, table: str = "photos") -> list[tuple[str, bool, str]]:
+    """Give schema, validity and definition of the constraints of a table's shards."""
+    return one.query(
+        node,
+        "SELECT connamespace::regnamespace::text, convalidated, pg_get_constraintdef(oid)"
+        " FROM pg_constraint WHERE conname = 'shardctl_key'"
+        f" AND (SELECT relname FROM pg_class WHERE oid = conrelid) = '{table}' ORDER BY 1",
+    )
+
+
+def test_a_row_of_another_shard_is_refused_and_its_own_rows_are_not(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (2), (10), (-6)")
+    fleet_8.migration("0002_check.sql", CHECKED)
+    shown = fleet_8.here("migrate", "--dry-run", "-o", "json")
+    assert [c["name"] for c in json.loads(shown.stdout)["changes"]] == ["0002_check.sql"] * 2
+    migrate(fleet_8)
+    assert [(schema, valid) for schema, valid, _ in checks(fleet_8, "b")] == [
+        (f"shard{n}", True) for n in range(4, 8)
+    ]
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (18)")
+    for wrong in (
+        "INSERT INTO shard2.photos (user_id) VALUES (3)",
+        "UPDATE shard2.photos SET user_id = 19 WHERE user_id = 18",
+        "COPY shard2.photos (user_id) FROM PROGRAM 'echo 5'",
+    ):
+        with pytest.raises(errors.CheckViolation, match="shardctl_key"):
+            fleet_8.execute("a", wrong)
+    assert fleet_8.plan().changes() == []
+    assert fleet_8.query("a", "SELECT count(*) FROM shard2.photos") == [(4,)]
+
+
+def test_rows_that_are_misplaced_already_are_named_and_no_more_can_come(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (3)")
+    fleet_8.migration("0002_check.sql", CHECKED)
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    assert refused.value.exit_code == 3
+    reason = (
+        "node a: shard 2: table photos has rows whose key belongs to another shard, so its "
+        "constraint shardctl_key is not validated"
+    )
+    assert [str(error) for error in refused.value.errors] == [
+        reason,
+        "node a: 3 of 4 shards are finished; left are shards 2",
+    ]
+    assert isinstance(refused.value.errors[0], RowsMisplaced)
+    with pytest.raises(errors.CheckViolation):
+        fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (3)")
+    again = fleet_8.here("migrate", "--dry-run", "-o", "json")
+    assert [(c["action"], c["kind"], c["shards"], c["name"])
+            for c in json.loads(again.stdout)["changes"]] == [
+        ("validate", "check", [2], "photos")
+    ]  # fmt: skip
+    assert fleet_8.here("migrate").returncode == 3
+    fleet_8.execute("a", "DELETE FROM shard2.photos")
+    with fleet_8.connect("a", autocommit=False) as writer:
+        # Validation lets a transaction go on that has written and is still open.
+        writer.execute("INSERT INTO shard2.photos (user_id) VALUES (2)")
+        done = fleet_8.here("migrate", "--lock-timeout", "200", "--attempts", "1")
+        assert done.returncode == 0, done.stderr
+        writer.rollback()
+    assert all(valid for _, valid, _ in checks(fleet_8, "a"))
+    assert fleet_8.plan().changes() == []
+
+
+def test_keys_of_other_types_and_in_new_tables(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_text.sql",
+        "CREATE TABLE named (name text PRIMARY KEY);\n-- shardctl: key named.name check\n"
+        'CREATE TABLE "Odd ones" ("The id" uuid) PARTITION BY HASH ("The id");\n'
+        'CREATE TABLE odd_0 PARTITION OF "Odd ones" FOR VALUES WITH (MODULUS 1, REMAINDER 0);\n'
+        '-- shardctl: key "Odd ones"."The id" check\n',
+    )
+    migrate(fleet_8)
+    fleet_8.execute("a", "INSERT INTO shard2.named VALUES ('ann')")
+    fleet_8.execute(
+        "b", "INSERT INTO shard5.\"Odd ones\" VALUES ('6f9619ff-8b86-d011-b42d-00cf4fc964ff')"
+    )
+    with pytest.raises(errors.CheckViolation):
+        fleet_8.execute("a", "INSERT INTO shard3.named VALUES ('ann')")
+    with pytest.raises(errors.CheckViolation):
+        fleet_8.execute(
+            "b", "INSERT INTO shard4.odd_0 VALUES ('6f9619ff-8b86-d011-b42d-00cf4fc964ff')"
+        )
+    assert fleet_8.plan().changes() == []
+
+
+def test_a_file_without_a_transaction_may_ask_for_it_too(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_x.sql", f"-- shardctl: no-transaction\n{CHECKED}")
+    migrate(fleet_8)
+    assert [valid for _, valid, _ in checks(fleet_8, "a")] == [True] * 4
+    assert fleet_8.plan().changes() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("photos.owner", 'column "owner" does not exist'),
+        ("nowhere.user_id", 'relation "shard0.nowhere" does not exist'),
+        ("flags.flag", "function shardctl.shard_of(boolean) does not exist"),
+    ],
+)
+def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet, line: str, reason: str) -> None:
+    file = fleet_8.migration(
+        "0002_x.sql", f"CREATE TABLE flags (flag boolean);\n\n-- shardctl: key {line} check\n"
+    )
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    first = next(e for e in refused.value.errors if isinstance(e, MigrationFailed))
+    assert str(first) == f"{file}:3: shard 0 on node a: {reason}"
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
+
+
+def test_a_malformed_line_is_refused_before_anything_is_contacted(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_x.sql", "-- shardctl: key photos.user_id chek\n")
+    with pytest.raises(KeyLineInvalid, match=r"0002_x\.sql:1"):
+        migrate(fleet_8)
+
+
+def test_verify_compares_each_check_with_its_own_shards_number(fleet_healthy: Fleet) -> None:
+    fleet_healthy.migration("0002_check.sql", CHECKED)
+    migrate(fleet_healthy)
+
+    def found() -> list[object]:
+        done = fleet_healthy.here("verify", "-o", "json")
+        return [
+            (f["check"], f["code"], f["shards"], f["object"])
+            for f in json.loads(done.stdout)["findings"]
+        ]
+
+    assert found() == []
+    drop = "ALTER TABLE shard{0}.photos DROP CONSTRAINT shardctl_key"
+    add = f"{drop}, ADD CONSTRAINT shardctl_key CHECK (shardctl.shard_of(user_id) = {{1}}) {{2}}"
+    fleet_healthy.execute("a", drop.format(1))
+    fleet_healthy.execute("a", add.format(2, 3, ""))
+    fleet_healthy.execute("b", add.format(5, 5, "NOT VALID"))
+    assert found() == [
+        ("structure", "constraint_missing", [1], "photos.shardctl_key"),
+        ("structure", "constraint_differs", [2], "photos.shardctl_key"),
+        ("ids", "check_not_valid", [5], "photos"),
+    ]
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None
+    return found
+
+
+def test_a_dump_is_restored_with_its_checks(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_check.sql", f"CREATE TABLE named (name text);\n{CHECKED}"
+                      "-- shardctl: key named.name check\n")  # fmt: skip
+    migrate(fleet_8)
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (2)")
+    fleet_8.execute("a", "INSERT INTO shard2.named VALUES ('ann')")
+    server = fleet_8.servers["a"]
+    at = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres"]
+    restored = f"{fleet_8.database}_restored"
+    with server.connect() as session:
+        session.execute(f"CREATE DATABASE {restored}".encode())
+    try:
+        dump = subprocess.run(
+            [program("pg_dump"), *at, fleet_8.database], capture_output=True, check=True, text=True
+        ).stdout
+        done = subprocess.run(
+            [program("psql"), *at, "-v", "ON_ERROR_STOP=1", "-q", restored],
+            input=dump, capture_output=True, check=False, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        with server.connect(restored) as session:
+            assert session.execute(
+                "SELECT count(*), bool_and(convalidated) FROM pg_constraint"
+                " WHERE conname = 'shardctl_key'"
+            ).fetchone() == (8, True)
+            with pytest.raises(errors.CheckViolation):
+                session.execute("INSERT INTO shard2.named VALUES ('Zoë')")
+    finally:
+        with server.connect() as session:
+            session.execute(f"DROP DATABASE {restored}".encode())
