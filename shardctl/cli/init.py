@@ -8,6 +8,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    AllOrNothingOption,
     AttemptsOption,
     DryRunOption,
     JobsOption,
@@ -35,6 +36,7 @@ def init(
     without_poolers: Annotated[
         bool, typer.Option("--without-poolers", help="Leave the poolers as they are.")
     ] = False,
+    all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
     lock_timeout: LockTimeoutOption = 2000,
     attempts: AttemptsOption = 10,
@@ -47,6 +49,7 @@ def init(
     Killed at any moment and run again, it completes (but for a migration that asks for no
     transaction: what its statements did stays done). It never gives a shard to another node
     than the databases say, and never touches a schema that it did not make (but see --adopt).
+    Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
     """
     from shardctl.cli import provision
     from shardctl.provision.chunks import Retrying
@@ -58,7 +61,12 @@ def init(
         adopt=adopt,
     )
     provision.run(
-        lambda: plan_init(load_topology(ctx), adopt=adopt, poolers=not without_poolers),
+        lambda: plan_init(
+            load_topology(ctx),
+            adopt=adopt,
+            poolers=not without_poolers,
+            strict=all_or_nothing,
+        ),
         options,
         output,
         dry_run=dry_run,

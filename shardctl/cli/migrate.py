@@ -6,6 +6,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    AllOrNothingOption,
     AttemptsOption,
     DryRunOption,
     JobsOption,
@@ -26,6 +27,7 @@ def migrate(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; migrate never asks
+    all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
     lock_timeout: LockTimeoutOption = 2000,
     attempts: AttemptsOption = 10,
@@ -34,10 +36,16 @@ def migrate(
 
     A migration never waits longer for a lock than --lock-timeout: it lets go, waits and tries
     again, so that it does not hold up the application's sessions behind it.
+    Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
     """
     from shardctl.cli import provision
     from shardctl.provision.chunks import Retrying
     from shardctl.provision.fleet import Options, plan_migrate
 
     options = Options(jobs=jobs, retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts))
-    provision.run(lambda: plan_migrate(load_topology(ctx)), options, output, dry_run=dry_run)
+    provision.run(
+        lambda: plan_migrate(load_topology(ctx), strict=all_or_nothing),
+        options,
+        output,
+        dry_run=dry_run,
+    )

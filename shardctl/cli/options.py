@@ -35,6 +35,10 @@ DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Read and check everything, show the plan, change nothing."),
 ]
+AllOrNothingOption = Annotated[
+    bool,
+    typer.Option("--all-or-nothing", help="Change nothing, exit 1, where a node cannot be read."),
+]
 MaxWalOption = Annotated[
     str | None,
     typer.Option("--max-wal", metavar="SIZE", help="The most WAL that the source keeps for it."),

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.options import (
+    AllOrNothingOption,
+    DryRunOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.errors import Problems
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.poolers import Compared, PoolersPlan
     from shardctl.topology.model import Pooler, Topology
 
@@ -31,16 +42,18 @@ def render(
 ) -> None:
     """Print the file of aliases as it should be; changes nothing.
 
-    The map's version in its head is the databases', so the nodes have to be there.
+    The map's version in its head is the databases'. Nodes that cannot be read are named, and
+    the others have to agree on the map.
     """
     from shardctl.provision import maps, poolers
     from shardctl.state import lock
 
     topology = load_topology(ctx)
     chosen = _choose(topology, pooler)
-    version = maps.version(topology, purpose=lock.purpose("pgbouncer render"))
+    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer render"), strict=False)
+    _tell_left_out(agreed.left_out)
     for one in chosen:
-        print(poolers.rendered(topology, one, version), end="")
+        print(poolers.rendered(topology, one, agreed.version), end="")
 
 
 @app.command()
@@ -60,8 +73,9 @@ def diff(
     with always_json(output):
         topology = load_topology(ctx)
         chosen = _choose(topology, pooler)
-        version = maps.version(topology, purpose=lock.purpose("pgbouncer diff"))
-        found = poolers.compare(topology, chosen, version)
+        agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer diff"), strict=False)
+        _tell_left_out(agreed.left_out)
+        found = poolers.compare(topology, chosen, agreed.version)
     if output is Report.json:
         print_json({"format": 1, "poolers": [one.as_json() for one in found]})
     else:
@@ -82,12 +96,14 @@ def apply(
         bool,
         typer.Option("--force", help="Replace a file that was changed by hand or is another's."),
     ] = False,
+    all_or_nothing: AllOrNothingOption = False,
 ) -> None:
     """Bring every pooler's aliases to what the topology says, and see that it offers them.
 
     Writes the file, keeps the one before, lets the pooler read it, and compares what it offers.
     A pooler that does not take it gets the old file back. A topology that contradicts the map in
     the databases is refused: a stale file must not lead clients to a node that does not own them.
+    Nodes that cannot be read are named, exit code 3, if the others agree on the map.
     """
     from shardctl.cli.progress import bars
     from shardctl.provision import maps, poolers
@@ -97,16 +113,19 @@ def apply(
     with always_json(output):
         topology = load_topology(ctx)
         chosen = _choose(topology, pooler)
-        version = maps.version(topology, purpose=purpose)
-        plan = poolers.plan(topology, chosen, version, force=force, purpose=purpose)
+        agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
+        plan = poolers.plan(
+            topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
+        )
         for cost in plan.costs():
             say(f"note: {cost}")
-        _show(plan, output)
-    if dry_run or not plan.changes():
-        return
-    with bars() as progress:
-        poolers.apply(plan, progress)
-    say(f"done: {plural(len(plan.changes()), 'pooler')}, map version {version}")
+        _show(plan, agreed.left_out, output)
+    if not dry_run and plan.changes():
+        with bars() as progress:
+            poolers.apply(plan, progress)
+        say(f"done: {plural(len(plan.changes()), 'pooler')}, map version {agreed.version}")
+    if agreed.left_out:
+        raise Problems(list(agreed.left_out))
 
 
 def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
@@ -118,13 +137,25 @@ def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
     return poolers.chosen(topology, names or [])
 
 
-def _show(plan: PoolersPlan, output: Report) -> None:
+def _tell_left_out(left_out: Sequence[NodeLeftOut]) -> None:
+    for one in left_out:
+        say(f"note: {one.message}")
+
+
+def _show(plan: PoolersPlan, left_out: Sequence[NodeLeftOut], output: Report) -> None:
     if output is Report.json:
         rows = [
             {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
             for w in plan.wanted
         ]
-        print_json({"format": 1, "map_version": plan.map_version, "poolers": rows})
+        print_json(
+            {
+                "format": 1,
+                "map_version": plan.map_version,
+                "poolers": rows,
+                "left_out": [one.as_json() for one in left_out],
+            }
+        )
         return
     if not plan.wanted:
         return

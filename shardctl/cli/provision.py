@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.cli.options import Report
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.errors import Problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,17 +30,21 @@ def run(
         for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
             say(f"note: {note}")
         show(plan, output)
-    if dry_run or not plan.changes():
-        return
-    with bars() as progress:
-        carry_out(plan, options, progress)
+    if not dry_run and plan.changes():
+        with bars() as progress:
+            carry_out(plan, options, progress)
+        _report(plan, time.monotonic() - began)
+    if plan.left_out:
+        raise Problems(list(plan.left_out))
+
+
+def _report(plan: FleetPlan, took_s: float) -> None:
     shards = {shard for change in plan.changes() for shard in change.shards}
     what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
-    took = time.monotonic() - began
     poolers = len(plan.poolers.changes()) if plan.poolers else 0
     where = [plural(len(plan.nodes), "node")] if plan.nodes else []
     where += [plural(poolers, "pooler")] if poolers else []
-    say(f"done: {what} on {' and '.join(where)} in {took:.1f} s")
+    say(f"done: {what} on {' and '.join(where)} in {took_s:.1f} s")
 
 
 def show(plan: FleetPlan, output: Report) -> None:
@@ -54,18 +59,20 @@ def show(plan: FleetPlan, output: Report) -> None:
                 "cluster": plan.topology.cluster,
                 "changes": [change.as_json() for change in changes],
                 "summary": summary(changes),
+                "left_out": [one.as_json() for one in plan.left_out],
             }
         )
-        return
-    if not changes:
+    elif changes:
+        print_table(("where", "action", "what", "name", "shards"), _rows(changes))
+    elif plan.left_out:
+        print("nothing to do on the nodes that can be read")
+    else:
         topology = plan.topology
         poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""
         print(
             f"nothing to do: {topology.shard_count} shards on "
             f"{len(topology.owning())} nodes{poolers} are as the topology says"
         )
-        return
-    print_table(("where", "action", "what", "name", "shards"), _rows(changes))
 
 
 def _rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:

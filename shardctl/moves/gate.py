@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
 from shardctl.moves.gates_refusals import ResumeFailed
-from shardctl.pgbouncer import serving
+from shardctl.pgbouncer import apply, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, PoolerLost
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Gate:
     @property
     def staged(self) -> Path:
         """The new file, beside the old one."""
-        return self.pooler.databases_file.with_name(f"{self.pooler.databases_file.name}.staged")
+        return apply.staged(self.pooler)
 
     def hold_file(self, seconds: float) -> None:
         """Let its host wait for the word that the new file is to take its place."""

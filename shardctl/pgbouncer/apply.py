@@ -62,6 +62,11 @@ class Wanted:
     action: Literal["write", "reload", "none"]
 
 
+def staged(pooler: Pooler) -> Path:
+    """Name the file that a move puts beside a pooler's file before its cutover."""
+    return pooler.databases_file.with_name(f"{pooler.databases_file.name}.staged")
+
+
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 

@@ -41,6 +41,11 @@ class NodeUnavailable(ShardctlError):
         self.node = node
         self.reason = reason
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether nothing answered in time, so that another login would wait as long."""
+        return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)
+
 
 class NodeLost(ShardctlError):
     """The session with a node broke off while something ran there."""

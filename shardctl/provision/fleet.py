@@ -13,6 +13,7 @@ from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
+from shardctl.provision import agreement
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
+    from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.apply import Applied
     from shardctl.provision.observe import Observed
     from shardctl.provision.plan import Action, NodePlan
@@ -89,6 +91,12 @@ class FleetPlan:
     map_version: int
     """The version of the map when the plan is carried out."""
     poolers: PoolersPlan | None = None
+    unread: tuple[NodeUnavailable, ...] = ()
+    """Nodes that could not be read."""
+    left_out: tuple[NodeLeftOut, ...] = ()
+    """Those nodes, and the other nodes of their moves."""
+    doubts: tuple[ShardctlError, ...] = ()
+    """Moves that keep the poolers' aliases from being proved."""
 
     def changes(self) -> list[Change]:
         """List all changes, node by node in the topology's order, then the poolers'."""
@@ -110,59 +118,96 @@ class Options:
     adopt: bool = False
 
 
-def plan_init(topology: Topology, *, adopt: bool = False, poolers: bool = True) -> FleetPlan:
+def plan_init(
+    topology: Topology, *, adopt: bool = False, poolers: bool = True, strict: bool = True
+) -> FleetPlan:
     """Observe the fleet and plan what `init` has to do; changes nothing.
 
-    `poolers` False leaves these as they are. Raises what observation and planning raise, one
+    `poolers` False leaves these as they are. Unless `strict`, nodes that cannot be read are left
+    out where `agreement.left_out` allows it. Raises what observation and planning raise, one
     error or Problems of several.
     """
-    plan = _plan(topology, "init", adopt=adopt)
+    plan = _plan(topology, "init", adopt=adopt, strict=strict)
     if not poolers or not topology.poolers:
         return plan
+    if plan.doubts:
+        raise Problems([*plan.unread, *plan.doubts])
     offered = pooling.plan(
         topology,
         list(topology.poolers.values()),
         plan.map_version,
         force=False,
         purpose=lock.purpose("init"),
+        unread=plan.unread,
     )
     return replace(plan, poolers=offered)
 
 
-def plan_migrate(topology: Topology) -> FleetPlan:
+def plan_migrate(topology: Topology, *, strict: bool = True) -> FleetPlan:
     """Observe the fleet and plan the migrations that are pending; changes nothing.
 
     Raises InitPending where more than migrations is missing, and what `plan_init` raises.
     """
-    plan = _plan(topology, "migrate", adopt=False)
+    return _migrations_only(_plan(topology, "migrate", adopt=False, strict=strict))
+
+
+def _migrations_only(plan: FleetPlan) -> FleetPlan:
+    """Keep what `migrate` does; raises InitPending."""
     other = [c for c in plan.changes() if c.kind not in {"migration", "check"}]
     if other:
         raise InitPending(other)
-    nodes = tuple(n.migrations_only() for n in plan.nodes if n.shards)
-    return FleetPlan(plan.command, topology, nodes, plan.notes, plan.map_version)
+    return replace(plan, nodes=tuple(n.migrations_only() for n in plan.nodes if n.shards))
 
 
-def _plan(topology: Topology, command: str, *, adopt: bool) -> FleetPlan:
+def _plan(
+    topology: Topology,
+    command: str,
+    *,
+    adopt: bool,
+    strict: bool,
+    absent: Sequence[NodeUnavailable] = (),
+) -> FleetPlan:
+    """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
-    observed, notes = _observe(topology, command)
+    observed, notes, unread = _observe(topology, command, absent)
+    said = {one.node: one.said() for one in observed}
+    left_out = agreement.left_out(topology, said, unread, strict=strict)
+    gone = {one.node for one in left_out}
+    observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} and is not in the migrations' folder")
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
-    return FleetPlan(command, topology, changed, tuple(notes), version)
+    return FleetPlan(
+        command,
+        topology,
+        changed,
+        tuple(notes),
+        version,
+        unread=tuple(unread),
+        left_out=left_out,
+        doubts=tuple(agreement.doubted_moves(said, unread)),
+    )
 
 
-def _observe(topology: Topology, command: str) -> tuple[list[Observed], list[str]]:
-    """Observe all nodes; one that owns no shards need not be there (that is a note)."""
+def _observe(
+    topology: Topology, command: str, absent: Sequence[NodeUnavailable]
+) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
+    """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
+
+    A node that owns no shards need not be there (that is a note). Raises what else is wrong.
+    """
+    away = {one.node for one in absent}
     outcomes = fanout.run(
-        topology.nodes.values(),
+        [node for node in topology.nodes.values() if node.name not in away],
         lambda node: observing.observe(topology, node, command=command),
         width=_OBSERVE_WIDTH,
     )
     observed: list[Observed] = []
     notes: list[str] = []
+    unread: list[NodeUnavailable] = list(absent)
     problems: list[ShardctlError] = []
     for outcome in outcomes:
         node, error = outcome.item, outcome.error
@@ -170,13 +215,15 @@ def _observe(topology: Topology, command: str) -> tuple[list[Observed], list[str
             observed.append(outcome.result())
         elif isinstance(error, NodeUnavailable) and not node.shards:
             notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
+        elif isinstance(error, NodeUnavailable):
+            unread.append(error)
         elif isinstance(error, ShardctlError):
             problems.append(error)
         else:
             raise error
     if problems:
-        raise together(problems)
-    return observed, notes
+        raise together([*unread, *problems])
+    return observed, notes, unread
 
 
 def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
@@ -184,7 +231,8 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
 
     Raises NodeLocked or PlanOutdated with nothing done but roles and databases made;
     Problems with exit code 3 that name every node and shard that failed, when all others
-    are finished; Interrupted after Ctrl-C, at a chunk's end.
+    are finished; Interrupted after Ctrl-C, at a chunk's end. What the plan leaves out is for the
+    caller to report.
     """
     poolers = plan.poolers if plan.poolers and plan.poolers.changes() else None
     if not plan.nodes and poolers is None:
@@ -193,7 +241,8 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
         made = _prepare(plan)
         try:
             planned = [node_plan.node for node_plan in plan.nodes]
-            others = [n.name for n in plan.topology.owning() if poolers and n.name not in planned]
+            known = {*planned, *(one.node for one in plan.left_out)}
+            others = [n.name for n in plan.topology.owning() if poolers and n.name not in known]
             locks = {
                 node: stack.enter_context(closing(_lock(plan, node)))
                 for node in [*planned, *others]
@@ -286,11 +335,15 @@ def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[Shardctl
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
     """Plan again, now that nobody else can change the nodes; raises PlanOutdated."""
-    now = (
-        plan_migrate(plan.topology)
-        if plan.command == "migrate"
-        else plan_init(plan.topology, adopt=options.adopt, poolers=False)
+    now = _plan(
+        plan.topology,
+        plan.command,
+        adopt=options.adopt,
+        strict=not plan.unread,
+        absent=plan.unread,
     )
+    if plan.command == "migrate":
+        now = _migrations_only(now)
     before = {n.node: n.after_preparation().changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
     differing = [str(n) for n in before | after if before.get(n, []) != after.get(n, [])]

@@ -1,22 +1,24 @@
-"""The map as all nodes know it, beside what the topology says."""
+"""The map as the nodes know it, beside what the topology says."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Problems, ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision import refusals
-from shardctl.state import cluster, identity
+from shardctl.provision import agreement, refusals
+from shardctl.provision.agreement import NodeLeftOut, Said
+from shardctl.state import cluster, identity, ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 _WIDTH = 16
 
@@ -42,11 +44,33 @@ class MapChanged(ShardctlError):
         )
 
 
-def require(topology: Topology, planned: int, *, purpose: str) -> None:
-    """See that the map is still the one of a plan; raises MapChanged and what `version` raises."""
-    now = version(topology, purpose=purpose)
+def require(
+    topology: Topology,
+    planned: int,
+    *,
+    purpose: str,
+    absent: Sequence[NodeUnavailable] = (),
+) -> None:
+    """See that the map is still the one of a plan that was made without `absent` nodes.
+
+    Raises MapChanged, and what `agreed` raises.
+    """
+    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent).version
     if now != planned:
         raise MapChanged(planned, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The map's version, and the nodes that could not be read, all others agreeing on it."""
+
+    version: int
+    unread: tuple[NodeUnavailable, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[NodeLeftOut, ...]:
+        """The nodes that could not be read, as what is left to do."""
+        return tuple(NodeLeftOut(one.node, one.reason) for one in self.unread)
 
 
 def version(topology: Topology, *, purpose: str) -> int:
@@ -55,41 +79,62 @@ def version(topology: Topology, *, purpose: str) -> int:
     Every node that owns shards has to be there. Raises MapUnwritten, NodeUnavailable,
     OwnershipDiffers and what `identity.check` raises, or Problems of several.
     """
-    versions: list[int] = []
-    maps: dict[NodeName, Mapping[ShardId, NodeName]] = {}
+    return agreed(topology, purpose=purpose, strict=True).version
+
+
+def agreed(
+    topology: Topology,
+    *,
+    purpose: str,
+    strict: bool,
+    absent: Sequence[NodeUnavailable] = (),
+) -> Agreed:
+    """Read the map's version as `version` does; unless `strict`, nodes may be away.
+
+    Then those that can be read have to agree on the whole map, and no absent node may be part
+    of a move that they know as open: the aliases of its shards could not be proved. `absent`
+    nodes are not tried again. Raises also MoveInDoubt and what `agreement.left_out` raises.
+    """
+    away = {one.node for one in absent}
+    said: dict[NodeName, Said] = {}
+    unread: list[NodeUnavailable] = list(absent)
     problems: list[ShardctlError] = []
-    outcomes = fanout.run(
-        topology.nodes.values(), lambda node: _read(topology, node, purpose), width=_WIDTH
-    )
-    for outcome in outcomes:
+    asked = [node for node in topology.nodes.values() if node.name not in away]
+    for outcome in fanout.run(asked, lambda node: _read(topology, node, purpose), width=_WIDTH):
         node, error = outcome.item, outcome.error
         if error is None:
-            found, maps[node.name] = outcome.result()
-            versions.append(found)
+            said[node.name] = outcome.result()
         elif isinstance(error, NodeUnavailable) and not node.shards:
             continue  # it waits to be cloned onto
+        elif isinstance(error, NodeUnavailable):
+            unread.append(error)
         elif isinstance(error, psycopg.Error):
             address = f"{node.host}:{node.port}"
-            problems.append(NodeUnavailable(node.name, address, reason_of(error)))
+            unread.append(NodeUnavailable(node.name, address, reason_of(error)))
         elif isinstance(error, ShardctlError):
             problems.append(error)
         else:
             raise error
-    problems += refusals.ownership(topology, maps)
+    problems += refusals.ownership(topology, {name: one.map for name, one in said.items()})
     if problems:
-        raise together(problems)
-    newest = max(versions, default=0)
+        raise together([*unread, *problems])
+    agreement.left_out(topology, said, unread, strict=strict)
+    if doubts := agreement.doubted_moves(said, unread):
+        raise Problems([*unread, *doubts])
+    newest = max((one.version or 0 for one in said.values()), default=0)
     if newest == 0:
         raise MapUnwritten
-    return newest
+    return Agreed(newest, tuple(unread))
 
 
-def _read(topology: Topology, node: Node, purpose: str) -> tuple[int, Mapping[ShardId, NodeName]]:
+def _read(topology: Topology, node: Node, purpose: str) -> Said:
     with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-        if cluster.is_clone_of_a_move(session, node) or not cluster.is_present(session):
-            return 0, {}
-        row = cluster.read(session)
+        row = cluster.read(session) if cluster.is_present(session) else None
         if row is None:
-            return 0, {}
+            return Said(None, {}, ())
+        lost = cluster.missing(session, row)
+        copies = None if lost else ledger.copies(session, topology, node.name, row)
+        if cluster.is_clone_of_a_move(session, node):
+            return Said(None, {}, copies)
         identity.check(row, topology, node.name)
-        return row.map_version, cluster.read_map(session)
+        return Said(row.map_version, cluster.read_map(session), copies)

@@ -11,7 +11,8 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, journal, keys, lock
+from shardctl.provision.agreement import Said
+from shardctl.state import cluster, identity, journal, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
+    from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.provision", "observe.sql")
@@ -55,6 +57,13 @@ class Observed:
     """(schema, table) whose CHECK of the key is not validated."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
+    journal: tuple[Copy, ...] | None = ()
+    """The moves that the node knows; None where their table was dropped."""
+
+    def said(self) -> Said:
+        """Give what it says of the map and of moves."""
+        version = self.state.map_version if self.state else None
+        return Said(version, self.map, self.journal)
 
 
 def observe(topology: Topology, node: Node, *, command: str) -> Observed:
@@ -67,8 +76,9 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
     purpose = lock.purpose(command)
     try:
         connection = connect(node, database, purpose=purpose)
-    except NodeUnavailable:
-        if _database_exists(topology, node, purpose):
+    except NodeUnavailable as error:
+        # Where no server answers, another database would only be waited for as long again.
+        if error.timed_out or _database_exists(topology, node, purpose):
             raise
         return _without_database(topology, node, purpose)
     try:
@@ -179,6 +189,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         for file, checksum, shards in connection.execute(STATE["migrations"]):
             migrations[file, checksum] = frozenset(shards)
     schemas = [topology.schema(shard) for shard in node.shards]
+    missing = cluster.missing(connection, state)
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -196,5 +207,6 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
             {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
         ),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
-        missing=cluster.missing(connection, state),
+        missing=missing,
+        journal=None if missing else ledger.copies(connection, topology, node.name, state),
     )

@@ -42,6 +42,29 @@ class PoolerNotFound(UsageError):
         super().__init__(f"{name!r} is no pooler of the topology", hint=f"its poolers: {known}")
 
 
+class ForceRefused(ShardctlError):
+    """`--force` while nodes are away: the version in a pooler's file is needed as proof then."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "--force replaces files whatever their map version, "
+            "and that version is a proof while a node cannot be read",
+            hint="leave --force out, or start the nodes that cannot be read first",
+        )
+
+
+class FileStaged(ShardctlError):
+    """A pooler whose host has a file that a move is about to put into place."""
+
+    def __init__(self, pooler: PoolerName, file: str) -> None:
+        super().__init__(
+            f"pooler {pooler}: {file} was put there by a move, "
+            "whose nodes may be among those that cannot be read",
+            hint="start these nodes and end the move (`shardctl moves list`), "
+            "then run the command again",
+        )
+
+
 class PoolersUnfinished(Unfinished):
     """Poolers that took what they should, beside others that did not."""
 
@@ -61,6 +84,8 @@ class PoolersPlan:
     map_version: int
     force: bool
     wanted: tuple[Wanted, ...]
+    unread: tuple[NodeUnavailable, ...] = ()
+    """Nodes without which the map was agreed on."""
 
     def costs(self) -> list[str]:
         """Say of every pooler that is to be changed what its aliases cost."""
@@ -137,16 +162,25 @@ def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> 
 
 
 def plan(
-    topology: Topology, poolers: Sequence[Pooler], map_version: int, *, force: bool, purpose: str
+    topology: Topology,
+    poolers: Sequence[Pooler],
+    map_version: int,
+    *,
+    force: bool,
+    purpose: str,
+    unread: Sequence[NodeUnavailable] = (),
 ) -> PoolersPlan:
     """Look at poolers, all in parallel, and say what each needs; changes nothing.
 
-    Raises what `pgbouncer.apply.observe` and `plan` raise, or Problems of several poolers.
+    While nodes are `unread`, a pooler's own files have to show that no absent node has a newer
+    map. Raises ForceRefused, FileStaged, what `pgbouncer.apply.observe` and `plan` raise, or
+    Problems of several poolers.
     """
+    if unread and force:
+        raise Problems([*unread, ForceRefused()])
 
     def one(pooler: Pooler) -> Wanted:
-        seen = applying.observe(topology, pooler, host_of(pooler), purpose=purpose)
-        return applying.plan(topology, seen, map_version, force=force)
+        return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
 
     outcomes = fanout.run(poolers, one, width=_WIDTH)
     problems: list[ShardctlError] = []
@@ -162,7 +196,26 @@ def plan(
             problems.append(faults.SameFile(seen.pooler.name, first, seen.place.path))
     if problems:
         raise together(problems)
-    return PoolersPlan(topology, map_version, force, tuple(o.result() for o in outcomes))
+    wanted = tuple(o.result() for o in outcomes)
+    return PoolersPlan(topology, map_version, force, wanted, tuple(unread))
+
+
+def _look(
+    topology: Topology,
+    pooler: Pooler,
+    map_version: int,
+    *,
+    force: bool,
+    purpose: str,
+    unread: Sequence[NodeUnavailable],
+) -> Wanted:
+    host = host_of(pooler)
+    staged = applying.staged(pooler)
+    # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
+    if unread and files.read(host, staged, user=pooler.os_user) is not None:
+        raise FileStaged(pooler.name, str(staged))
+    seen = applying.observe(topology, pooler, host, purpose=purpose)
+    return applying.plan(topology, seen, map_version, force=force)
 
 
 def apply(plan: PoolersPlan, progress: Progress) -> None:
@@ -174,13 +227,15 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     if not plan.changes():
         return
     topology = plan.topology
+    away = {one.node for one in plan.unread}
     with ExitStack() as stack:
         locks = {
             node.name: stack.enter_context(closing(_lock(topology, node)))
             for node in topology.owning()
+            if node.name not in away
         }
         # A move may have ended after the plan was made: its poolers must not be led back.
-        maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY))
+        maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY), absent=plan.unread)
         errors = carry_out(plan, locks, progress, command=APPLY)
     if errors:
         raise Problems(errors)
@@ -206,8 +261,14 @@ def carry_out(
         pooler = planned.seen.pooler
         progress.expect(pooler.name, "applying", 1)
         purpose = lock.purpose(command)
-        seen = applying.observe(topology, pooler, host_of(pooler), purpose=purpose)
-        now = applying.plan(topology, seen, plan.map_version, force=plan.force)
+        now = _look(
+            topology,
+            pooler,
+            plan.map_version,
+            force=plan.force,
+            purpose=purpose,
+            unread=plan.unread,
+        )
         applying.carry_out(topology, now, purpose=purpose)
         done.append(pooler.name)  # atomic
         progress.advance(pooler.name)

@@ -326,7 +326,7 @@ def test_a_map_that_changed_after_the_plan(fleet_pooled: PooledFleet) -> None:
 def test_a_node_that_is_down(fleet_unapplied: PooledFleet) -> None:
     gone = cast("PgServer", SimpleNamespace(port=free_ports(1)[0]))
     fleet_unapplied.servers = {"a": fleet_unapplied.servers["a"], "b": gone}
-    assert f"node b (127.0.0.1:{gone.port}): " in refused(fleet_unapplied)
+    assert f"node b (127.0.0.1:{gone.port}): " in refused(fleet_unapplied, "--all-or-nothing")
 
 
 def test_a_fleet_that_has_no_map_yet(new_fleet_pooled: PooledFleet) -> None:

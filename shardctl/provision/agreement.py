@@ -1,0 +1,141 @@
+"""Whether the nodes that can be read prove enough to go on without those that cannot; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Problems, ShardctlError, Unfinished, together
+from shardctl.provision import refusals
+from shardctl.state import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from shardctl.postgres.connection import NodeUnavailable
+    from shardctl.state.journal import Move
+    from shardctl.state.ledger import Copy
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+
+class NodeLeftOut(Unfinished):
+    """A node on which nothing was done, because it or the other node of its move is away."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(
+            f"node {node} was left out: {reason}",
+            hint="run the same command again when all nodes can be read: it does only the rest",
+        )
+        self.node = node
+        self.reason = reason
+
+    def as_json(self) -> dict[str, str]:
+        """Give the shape of docs/reference/json.md."""
+        return {"node": self.node, "reason": self.reason}
+
+
+class NotAgreed(ShardctlError):
+    """Nodes that can be read and do not prove who owns the shards."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}, so nothing is changed while a node cannot be read",
+            hint="start the nodes that cannot be read, then run the command again; "
+            "`shardctl verify --check map` shows what each node says",
+        )
+
+
+class MoveInDoubt(ShardctlError):
+    """An open move of whose shards it is not known which node owns them."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"{why}: which of the two owns its shards is not known",
+            hint="start that node and end the move (`shardctl moves list`), then run the command "
+            "again; `init --without-poolers` changes the other nodes now",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node that can be read says of the map and of moves.
+
+    `version` is None where the server has no map: a new one, or the clone of a move. `journal`
+    is None where its table is missing.
+    """
+
+    version: int | None
+    map: Mapping[ShardId, NodeName]
+    journal: Sequence[Copy] | None
+
+
+def left_out(
+    topology: Topology,
+    said: Mapping[NodeName, Said],
+    unread: Sequence[NodeUnavailable],
+    *,
+    strict: bool,
+) -> tuple[NodeLeftOut, ...]:
+    """Name the nodes on which a change does nothing; the others own what their maps say.
+
+    A shard leaves a node by a move only, which that node's journal has before the first change.
+    So a node without an open move owns what its map says, whatever the absent nodes know. Of an
+    open move with an absent node, the other node is left out, too. Raises the errors of the
+    absent nodes with `strict`, where no map can be read, or no node remains; and beside them
+    NotAgreed, OwnershipDiffers and MoveInDoubt.
+    """
+    if not unread:
+        return ()
+    if strict or not any(one.version for one in said.values()):
+        raise together(unread)
+    if doubts := _doubts(topology, said):
+        raise Problems([*unread, *doubts])
+    away = {one.node for one in unread}
+    found = {one.node: NodeLeftOut(one.node, one.reason) for one in unread}
+    for move in _open(said, away):
+        for node in (move.source, move.target):
+            found.setdefault(node, NodeLeftOut(node, _why(move, away)))
+    if not any(node.name not in found for node in topology.owning()):
+        raise Problems([*unread, *doubted_moves(said, unread)])
+    return tuple(one for name, one in found.items() if name in topology.nodes)
+
+
+def doubted_moves(
+    said: Mapping[NodeName, Said], unread: Sequence[NodeUnavailable]
+) -> list[ShardctlError]:
+    """List the open moves of which an absent node may know more than those that can be read."""
+    away = {one.node for one in unread}
+    return [MoveInDoubt(_why(move, away)) for move in _open(said, away)]
+
+
+def _open(said: Mapping[NodeName, Said], away: Collection[str]) -> list[Move]:
+    entries = ledger.entries(copy for one in said.values() for copy in one.journal or ())
+    found = [entry.move for entry in entries if entry.open]
+    return [move for move in found if move.source in away or move.target in away]
+
+
+def _why(move: Move, away: Collection[str]) -> str:
+    missing = next(node for node in (move.source, move.target) if node in away)
+    return (
+        f"move {move.id} from {move.source} to {move.target} has not ended, "
+        f"and node {missing} cannot be read"
+    )
+
+
+def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlError]:
+    """List what keeps these nodes from proving who owns the shards."""
+    known = {name: one for name, one in said.items() if one.version is not None}
+    if stale := refusals.ownership(topology, {name: one.map for name, one in known.items()}):
+        return list(stale)
+    doubts: list[ShardctlError] = []
+    versions = {one.version for one in known.values()}
+    if len(versions) > 1:
+        listed = ", ".join(f"{name} has {one.version}" for name, one in known.items())
+        doubts.append(NotAgreed(f"the nodes have different versions of the map ({listed})"))
+    owners = topology.owners()
+    for name, one in said.items():
+        if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards):
+            doubts.append(NotAgreed(f"node {name} does not have the whole map"))
+        if one.journal is None:
+            doubts.append(NotAgreed(f"node {name} has no journal of moves"))
+    return doubts

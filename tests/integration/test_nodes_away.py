@@ -1,0 +1,287 @@
+"""Nodes that cannot be read: left out and named, and the rest is done if the others agree."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tests.fixtures.fleets.pooled import PooledFleet, leads, offered
+from tests.fixtures.servers.postgres import free_ports
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import PgServer
+
+LIKES = "0002_likes.sql"
+
+
+@pytest.fixture
+def pending(fleet_8: Fleet) -> Fleet:
+    """Give a fleet in which one migration is pending everywhere."""
+    fleet_8.migration(LIKES, "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    return fleet_8
+
+
+@contextmanager
+def away(one: Fleet, *nodes: str, port: int | None = None) -> Iterator[None]:
+    """Let nodes be reached at ports on which nothing listens, or at `port`."""
+    servers = one.servers
+    gone = {
+        node: cast("PgServer", SimpleNamespace(port=port or free_ports(1)[0])) for node in nodes
+    }
+    one.servers = {**servers, **gone}
+    try:
+        yield
+    finally:
+        one.servers = servers
+
+
+def migrated(one: Fleet, node: str, shard: int) -> bool:
+    return one.query(node, f"SELECT to_regclass('shard{shard}.likes') IS NOT NULL") == [(True,)]
+
+
+def open_move(one: Fleet, node: str, *, source: str, target: str, state: str) -> None:
+    one.execute(
+        node,
+        "INSERT INTO shardctl.move (id, state, method, source, target, shards, schemas, retired,"
+        f" plan, who) VALUES ('5f3a9c1e', '{state}', 'clone', '{source}', '{target}', '{{4}}',"
+        " '{shard4}', '{shard4__retired_5f3a9c1e}', '{}', 'a test')",
+    )
+
+
+def left_out(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [one["node"] for one in json.loads(done.stdout)["left_out"]]
+
+
+def test_migrate_does_what_it_can_and_the_rest_later(pending: Fleet) -> None:
+    with away(pending, "b"):
+        shown = pending.here("migrate", "--dry-run", "-o", "json")
+        assert not migrated(pending, "a", 0)
+        done = pending.here("migrate")
+    assert (shown.returncode, done.returncode) == (3, 3), done.stderr
+    assert left_out(shown) == ["b"]
+    assert [change["node"] for change in json.loads(shown.stdout)["changes"]] == ["a"]
+    for told in (shown.stderr, done.stderr):
+        assert "shardctl: node b was left out: Connection refused" in told
+    assert "done: 4 shards on 1 node" in done.stderr
+    assert migrated(pending, "a", 0)
+    assert not migrated(pending, "b", 4)
+    rest = pending.here("migrate", "-o", "json")
+    assert rest.returncode == 0, rest.stderr
+    assert [change["node"] for change in json.loads(rest.stdout)["changes"]] == ["b"]
+    assert migrated(pending, "b", 7)
+
+
+@pytest.mark.parametrize("arguments", [("migrate",), ("init",), ("pgbouncer", "apply")])
+def test_all_or_nothing_is_strict(fleet_pooled: PooledFleet, arguments: tuple[str, ...]) -> None:
+    fleet_pooled.migration(LIKES, "CREATE TABLE likes (id bigint DEFAULT next_id());")
+    fleet_pooled.pg_bouncer.databases_file.unlink()
+    with away(fleet_pooled, "b"):
+        for dry in ((), ("--dry-run",)):
+            done = fleet_pooled.here(*arguments, "--all-or-nothing", *dry)
+            assert done.returncode == 1, done.stderr
+            assert "shardctl: node b (127.0.0.1:" in done.stderr
+            assert "left out" not in done.stderr
+    assert not migrated(fleet_pooled, "a", 0)
+    assert not fleet_pooled.pg_bouncer.databases_file.exists()
+
+
+def test_init_goes_on_with_its_shards_and_poolers(fleet_pooled: PooledFleet) -> None:
+    pooler = fleet_pooled.pg_bouncer
+    fleet_pooled.execute("a", "DROP FUNCTION shard2.next_id() CASCADE")
+    pooler.databases_file.unlink()
+    with away(fleet_pooled, "b"):
+        right = leads(fleet_pooled)
+        done = fleet_pooled.here("init")
+        assert done.returncode == 3, done.stderr
+        assert "node b was left out" in done.stderr
+        assert offered(pooler) == right
+        again = fleet_pooled.here("init")
+        assert again.returncode == 3, again.stderr
+    assert "nothing to do on the nodes that can be read" in again.stdout
+    assert fleet_pooled.query("a", "SELECT shard2.next_id() > 0") == [(True,)]
+
+
+def test_pgbouncer_apply_writes_what_the_others_prove(fleet_pooled: PooledFleet) -> None:
+    pooler = fleet_pooled.pg_bouncer
+    pooler.databases_file.unlink()
+    with away(fleet_pooled, "b"):
+        shown = fleet_pooled.here("pgbouncer", "apply", "--dry-run", "-o", "json")
+        assert not pooler.databases_file.exists()
+        done = fleet_pooled.here("pgbouncer", "apply")
+        assert (shown.returncode, done.returncode) == (3, 3), done.stderr
+        assert left_out(shown) == ["b"]
+        assert "done: 1 pooler, map version 1" in done.stderr
+        assert "node b was left out: Connection refused" in done.stderr
+        assert offered(pooler) == leads(fleet_pooled)
+        compared = fleet_pooled.here("pgbouncer", "diff")
+    assert compared.returncode == 0, compared.stderr
+    assert "note: node b was left out" in compared.stderr
+
+
+def test_a_map_that_only_the_absent_nodes_have_is_seen_in_the_poolers_file(
+    fleet_pooled: PooledFleet,
+) -> None:
+    """Version 2 was applied, and the one node that can be read still has version 1."""
+    pooler = fleet_pooled.pg_bouncer
+    fleet_pooled.raise_map_version()
+    assert fleet_pooled.here("pgbouncer", "apply").returncode == 0
+    newer = pooler.databases_file.read_text()
+    fleet_pooled.execute("a", "UPDATE shardctl.cluster SET map_version = 1")
+    with away(fleet_pooled, "b"):
+        for arguments in (("apply",), ("apply", "--force"), ("apply", "--force", "--dry-run")):
+            done = fleet_pooled.here("pgbouncer", *arguments)
+            assert done.returncode == 1, done.stderr
+        assert "--force" in done.stderr
+        assert fleet_pooled.here("init").returncode == 1
+    assert pooler.databases_file.read_text() == newer
+
+
+def test_a_file_that_a_move_has_staged_is_left_alone(fleet_pooled: PooledFleet) -> None:
+    """A move between nodes that cannot be read shows at the poolers it is about to switch."""
+    file = fleet_pooled.pg_bouncer.databases_file
+    file.unlink()
+    staged = file.with_name(f"{file.name}.staged")
+    staged.write_text("")
+    staged.chmod(0o644)
+    with away(fleet_pooled, "b"):
+        for arguments in ((), ("--dry-run",)):
+            done = fleet_pooled.here("pgbouncer", "apply", *arguments)
+            assert done.returncode == 1, done.stderr
+            assert f"{staged}" in done.stderr
+    assert not file.exists()
+
+
+def test_nodes_that_do_not_agree_are_all_left_as_they_are(pending: Fleet) -> None:
+    pending.execute("a", "DELETE FROM shardctl.map WHERE shard = 7")
+    with away(pending, "b"):
+        for command in ("migrate", "init"):
+            for dry in ((), ("--dry-run",)):
+                done = pending.here(command, *dry)
+                assert done.returncode == 1, done.stderr
+                assert "node b (127.0.0.1:" in done.stderr
+                assert "node a does not have the whole map" in done.stderr
+    assert not migrated(pending, "a", 0)
+
+
+def test_a_stale_file_is_refused_whoever_is_away(pending: Fleet) -> None:
+    pending.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 3")
+    with away(pending, "b"):
+        done = pending.here("migrate")
+    assert done.returncode == 1
+    assert "the map on node a gives shards 3 to b, the topology gives them to a" in done.stderr
+    assert not migrated(pending, "a", 0)
+
+
+def test_all_nodes_away(pending: Fleet) -> None:
+    with away(pending, "a", "b"):
+        done = pending.here("migrate", "-o", "json")
+    assert done.returncode == 1
+    assert done.stderr.count("Connection refused") == 2
+    assert "left out" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["migrate", "init"])
+def test_nothing_is_done_on_a_node_whose_move_involves_an_absent_one(
+    pending: Fleet, command: str
+) -> None:
+    open_move(pending, "a", source="b", target="a", state="claimed")
+    with away(pending, "b"):
+        done = pending.here(command)
+    assert done.returncode == 1, done.stderr
+    assert "move 5f3a9c1e from b to a has not ended, and node b cannot be read" in done.stderr
+    assert not migrated(pending, "a", 0)
+
+
+def test_a_server_of_another_cluster_is_refused_and_not_left_out(pending: Fleet) -> None:
+    """The file is wrong then: with it, poolers would lead clients to that server."""
+    pending.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
+    done = pending.here("migrate")
+    assert done.returncode == 1
+    assert "node b: the server there is node b of cluster another" in done.stderr
+    assert not migrated(pending, "a", 0)
+
+
+def test_a_node_that_dies_in_the_middle_holds_up_no_other(pending: Fleet) -> None:
+    pending.migration(
+        "0003_dies.sql",
+        "DO $$ BEGIN IF current_schema() = 'shard6' THEN"
+        " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$;",
+    )
+    done = pending.here("migrate")
+    assert done.returncode == 3
+    assert "node b: the connection was lost" in done.stderr
+    assert "node b: " in done.stderr.split("connection was lost")[1]
+    assert "node a" not in done.stderr
+    assert all(migrated(pending, "a", shard) for shard in range(4))
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[int, list[socket.socket]]]:
+    """Give the port of a listener that takes connections and never answers, and those it took."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            while True:
+                try:
+                    taken.append(listener.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield listener.getsockname()[1], taken
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for one in taken:
+        one.close()
+
+
+def test_a_node_that_never_answers_is_waited_for_once(
+    pending: Fleet, silent: tuple[int, list[socket.socket]]
+) -> None:
+    """One login, bounded by connect_timeout: not three databases, and not again under the locks."""
+    port, taken = silent
+    with away(pending, "b", port=port):
+        text = pending.write().read_text()
+        options = "database:\n  options: {connect_timeout: 2}\n"
+        pending.file.write_text(text.replace("database:\n", options))
+        done = pending.here_as_written("migrate")
+    assert done.returncode == 3, done.stderr
+    assert "node b was left out: connection timeout expired" in done.stderr
+    assert migrated(pending, "a", 3)
+    assert len(taken) == 1
+
+
+def test_a_node_that_dies_between_plan_and_locks(
+    pending: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardctl.provision import fleet
+
+    whole = fleet.carry_out
+
+    def dies(*given: object) -> object:
+        with pending.servers["b"].connect() as session:
+            session.execute(f"ALTER DATABASE {pending.database} ALLOW_CONNECTIONS false".encode())
+        return whole(*given)  # type: ignore[arg-type]  # as they were given
+
+    monkeypatch.setattr(fleet, "carry_out", dies)
+    done = pending.here("migrate")
+    assert done.returncode == 1
+    assert "node b (127.0.0.1:" in done.stderr
+    assert not migrated(pending, "a", 0)
+    monkeypatch.undo()
+    done = pending.here("migrate")
+    assert done.returncode == 3, done.stderr
+    assert "node b was left out: " in done.stderr
+    assert migrated(pending, "a", 0)

@@ -1,0 +1,117 @@
+"""What nodes that can be read prove while another is away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardctl.errors import Problems, ShardctlError
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.provision.agreement import MoveInDoubt, Said, doubted_moves, left_out
+from shardctl.state.journal import Move
+from shardctl.state.ledger import Copy
+from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.servers.postgres import local_node, local_topology
+
+A, B, C, D = (NodeName(name) for name in "abcd")
+BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
+_SHARDS = {"a": range(2), "b": range(2, 4), "c": range(4, 6), "d": range(0)}
+_NODES = [local_node(Path("/srv"), name, 5432, shards) for name, shards in _SHARDS.items()]
+TOPOLOGY = local_topology(Path("/srv"), *_NODES)
+GONE = NodeUnavailable("b", "10.0.0.2:5432", "Connection refused")
+
+
+def said(version: int | None = 3, **given: Any) -> Said:
+    return replace(Said(version, TOPOLOGY.owners(), ()), **given)
+
+
+def copy(node: NodeName, source: str, target: str, state: str = "reserved") -> tuple[Copy, ...]:
+    of: dict[str, Any] = dict.fromkeys(
+        ("ended", "drained_at", "drained_to", "proof", "report"), None
+    )
+    of |= {"plan": {}, "who": "a test", "started": BEGAN, "changed": BEGAN, "revision": 1}
+    of |= {"shards": [2], "schemas": ["shard2"], "retired": ["shard2__retired_5f3a9c1e"]}
+    move = Move(id="5f3a9c1e", state=state, method="clone", source=source, target=target, **of)  # type: ignore[arg-type]  # as psycopg gives it
+    return (Copy(node, move, (), None),)
+
+
+def names(there: dict[NodeName, Said], *, strict: bool = False) -> list[str]:
+    return [one.node for one in left_out(TOPOLOGY, there, [GONE], strict=strict)]
+
+
+def refused(there: dict[NodeName, Said], *, strict: bool = False) -> str:
+    with pytest.raises(ShardctlError) as caught:
+        names(there, strict=strict)
+    assert caught.value.exit_code == 1
+    told = [one.message for one in caught.value.parts()]
+    assert told[0] == GONE.message
+    return "; ".join(told[1:])
+
+
+def test_nodes_that_agree_go_on_without_the_one_that_is_away() -> None:
+    assert names({A: said(), C: said()}) == ["b"]
+    assert names({A: said()}) == ["b"]
+    assert left_out(TOPOLOGY, {A: said(), B: said(2)}, [], strict=False) == ()
+
+
+def test_strict_refuses_all() -> None:
+    assert refused({A: said(), C: said()}, strict=True) == ""
+
+
+def test_where_no_map_can_be_read_nothing_is_proved() -> None:
+    assert refused({}) == ""
+    assert refused({A: said(0, map={}), C: said(None, map={})}) == ""
+
+
+def test_one_version_is_asked_of_all_also_of_nodes_without_shards() -> None:
+    assert "versions of the map (a has 3, c has 4)" in refused({A: said(), C: said(4)})
+    assert "(a has 3, d has 4)" in refused({A: said(), D: said(4)})
+    assert "(a has 3, c has 0)" in refused({A: said(), C: said(0)})
+
+
+def test_the_whole_map_is_asked_of_all() -> None:
+    part = {shard: node for shard, node in TOPOLOGY.owners().items() if shard}
+    assert "node c does not have the whole map" in refused({A: said(), C: said(map=part)})
+    assert "node c does not have the whole map" in refused({A: said(), C: said(None, map={})})
+    assert names({A: said(), C: said(), D: said(None, map={})}) == ["b"]
+    assert "node a has no journal of moves" in refused({A: said(journal=None), C: said()})
+
+
+def test_a_map_that_contradicts_the_file_is_told_as_that() -> None:
+    other = TOPOLOGY.owners() | {ShardId(0): B}
+    assert "the map on node c gives shards 0 to b" in refused({A: said(), C: said(4, map=other)})
+
+
+@pytest.mark.parametrize(("source", "target"), [("b", "c"), ("c", "b")])
+def test_the_other_node_of_an_open_move_is_left_out_too(source: str, target: str) -> None:
+    there = {A: said(), C: said(journal=copy(C, source, target))}
+    found = left_out(TOPOLOGY, there, [GONE], strict=False)
+    assert [one.node for one in found] == ["b", "c"]
+    assert f"move 5f3a9c1e from {source} to {target} has not ended" in found[1].reason
+    assert [type(one) for one in doubted_moves(there, [GONE])] == [MoveInDoubt]
+
+
+def test_a_clone_without_a_map_tells_of_its_sources_move() -> None:
+    there = {A: said(), C: said(), D: Said(None, {}, copy(D, "b", "d"))}
+    assert names(there) == ["b", "d"]
+    assert doubted_moves(there, [GONE])
+
+
+def test_moves_that_have_ended_or_are_of_others_leave_no_doubt() -> None:
+    for journal in (copy(C, "b", "c", "done"), copy(C, "b", "c", "aborted"), copy(C, "a", "c")):
+        there = {A: said(), C: said(journal=journal)}
+        assert names(there) == ["b"]
+        assert doubted_moves(there, [GONE]) == []
+
+
+def test_where_no_node_remains_the_move_is_the_reason() -> None:
+    other = NodeUnavailable("c", "10.0.0.3:5432", "Connection refused")
+    with pytest.raises(Problems) as caught:
+        left_out(TOPOLOGY, {A: said(journal=copy(A, "b", "a"))}, [GONE, other], strict=False)
+    assert caught.value.errors[:2] == [GONE, other]
+    assert "which of the two owns its shards is not known" in caught.value.errors[2].message
+    assert caught.value.exit_code == 1
