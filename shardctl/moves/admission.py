@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from shardctl.hosts import ports
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeUnavailable
@@ -13,11 +14,26 @@ from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
     from shardctl.moves.world import World
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
 
 logger = logging.getLogger(__name__)
 
+_SEEN_AS = "SELECT host(inet_client_addr())"
 _SECONDS = 10.0
 _POLL = 0.02
+
+
+def addresses(topology: Topology, target: Node, source: Connection) -> list[str]:
+    """List the addresses from which shardctl and its guards log in to the target.
+
+    The one under which the `source` knows this machine is among them.
+    """
+    row = source.execute(_SEEN_AS).fetchone()
+    seen = {row[0]} if row and row[0] else set()
+    hosts = {target.host, *(pooler.host for pooler in topology.poolers.values())}
+    found = {address for host in hosts for address in ports.addresses(host)}
+    return sorted({*found, *seen, *ports.sources(target.host), "127.0.0.1", "::1"})
 
 
 def admit(world: World) -> None:

@@ -19,6 +19,7 @@ from shardctl.moves import preflight_fleet as fleets
 from shardctl.moves import preflight_poolers as pooling
 from shardctl.moves import preflight_source as sources
 from shardctl.moves import preflight_target as targets
+from shardctl.moves import preflight_tls as tls
 from shardctl.moves.distance import Distance
 from shardctl.moves.preflight_refusals import PreflightRefused, collected
 from shardctl.provision import maps
@@ -174,7 +175,7 @@ def look(topology: Topology, plan: MovePlan, purpose: str) -> Seen:
             raise outcome.error
     seen.problems += file.problems(topology, plan)
     if seen.source is not None and seen.target is not None:
-        targets.look_at_libraries(topology, plan, seen.target, seen.source)
+        targets.look_at_files(topology, plan, seen.target, seen.source)
     return seen
 
 
@@ -194,6 +195,8 @@ def judge(topology: Topology, plan: MovePlan, seen: Seen) -> Iterator[ShardctlEr
         systems = {peer.system for peer in seen.fleet.peers.values()} if seen.fleet else set()
         unproven = fleets.unproven(plan.target, seen.fleet) if seen.fleet else []
         yield from targets.judge(topology, plan, target, source, systems=systems, unproven=unproven)
+        if target.tls is not None and source is not None and source.tls is not None:
+            yield from tls.judge(topology, plan, target.tls, source.tls, seen.poolers)
     for looked in seen.poolers:
         yield from pooling.judge(topology, plan, looked)
     if source is not None:

@@ -16,6 +16,14 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_v
 -- Parameters in force, by name
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
 
+-- name: tls
+-- Parameters in force, by name, and whether a file or a person gave them
+SELECT name, setting, source <> 'default' FROM pg_settings WHERE name = ANY (%(names)s)
+
+-- name: copied_file
+-- Whether a file is there, which lies in the data directory
+SELECT NOT isdir FROM pg_stat_file(%(path)s, true)
+
 -- name: used
 -- WAL senders but those that try the login at this moment, and replication slots
 SELECT (SELECT count(*) FROM pg_stat_get_wal_senders() AS w
@@ -65,6 +73,14 @@ WITH own AS (
               FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
               WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(refusing)s::name[])
                 AND NOT pg_has_role(c.relowner, 'USAGE')
+    -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
+    UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
+                     || string_agg(f.setting, ', ' ORDER BY f.name) || ')',
+                     pg_has_role('pg_read_server_files', 'USAGE')
+              FROM pg_settings AS f JOIN pg_settings AS d ON d.name = 'data_directory'
+              WHERE f.name IN ('hba_file', 'ident_file')
+                AND NOT starts_with(f.setting, d.setting || '/')
+              HAVING count(*) > 0
     -- The loop that bounds the WAL ends the walsender before it drops the slot.
     UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
                      AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))

@@ -15,7 +15,7 @@ from shardctl.hosts import ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves.preflight_fleet import QUERIES, refused
 from shardctl.moves.preflight_refusals import TargetUnfit, listed
-from shardctl.moves.preflight_schemas import Some, tables
+from shardctl.moves.preflight_schemas import Some, tables, way_in
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.observe import connect_for_maintenance
 
@@ -70,7 +70,9 @@ def look(topology: Topology, node: Node, *, purpose: str) -> Occupant | None:
         raise refused(node, topology.database.user, error) from error
 
 
-def judge(node: Node, there: Occupant, *, same_place: bool | None) -> Iterator[TargetUnfit]:
+def judge(
+    node: Node, there: Occupant, *, user: str, same_place: bool | None
+) -> Iterator[TargetUnfit]:
     """Find what would be lost; `same_place` False when its data directory is another one."""
     if same_place is False:
         yield TargetUnfit(
@@ -114,7 +116,8 @@ def judge(node: Node, there: Occupant, *, same_place: bool | None) -> Iterator[T
             node.name,
             "database_closed",
             f"its database {database} cannot be looked into: {reason}",
-            hint="let shardctl log in to it, or drop it: a clone would replace it",
+            hint="let shardctl log in to it, for a clone would replace what is in it: "
+            + way_in(user, database),
         )
 
 

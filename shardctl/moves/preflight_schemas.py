@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from shardctl.ids.generator import quote_identifier
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
 from shardctl.moves.preflight_fleet import QUERIES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 _WITH_DATABASE_COLLATIONS = 150_000
+_KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,18 @@ def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[Shard
             node,
             "database_closed",
             f"database {name} cannot be looked into: {reason}",
-            hint=f"let {topology.database.user} log in to it, or drop it: a clone would have it",
+            hint="let shardctl log in to it, for a clone would have what is in it: "
+            + way_in(topology.database.user, name),
         )
+
+
+def way_in(user: str, database: str) -> str:
+    """Say how a role gets into a database of its server: by pg_hba.conf, and by a grant."""
+    named = f'"{database}"' if database in _KEYWORDS else database
+    return (
+        f"a line `host {named} {user} ADDRESS scram-sha-256` in pg_hba.conf and a reload, and "
+        f"GRANT CONNECT ON DATABASE {quote_identifier(database)} TO {quote_identifier(user)}"
+    )
 
 
 def unfenced(plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:

@@ -9,16 +9,19 @@ import psycopg
 
 from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.moves import admission, wal
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_managers as managers
 from shardctl.moves import preflight_replication as replication
+from shardctl.moves import preflight_rights as rights
 from shardctl.moves import preflight_schemas as schemas
-from shardctl.moves import wal
+from shardctl.moves import preflight_tls as tls
 from shardctl.moves.preflight_fleet import QUERIES, refused
-from shardctl.moves.preflight_refusals import SourceUnfit, listed
-from shardctl.postgres import OLDEST_MAJOR
+from shardctl.moves.preflight_refusals import SourceUnfit, collected, listed
+from shardctl.postgres import OLDEST_MAJOR, copying
 from shardctl.postgres.connection import connect
+from shardctl.postgres.source import Source as CloneSource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight_managers import Managed
+    from shardctl.moves.preflight_tls import OfSource
     from shardctl.moves.wal import Wal
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 _SETTINGS = (
     *replication.STANDBY_CRITICAL,
     "archive_mode",
+    "config_file",
     "data_directory",
     "dynamic_library_path",
     "max_replication_slots",
@@ -42,21 +47,6 @@ _SETTINGS = (
     "synchronous_standby_names",
     "wal_level",
 )
-_FUNCTIONS = (
-    # To promote, to open up, and to read what the clone's own configuration is made of.
-    "pg_promote(boolean,integer)",
-    "pg_reload_conf()",
-    "pg_show_all_file_settings()",
-    "pg_hba_file_rules()",
-    "pg_ls_dir(text)",
-    "pg_ls_dir(text,boolean,boolean)",
-    "pg_read_binary_file(text)",
-    "pg_read_file(text,bigint,bigint,boolean)",
-    "pg_stat_file(text,boolean)",
-)
-_VIEWS = ("pg_file_settings", "pg_hba_file_rules")
-_MONITOR = "pg_monitor"
-_TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +95,10 @@ class Source:
     """How many have to refuse writes during the cutover; 0 where writes wait."""
     wal: Wal | None
     """None where that cannot be asked: of a standby, or by those who may not."""
+    tls: OfSource | None = None
+    """None where that cannot be asked by those who may not."""
+    problems: tuple[ShardctlError, ...] = ()
+    """What making the clone's own files would raise."""
 
     @property
     def major(self) -> int:
@@ -129,7 +123,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
             if row is None or used is None:  # pragma: no cover  # one row each, always
                 raise AssertionError
             ours = {"slot": plan.slot, "purpose": purpose}
-            lacking = _lacking(session, plan, owned, topology.database.replication_user)
+            lacking = rights.lacking(session, plan, owned, topology.database.replication_user)
             older = moved | {"seconds": plan.options.max_pause_s}
             return Source(
                 version_number=row[0],
@@ -154,7 +148,9 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 contents=schemas.look(topology, plan, session, purpose=purpose),
                 managed=managers.look(node, topology.database, session, purpose=purpose),
                 tables=_tables(session, plan),
-                wal=None if row[2] or _MONITOR in lacking else wal.look(node, session),
+                wal=None if row[2] or rights.MONITOR in lacking else wal.look(node, session),
+                tls=None if lacking else tls.look_at_source(topology.nodes[plan.target], session),
+                problems=() if lacking else tuple(_unreadable(topology, plan, session)),
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
@@ -195,14 +191,8 @@ def judge(
     yield from _server(node, source)
     yield from replication.judge(plan, source, clones)
     yield from managers.judge(plan, source.managed, topology.database.user)
-    user = topology.database.user
-    if source.lacking:
-        yield SourceUnfit(
-            node.name,
-            "rights",
-            f"{user} lacks rights that a move needs: {'; '.join(source.lacking)}",
-            hint=f"grant them to {user}, or let `database.user` be a superuser",
-        )
+    yield from rights.judge(node.name, topology.database.user, source.lacking)
+    yield from source.problems
     if locked := [s for s in plan.schemas if s in source.sizes and source.sizes[s] is None]:
         yield _locked(node.name, locked)
     writers = [one for one in source.transactions if one.writes]
@@ -287,22 +277,16 @@ def _server(node: Node, source: Source) -> Iterator[SourceUnfit]:
         )
 
 
-def _lacking(
-    session: Connection, plan: MovePlan, owned: Sequence[str], replication_user: str
-) -> tuple[str, ...]:
-    found = session.execute(
-        QUERIES["rights"],
-        {
-            "schemas": [*{*owned, *plan.schemas}],
-            "terminate": plan.options.terminate,
-            "functions": list(_FUNCTIONS),
-            "views": list(_VIEWS),
-            "tables": list(_TABLES),
-            "refusing": list(plan.schemas) if plan.options.read_only else [],
-            "replication_user": replication_user,
-        },
-    )
-    return tuple(what for (what,) in found)
+def _unreadable(topology: Topology, plan: MovePlan, session: Connection) -> list[ShardctlError]:
+    """Read the files from which the clone's own are made, as the run will."""
+    problems: list[ShardctlError] = []
+    node, target = topology.nodes[plan.source], topology.nodes[plan.target]
+    with collected(problems):
+        copying.login_files(node.name, session)
+    with collected(problems):
+        there = admission.addresses(topology, target, session)
+        copying.rules(CloneSource(node, topology.database), session, there)
+    return problems
 
 
 def _tables(session: Connection, plan: MovePlan) -> int:

@@ -15,10 +15,12 @@ from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_control as control
 from shardctl.moves import preflight_copy as copy
+from shardctl.moves import preflight_debian as debian
 from shardctl.moves import preflight_directory as directories
 from shardctl.moves import preflight_libraries as libraries
 from shardctl.moves import preflight_login as login
 from shardctl.moves import preflight_occupant as occupants
+from shardctl.moves import preflight_tls as tls
 from shardctl.moves.preflight_refusals import PreflightRefused, TargetUnfit, collected
 from shardctl.moves.preflight_replication import STANDBY_CRITICAL, lock_table
 from shardctl.postgres import binaries
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from shardctl.checks.clock import Offset
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight_debian import Debian
     from shardctl.moves.preflight_directory import Directory
     from shardctl.moves.preflight_occupant import Occupant
     from shardctl.moves.preflight_source import Source
+    from shardctl.moves.preflight_tls import Tls
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node, Topology
 
@@ -63,6 +67,9 @@ class Target:
     """What the source's host has, and the target's."""
     lacking: Sequence[str] | None = ()
     """Libraries that its server would load and its host does not have."""
+    tls: Tls | None = None
+    debian: Debian | None = None
+    """None where the host has none of Debian's tools."""
     login_untried: str | None = None
     """Why the replication login was not tried."""
 
@@ -91,6 +98,8 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
             target.programs = _programs(host, node, target.account)
         with collected(target.problems), _named(node):
             control.require(host, node)
+        with collected(target.problems), _named(node):
+            target.debian = debian.look(host, node, target.account)
         if node.data_directory is not None:
             with collected(target.problems), _named(node):
                 _look_at_place(host, node.data_directory, target)
@@ -118,8 +127,8 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Target:
     return target
 
 
-def look_at_libraries(topology: Topology, plan: MovePlan, target: Target, source: Source) -> None:
-    """Look on the target's host for what its server will load, as the source does."""
+def look_at_files(topology: Topology, plan: MovePlan, target: Target, source: Source) -> None:
+    """Look on the target's host for what its server will load and read, as the source does."""
     if target.programs is None:  # why, is told
         return
     node = topology.nodes[plan.target]
@@ -127,6 +136,9 @@ def look_at_libraries(topology: Topology, plan: MovePlan, target: Target, source
         target.lacking = libraries.look(
             node, source.settings, target.programs, host_of(node), target.account
         )
+    if source.tls is not None:
+        with collected(target.problems), _named(node):
+            target.tls = tls.look(node, source.tls, host_of(node), target.account)
 
 
 def judge(
@@ -146,7 +158,9 @@ def judge(
     node = topology.nodes[plan.target]
     yield from target.problems
     if target.occupant is not None:
-        yield from occupants.judge(node, target.occupant, same_place=target.same_place)
+        yield from occupants.judge(
+            node, target.occupant, user=topology.database.user, same_place=target.same_place
+        )
     if target.directory is not None:
         yield from directories.judge(
             node,
@@ -159,6 +173,7 @@ def judge(
     if source is not None:
         yield from _version(node, target, source)
         yield from libraries.judge(node, target.lacking)
+        yield from debian.judge(node, target.debian, target.programs, source)
         yield from _settings(topology, plan, source)
         yield from _disk(node, target.directory, source)
         yield from _collations(node, target, source)
@@ -177,6 +192,8 @@ def notes(topology: Topology, plan: MovePlan, target: Target) -> Iterator[str]:
         yield f"the replication login from node {node.name} was not tried: {target.login_untried}"
     if target.lacking is None:
         yield f"it was not looked whether node {node.name} has what {libraries.PRELOADED} names"
+    if target.tls is not None:
+        yield from tls.notes(node, target.tls)
     if None in target.libc:
         yield "the C libraries of source and target were not compared: collations may differ"
 

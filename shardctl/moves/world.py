@@ -13,8 +13,8 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished
-from shardctl.hosts import ports
 from shardctl.libpq import reason_of
+from shardctl.moves import admission
 from shardctl.moves import plan as planning
 from shardctl.moves.distance import Distance
 from shardctl.postgres import hosted, replay
@@ -53,7 +53,6 @@ class NodeRefused(Unfinished):
 logger = logging.getLogger(__name__)
 
 # The server, too, has to notice when nobody is there any more: its lock would stay for hours.
-_SEEN_AS = "SELECT host(inet_client_addr())"
 _LIVELINESS = """
 SELECT set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false),
@@ -139,11 +138,7 @@ class World:
         The one under which the source knows this machine is among them.
         """
         with self.on(self.plan.source):
-            row = self.session(self.plan.source).execute(_SEEN_AS).fetchone()
-        seen = {row[0]} if row and row[0] else set()
-        hosts = {self.target.host, *(pooler.host for pooler in self.topology.poolers.values())}
-        found = {address for host in hosts for address in ports.addresses(host)}
-        return sorted({*found, *seen, *ports.sources(self.target.host), "127.0.0.1", "::1"})
+            return admission.addresses(self.topology, self.target, self.session(self.plan.source))
 
     def look_for_target(self) -> None:
         """Open a session with the target if its clone runs already, so that its journal counts."""

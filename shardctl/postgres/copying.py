@@ -208,7 +208,7 @@ def _files(
 ) -> dict[str, bytes]:
     """Compose the files that make a standby of the copy, and of the standby a node."""
     server, node = clone.server, source.node.name
-    hba, ident = _login_files(node, session)
+    hba, ident = login_files(node, session)
     settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
     given = configuration.parameters(
         node=server.name, host=server.host, port=server.port, settings=server.settings
@@ -239,8 +239,8 @@ def _files(
     }
 
 
-def _login_files(node: str, session: Connection) -> list[bytes]:
-    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are."""
+def login_files(node: str, session: Connection) -> list[bytes]:
+    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are; raises FilesElsewhere."""
     held = []
     for name, beside_data, text in session.execute(_QUERIES["files"]):
         included = overrides.elsewhere(text.decode(errors="replace"), beside_data=beside_data)

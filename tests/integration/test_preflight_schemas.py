@@ -187,6 +187,7 @@ def test_other_databases(preflight_fleet: Movable) -> None:
         with barred(preflight_fleet, "other"):
             told = preflight_fleet.only_source("database_closed")
             assert "database other cannot be looked into: pg_hba.conf rejects" in told
+            assert "drop" not in told, "it may be `postgres` or `template1`"
         preflight_fleet.choose(duplicate_shared=True)
         assert "tables of database other are on both nodes" in preflight_fleet.source_notes()
     finally:

@@ -51,7 +51,8 @@ def _problems(world: World) -> list[ShardctlError]:
     found = preflight_occupant.look(world.topology, node, purpose=world.purpose)
     if found is not None:
         same = server.running()
-        return list(preflight_occupant.judge(node, found, same_place=same))
+        user = world.topology.database.user
+        return list(preflight_occupant.judge(node, found, user=user, same_place=same))
     place = preflight_directory.look(
         world.clone.machine,
         server.data_directory,

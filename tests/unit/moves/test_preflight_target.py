@@ -112,7 +112,10 @@ def test_a_running_server_that_is_not_empty() -> None:
     told = seen.only("target_has_data")
     assert "database postgres has tables, which a clone would replace: public.accounts" in told
     seen = occupied(closed={"other": "not allowed"})
-    assert "database other cannot be looked into: not allowed" in seen.only("database_closed")
+    told = seen.only("database_closed")
+    assert "database other cannot be looked into: not allowed" in told
+    assert "`host other postgres ADDRESS scram-sha-256` in pg_hba.conf and a reload" in told
+    assert "drop" not in told
     seen = occupied()
     seen.target(same_place=False)
     told = seen.only("other_directory")

@@ -1,0 +1,110 @@
+"""Preflight of Debian's clusters: whether the tools of the target's host would know the clone.
+
+Debian keeps a cluster's configuration under /etc/postgresql, and its `pg_lsclusters`,
+`pg_ctlcluster` and init scripts go by that. A clone that is started without them is none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.moves.preflight_refusals import TargetUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.hosts.host import Host
+    from shardctl.moves.preflight_source import Source
+    from shardctl.postgres.binaries import Binaries
+    from shardctl.topology.model import Node
+
+_SECONDS = 30.0
+_PROGRAMS = Path("/usr/lib/postgresql")
+"""Where Debian's packages have PostgreSQL's programs, which its tools start."""
+_LIST = "command -v pg_lsclusters >/dev/null || exit 0; echo here; exec pg_lsclusters --no-header"
+_LINE = re.compile(r"(\S+)\s+(\S+)\s+\d+\s+\S+\s+\S+\s+(/.*)")
+_PAGE = "docs/howto/real-hosts.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """A host with Debian's tools; `cluster` is the one whose data is to be the clone's."""
+
+    cluster: str | None
+    """Its version and name, as `15 main`."""
+
+
+def look(host: Host, node: Node, account: str | None) -> Debian | None:
+    """Ask the target's host for Debian's clusters; None where it has no such tools.
+
+    Raises what `Host.run` raises.
+    """
+    argv = ["sh", "-c", _LIST]
+    said = host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
+    return read(said, node.data_directory)
+
+
+def read(said: str, data_directory: Path | None) -> Debian | None:
+    r"""Find the cluster of a data directory in what the host printed.
+
+    >>> read("here\n15 main 5432 down postgres /srv/main /var/log/main.log", Path("/srv/main"))
+    Debian(cluster='15 main')
+    >>> read("here\n15 main 5432 down postgres /srv/main /var/log/main.log", Path("/srv/mai"))
+    Debian(cluster=None)
+    """
+    first, *lines = said.splitlines() or [""]
+    if first != "here":
+        return None
+    for line in lines:
+        found = _LINE.match(line)
+        if found is not None and f"{found[3]} ".startswith(f"{data_directory} "):
+            return Debian(f"{found[1]} {found[2]}")
+    return Debian(None)
+
+
+def judge(
+    node: Node, debian: Debian | None, programs: Binaries | None, source: Source
+) -> Iterator[TargetUnfit]:
+    """Find a clone that Debian's tools would not know, though they are how servers are kept."""
+    if debian is None or (node.control is not None and node.control.start is not None):
+        return
+    if debian.cluster is not None:
+        yield TargetUnfit(
+            node.name,
+            "debian_cluster",
+            f"{node.data_directory} is the data of Debian's cluster {debian.cluster}, and the node "
+            "has no control.start: the clone would run beside pg_ctlcluster, which knows nothing "
+            "of it",
+            hint=f"give the node `{control(debian.cluster)}` ({_PAGE})",
+        )
+    elif (
+        programs is not None
+        and programs.directory.is_relative_to(_PROGRAMS)
+        and _is_debians(source)
+    ):
+        cluster = f"{source.major} {node.data_directory.name if node.data_directory else 'NAME'}"
+        yield TargetUnfit(
+            node.name,
+            "debian_unlisted",
+            "its source is a cluster of Debian's (pg_createcluster), and it would be none: "
+            "pg_lsclusters would not list it, nothing would start it with the machine, and it "
+            "would have no Unix socket",
+            hint=f"on its host: pg_createcluster {cluster}; in the topology its data_directory, "
+            f"and `{control(cluster)}` ({_PAGE})",
+        )
+
+
+def control(cluster: str) -> str:
+    """Write the node's `control` for one of Debian's clusters, given as `15 main`."""
+    verbs = {"start": "start", "stop": "stop -m fast", "status": "status"}
+    said = [f"{verb}: sudo -n pg_ctlcluster {cluster} {words}" for verb, words in verbs.items()]
+    return f"control: {{{', '.join(said)}}}"
+
+
+def _is_debians(source: Source) -> bool:
+    """Tell whether a server's configuration is elsewhere than its data, as with Debian's tools."""
+    config, data = source.settings.get("config_file"), source.settings.get("data_directory")
+    return config is not None and data is not None and not config.startswith(f"{data}/")

@@ -1,0 +1,92 @@
+"""Preflight of the login role's rights on the source: what a move needs, and what grants it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.ids.generator import quote_identifier
+from shardctl.moves.preflight_fleet import QUERIES
+from shardctl.moves.preflight_refusals import SourceUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
+
+MONITOR = "pg_monitor"
+
+_FUNCTIONS = (
+    # To promote, to open up, and to read what the clone's own configuration is made of.
+    "pg_promote(boolean,integer)",
+    "pg_reload_conf()",
+    "pg_show_all_file_settings()",
+    "pg_hba_file_rules()",
+    "pg_ls_dir(text)",
+    "pg_ls_dir(text,boolean,boolean)",
+    "pg_read_binary_file(text)",
+    "pg_read_file(text,bigint,bigint,boolean)",
+    "pg_stat_file(text,boolean)",
+)
+_VIEWS = ("pg_file_settings", "pg_hba_file_rules")
+_TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
+
+
+def lacking(
+    session: Connection, plan: MovePlan, owned: Sequence[str], replication_user: str
+) -> tuple[str, ...]:
+    """Name the rights that the session's role lacks; `owned` are the schemas of the source."""
+    found = session.execute(
+        QUERIES["rights"],
+        {
+            "schemas": [*{*owned, *plan.schemas}],
+            "terminate": plan.options.terminate,
+            "functions": list(_FUNCTIONS),
+            "views": list(_VIEWS),
+            "tables": list(_TABLES),
+            "refusing": list(plan.schemas) if plan.options.read_only else [],
+            "replication_user": replication_user,
+        },
+    )
+    return tuple(what for (what,) in found)
+
+
+def judge(node: NodeName, user: str, missing: Sequence[str]) -> Iterator[SourceUnfit]:
+    """Refuse a role without these rights, with the statements that grant them."""
+    if missing:
+        yield SourceUnfit(
+            node,
+            "rights",
+            f"{user} lacks rights that a move needs: {'; '.join(missing)}",
+            hint="; ".join([f"on node {node}, as a superuser", *grants(user, missing)]),
+        )
+
+
+def grants(user: str, missing: Sequence[str]) -> list[str]:
+    """Write the statements that grant rights; those on objects of applications in words.
+
+    >>> grants("ops", ["REPLICATION", "pg_monitor", "pg_read_server_files (for /etc/hba)"])
+    ['ALTER ROLE "ops" REPLICATION', 'GRANT pg_monitor, pg_read_server_files TO "ops"']
+    >>> grants("ops", ["EXECUTE on pg_ls_dir(text)", "SELECT on table shard0.photos and 3 more"])
+    ['GRANT EXECUTE ON FUNCTION pg_ls_dir(text) TO "ops"', 'grant the others to ops']
+    """
+    role = quote_identifier(user)
+    roles = [what.partition(" ")[0] for what in missing if what.startswith("pg_")]
+    functions = _named(missing, "EXECUTE on ")
+    views = [view for view in _named(missing, "SELECT on ") if view in _VIEWS]
+    said = ["REPLICATION"] if "REPLICATION" in missing else []
+    statements = [f"ALTER ROLE {role} REPLICATION"] if said else []
+    if roles:
+        statements.append(f"GRANT {', '.join(roles)} TO {role}")
+    if functions:
+        statements.append(f"GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {role}")
+    if views:
+        statements.append(f"GRANT SELECT ON {', '.join(views)} TO {role}")
+    if len(said) + len(roles) + len(functions) + len(views) < len(missing):
+        statements.append(f"grant the others to {user}")
+    return statements
+
+
+def _named(missing: Sequence[str], verb: str) -> list[str]:
+    return [what.removeprefix(verb) for what in missing if what.startswith(verb)]

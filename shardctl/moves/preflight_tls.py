@@ -1,0 +1,258 @@
+"""Preflight of TLS: the files with which the clone would begin, and the names that they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from shardctl.hosts import files
+from shardctl.moves.preflight_fleet import QUERIES
+from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.postgres import certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.errors import ShardctlError
+    from shardctl.hosts.host import Host
+    from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight_poolers import Looked
+    from shardctl.postgres.certificates import Certificate
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
+
+CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
+FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
+"""Parameters that name files which a server reads when it starts with `ssl = on`."""
+
+_SECONDS = 30.0
+_SYSTEM = "system"  # of sslrootcert: the system's own authorities
+_DEMANDING = ("require", "verify-ca", "verify-full")
+_READABLE = 'for one; do if [ -f "$one" ] && [ -r "$one" ]; then echo yes; else echo no; fi; done'
+_OWN = "settings: {ssl_cert_file: ..., ssl_key_file: ...}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfSource:
+    """The source's parameters of TLS, and those of its files that a clone gets with its data."""
+
+    settings: Mapping[str, str]
+    given: frozenset[str]
+    """Parameters that are not at their defaults."""
+    copied: Mapping[str, bool] = field(default_factory=dict)
+    """Files below the data directory, by their paths in it, and whether they are there."""
+    certificate: bytes | None = None
+    """The copied file, if the clone would show it."""
+    sslmode: str = "prefer"
+    """How this shardctl logs in to nodes."""
+    authorities: bytes | None = None
+    """What this shardctl goes by to trust a server; None where that is not a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What the clone would run with, as far as its host tells."""
+
+    on: bool = False
+    missing: tuple[tuple[str, str], ...] = ()
+    """Parameters and files that its server could not read."""
+    unknown: tuple[str, ...] = ()
+    """Parameters that another postgresql.conf may set."""
+    certificate: Certificate | None = None
+    broken: str | None = None
+    """Why the file is no certificate."""
+    copied: bool = False
+    """Whether the certificate is the source's."""
+
+
+def look_at_source(target: Node, session: Connection) -> OfSource:
+    """Ask the source for its parameters, and for those files that its clone would have."""
+    found = session.execute(QUERIES["tls"], {"names": ["ssl", *FILES]}).fetchall()
+    settings = {name: value for name, value, _ in found}
+    wanted = {**settings, **_given(target)}
+    copied: dict[str, bool] = {}
+    certificate = None
+    for name in FILES:
+        inside = _inside(target, wanted.get(name, ""))
+        if inside is None or not _is_on(wanted):
+            continue
+        row = session.execute(QUERIES["copied_file"], {"path": inside}).fetchone()
+        copied[inside] = bool(row and row[0])
+        if name == CERTIFICATE and copied[inside]:
+            row = session.execute("SELECT pg_read_binary_file(%s)", [inside]).fetchone()
+            certificate = bytes(row[0]) if row else None
+    said = {one.keyword.decode(): (one.val or b"").decode() for one in session.pgconn.info}
+    return OfSource(
+        settings,
+        frozenset(name for name, _, given in found if given),
+        copied,
+        certificate,
+        said.get("sslmode") or "prefer",
+        _authorities(said.get("sslrootcert", "")),
+    )
+
+
+def look(node: Node, source: OfSource, host: Host, account: str | None) -> Tls:
+    """Look on the target's host for the files that are not copied; raises what the host does."""
+    wanted = {**source.settings, **_given(node)}
+    if not _is_on(wanted):
+        return Tls()
+    # What the source leaves at its default, a configuration file of the host's may set.
+    free = set(wanted) - source.given - set(_given(node))
+    unknown = tuple(n for n in FILES if n in free and node.control and node.control.start)
+    named = [(name, wanted[name]) for name in FILES if wanted.get(name) and name not in unknown]
+    inside = {name: _inside(node, path) for name, path in named}
+    outside = [(name, path) for name, path in named if inside[name] is None]
+    argv = ["sh", "-c", _READABLE, "sh", *(path for _, path in outside)]
+    there = host.run(argv, user=account, timeout=_SECONDS).stdout.split() if outside else []
+    missing = [one for one, said in zip(outside, there, strict=True) if said != "yes"]
+    missing += [(n, p) for n, p in named if (i := inside[n]) is not None and not source.copied[i]]
+    pem, copied = source.certificate, inside.get(CERTIFICATE) is not None
+    if CERTIFICATE in dict(outside) and CERTIFICATE not in dict(missing):
+        text = files.read(host, Path(wanted[CERTIFICATE]), user=account)
+        pem = text.encode() if text is not None else None
+    if CERTIFICATE in unknown or pem is None:
+        return Tls(on=True, missing=tuple(missing), unknown=unknown)
+    try:
+        certificate = certificates.read(pem, source.authorities)
+    except ValueError as error:
+        return Tls(on=True, missing=tuple(missing), unknown=unknown, broken=str(error))
+    return Tls(
+        on=True,
+        missing=tuple(missing),
+        unknown=unknown,
+        certificate=certificate,
+        copied=copied,
+    )
+
+
+def judge(
+    topology: Topology, plan: MovePlan, tls: Tls, source: OfSource, poolers: Sequence[Looked]
+) -> Iterator[ShardctlError]:
+    """Find what would keep the clone from starting, or its clients from trusting it."""
+    node = topology.nodes[plan.target]
+    if not tls.on:
+        if _is_on(source.settings) and source.sslmode in _DEMANDING:
+            yield TargetUnfit(
+                node.name,
+                "tls_off",
+                f"settings: ssl is off, and shardctl logs in with sslmode={source.sslmode}",
+                hint="remove it: it is cloned then",
+            )
+        return
+    for name, path in tls.missing:
+        yield TargetUnfit(
+            node.name,
+            "tls_files",
+            f"{name} = {path}, which its server will not find or may not read: the clone would "
+            "not start",
+            hint="put the file there for the user who runs the server, or give the node files of "
+            f"its own with `{_OWN}`",
+        )
+    if tls.broken is not None:
+        yield TargetUnfit(
+            node.name,
+            "tls_files",
+            f"{CERTIFICATE} has no certificate: {tls.broken}",
+            hint=f"replace it, or give the node another file with `{_OWN}`",
+        )
+    asking = [("shardctl", source.sslmode, node.host)]
+    asking += [
+        (f"pooler {one.pooler.name}", one.config.get("server_tls_sslmode", ""), node.pooler_host)
+        for one in poolers
+    ]
+    yield from _distrust(plan, node, tls, source, asking)
+
+
+def notes(node: Node, tls: Tls) -> Iterator[str]:
+    """Say what the operator should know of it beside refusals."""
+    if tls.unknown:
+        yield (
+            f"it was not looked whether node {node.name} has its TLS files: its own configuration "
+            f"may set {', '.join(tls.unknown)}"
+        )
+    certificate = tls.certificate
+    if certificate is not None and not certificate.is_for(node.pooler_host):
+        whose = ", a copy of its source's," if tls.copied else ""
+        yield (
+            f"the certificate of node {node.name}{whose} is for {certificate.shown} and not for "
+            f"{node.pooler_host}: clients with sslmode=verify-full refuse it"
+        )
+
+
+def _distrust(
+    plan: MovePlan, node: Node, tls: Tls, source: OfSource, asking: Sequence[tuple[str, str, str]]
+) -> Iterator[TargetUnfit]:
+    """Find who would not trust the certificate; `asking` has who, with which sslmode, for whom."""
+    certificate = tls.certificate
+    if certificate is None:
+        return
+    whose = f"a clone has the certificate of node {plan.source}, which" if tls.copied else "it"
+    cure = f"give node {node.name} files of its own with `{_OWN}`" if tls.copied else "replace it"
+    for who, mode, host in asking:
+        if mode != "verify-full" or host.startswith("/") or certificate.is_for(host):
+            continue
+        yield TargetUnfit(
+            node.name,
+            "tls_name",
+            f"{whose} is for {certificate.shown} and not for {host}: {who} (verify-full) would "
+            "refuse it",
+            hint=f"{cure}, whose subjectAltName has {host}",
+        )
+    if source.sslmode not in ("verify-ca", "verify-full"):
+        return
+    if certificate.trusted is False:
+        yield TargetUnfit(
+            node.name,
+            "tls_issuer",
+            f"{whose} was issued by none of the authorities that shardctl trusts (sslrootcert)",
+            hint=f"{cure}, issued by one of them; or add its authority to the file of sslrootcert",
+        )
+    now = datetime.now(UTC)
+    if not certificate.begins <= now <= certificate.ends:
+        yield TargetUnfit(
+            node.name,
+            "tls_expired",
+            f"{whose} is valid from {certificate.begins:%Y-%m-%d} to {certificate.ends:%Y-%m-%d}",
+            hint=f"{cure}, which is valid now",
+        )
+
+
+def _given(node: Node) -> dict[str, str]:
+    """Give the node's own parameters of TLS."""
+    settings = {name.lower(): value for name, value in node.settings.items()}
+    return {name: value for name, value in settings.items() if name in ("ssl", *FILES)}
+
+
+def _inside(target: Node, path: str) -> str | None:
+    """Give the path within the clone's data directory; None for a file elsewhere, or none."""
+    if not path:
+        return None
+    place = PurePosixPath(path)
+    if not place.is_absolute():
+        return str(place)
+    if target.data_directory is None or not place.is_relative_to(target.data_directory):
+        return None
+    return str(place.relative_to(target.data_directory))
+
+
+def _is_on(settings: Mapping[str, str]) -> bool:
+    """Read a boolean as the server does, which takes the beginnings of words."""
+    said = settings.get("ssl", "off").lower()
+    return any(word.startswith(said) for word in ("on", "true", "yes", "1")) and said not in (
+        "",
+        "o",
+    )
+
+
+def _authorities(sslrootcert: str) -> bytes | None:
+    """Read the file by which libpq trusts servers here; None where there is none to read."""
+    if sslrootcert == _SYSTEM:
+        return None
+    path = Path(sslrootcert) if sslrootcert else Path.home() / ".postgresql" / "root.crt"
+    try:
+        return path.read_bytes()
+    except OSError:  # libpq itself says so when it is needed
+        return None

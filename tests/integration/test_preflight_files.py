@@ -1,0 +1,119 @@
+"""A source whose configuration lies outside its data directory, as Debian has it, and its TLS."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts
+from tests.fixtures.servers.certificates import Authority
+from tests.fixtures.servers.managers import owned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixtures.moves.preflight import Movable
+    from tests.fixtures.servers.postgres import PgServer, StartServer
+
+    ManagedBy = Callable[[PgServer], Movable]
+
+AUTHORITY = Authority()
+RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
+ROLE = "mover"
+
+
+@pytest.fixture
+def etc(server_directory: Path) -> Path:
+    """Make a directory like /etc/postgresql, in which a server has its rules and certificate."""
+    made = owned(server_directory, "etc")
+    issued = AUTHORITY.issue("127.0.0.1")
+    put(made / "pg_hba.conf", RULES.encode())
+    put(made / "pg_ident.conf", b"")
+    put(made / "server.crt", issued.certificate)
+    put(made / "server.key", issued.key)
+    (made / "root.crt").write_bytes(AUTHORITY.pem)
+    return made
+
+
+@pytest.fixture
+def fleet(etc: Path, pg_server: StartServer, managed_by: ManagedBy) -> Movable:
+    names = {"hba_file": "pg_hba.conf", "ident_file": "pg_ident.conf"}
+    settings = {name: str(etc / file) for name, file in names.items()}
+    return managed_by(pg_server(settings))
+
+
+def put(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+    file.chmod(0o600)
+    if (account := accounts.server_account(None)) is not None:
+        shutil.chown(file, account)
+
+
+def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
+    fleet: Movable, etc: Path
+) -> None:
+    source = fleet.fleet.servers["a"]
+    topology = fleet.topology
+    topology = dataclasses.replace(
+        topology, database=dataclasses.replace(topology.database, user=ROLE)
+    )
+    with source.connect() as session:
+        session.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION IN ROLE pg_monitor".encode())
+        try:
+            schemas = ", ".join(["shardctl", *(f"shard{n}" for n in range(8))])
+            fleet.fleet.execute(
+                "a",
+                f"GRANT USAGE ON SCHEMA {schemas} TO {ROLE};"
+                f"GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO {ROLE}",
+            )
+            told = fleet.refused(topology)["rights"]
+            assert f"pg_read_server_files (outside the data directory: {etc}/pg_hba.conf" in told
+            assert f'GRANT pg_read_server_files TO "{ROLE}"' in told
+            session.execute(f"GRANT pg_read_server_files TO {ROLE}".encode())
+            assert "pg_read_server_files" not in fleet.refused(topology)["rights"]
+        finally:
+            fleet.fleet.execute("a", f"DROP OWNED BY {ROLE}")
+            session.execute(f"DROP OWNED BY {ROLE}".encode())
+            session.execute(f"DROP ROLE {ROLE}".encode())
+
+
+def test_what_the_run_would_refuse_to_copy_is_refused_by_the_dry_run(
+    fleet: Movable, etc: Path
+) -> None:
+    put(etc / "more", b"somebody\n")
+    put(etc / "pg_hba.conf", f"{RULES}host all @more 127.0.0.1/32 trust\n".encode())
+    told = fleet.only("FilesElsewhere")
+    assert f"{etc}/pg_hba.conf includes files that a clone does not get: more" in told
+
+
+def test_a_clone_would_have_the_certificate_of_its_source(
+    fleet: Movable, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fleet.fleet.servers["a"]
+    data = source.server.data_directory
+    for name in ("server.crt", "server.key"):
+        put(data / name, (etc / name).read_bytes())
+    with source.connect() as session:
+        session.execute("ALTER SYSTEM SET ssl = on")
+        session.execute("SELECT pg_reload_conf()")
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    monkeypatch.setenv("PGSSLROOTCERT", str(etc / "root.crt"))
+    fleet.check()
+    put(data / "server.crt", AUTHORITY.issue("db1").certificate)
+    # Of a file that it has not read again, the server still shows what it read.
+    told = fleet.only("tls_name")
+    assert "node a, which is for db1 and not for 127.0.0.1: shardctl (verify-full)" in told
+    own = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
+    fleet.change(settings=own)
+    fleet.check()
+    fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
+    assert f"ssl_key_file = {etc}/none.key, which its server will" in fleet.only("tls_files")
+    fleet.change(settings={"ssl_ca_file": "none.crt"})
+    assert "ssl_ca_file = none.crt, which its server will" in fleet.refused()["tls_files"]
+    (data / "server.key").unlink()
+    fleet.change(settings={})
+    assert "ssl_key_file = server.key, which its server will" in fleet.refused()["tls_files"]

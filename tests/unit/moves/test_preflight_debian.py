@@ -1,0 +1,35 @@
+"""What preflight judges of a target's host that keeps servers with Debian's tools."""
+
+from __future__ import annotations
+
+from shardctl.moves.preflight_debian import Debian
+from shardctl.topology.model import Control
+from tests.fixtures.moves.facts import C, fit
+
+CONTROL = Control(start="sudo -n pg_ctlcluster 15 c start", stop=None, reload=None, status=None)
+OF_DEBIAN = {"config_file": "/etc/postgresql/15/main/postgresql.conf"}
+
+
+def test_a_clone_in_the_place_of_a_cluster_of_debian_needs_its_commands() -> None:
+    seen = fit()
+    seen.target(debian=Debian("15 photos"))
+    told = seen.only("debian_cluster")
+    assert "/srv/c is the data of Debian's cluster 15 photos" in told
+    assert "control: {start: sudo -n pg_ctlcluster 15 photos start, stop: sudo -n" in told
+    seen.node(C, control=CONTROL)
+    assert seen.refused() == {}
+
+
+def test_a_clone_of_a_cluster_of_debian_is_to_be_one_too() -> None:
+    seen = fit()
+    seen.target(debian=Debian(None))
+    assert seen.refused() == {}, "its source is none"
+    seen.source(settings=OF_DEBIAN)
+    told = seen.only("debian_unlisted")
+    assert "pg_lsclusters would not list it" in told
+    assert "on its host: pg_createcluster 15 c;" in told
+    seen.target(debian=None)
+    assert seen.refused() == {}, "its host has no such tools"
+    seen.target(debian=Debian(None))
+    seen.node(C, control=CONTROL)
+    assert seen.refused() == {}

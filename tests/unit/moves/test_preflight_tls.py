@@ -1,0 +1,126 @@
+"""What preflight judges of the TLS files with which a clone would begin."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shardctl.moves.preflight_rights import grants
+from shardctl.moves.preflight_tls import OfSource, Tls
+from shardctl.postgres import certificates
+from tests.fixtures.moves.facts import C, MoveFacts, fit, pooled
+from tests.fixtures.servers.certificates import Authority
+
+AUTHORITY = Authority()
+ON = {"ssl": "on", "ssl_cert_file": "server.crt", "ssl_key_file": "server.key"}
+
+
+def shown(seen: MoveFacts, *names: str, days: int = 30, **changes: object) -> MoveFacts:
+    """Let the clone show a copied certificate for these names to a shardctl that verifies."""
+    issued = AUTHORITY.issue(*names, days=days)
+    source = OfSource(ON, frozenset(ON), sslmode="verify-full")
+    seen.source(tls=dataclasses.replace(source, **changes))  # type: ignore[arg-type]  # cases give them
+    found = certificates.read(issued.certificate, AUTHORITY.pem)
+    seen.target(tls=Tls(on=True, certificate=found, copied=True))
+    return seen
+
+
+def test_a_copied_certificate_that_is_not_for_the_target() -> None:
+    told = shown(fit(), "db1", "10.0.0.1").only("tls_name")
+    assert "node c: a clone has the certificate of node a, which is for db1, 10.0.0.1" in told
+    assert "and not for 127.0.0.1: shardctl (verify-full) would refuse it" in told
+    assert "`settings: {ssl_cert_file: ..., ssl_key_file: ...}`" in told
+    assert shown(fit(), "db1", "127.0.0.1").refused() == {}
+
+
+@pytest.mark.parametrize("mode", ["prefer", "require", "verify-ca"])
+def test_who_does_not_compare_names_is_told_of_clients_that_do(mode: str) -> None:
+    seen = shown(fit(), "db1", sslmode=mode)
+    assert seen.refused() == {}
+    assert "node c, a copy of its source's, is for db1 and not for 127.0.0.1" in seen.notes()
+
+
+def test_a_pooler_that_compares_names() -> None:
+    seen = shown(pooled(), "127.0.0.1")
+    seen.node(C, pooler_host="db3")
+    assert seen.refused() == {}
+    seen.configure(server_tls_sslmode="verify-full")
+    assert "is for 127.0.0.1 and not for db3: pooler p1 (verify-full)" in seen.only("tls_name")
+
+
+def test_a_certificate_of_another_authority_or_time() -> None:
+    seen = shown(fit(), "127.0.0.1", days=-1)
+    assert "is valid from 20" in seen.only("tls_expired")
+    other = certificates.read(AUTHORITY.issue("127.0.0.1").certificate, Authority().pem)
+    seen.target(tls=Tls(on=True, certificate=other))
+    assert "none of the authorities that shardctl trusts" in seen.only("tls_issuer")
+    shown(seen, "127.0.0.1", days=-1, sslmode="require")
+    assert seen.refused() == {}
+
+
+def test_files_that_the_server_would_not_find() -> None:
+    seen = shown(fit(), "127.0.0.1")
+    seen.target(tls=Tls(on=True, missing=(("ssl_key_file", "/etc/ssl/private/db.key"),)))
+    told = seen.only("tls_files")
+    assert "ssl_key_file = /etc/ssl/private/db.key, which its server will not find" in told
+    seen.target(tls=Tls(on=True, broken="it is a letter"))
+    assert "ssl_cert_file has no certificate: it is a letter" in seen.only("tls_files")
+
+
+def test_a_target_without_tls() -> None:
+    seen = shown(fit(), "127.0.0.1")
+    seen.target(tls=Tls())
+    assert "settings: ssl is off, and shardctl logs in with sslmode=verify-full" in seen.only(
+        "tls_off"
+    )
+    seen.source(tls=OfSource({"ssl": "off"}, frozenset()))
+    assert seen.refused() == {}
+
+
+def test_files_that_another_configuration_may_set_are_noted() -> None:
+    seen = fit()
+    seen.target(tls=Tls(on=True, unknown=("ssl_cert_file", "ssl_key_file")))
+    assert "its own configuration may set ssl_cert_file, ssl_key_file" in seen.notes()
+
+
+@pytest.mark.parametrize(
+    ("names", "common", "host", "fits"),
+    [
+        (["db1.example.com"], "x", "DB1.example.com", True),
+        (["*.example.com"], "x", "db1.example.com", True),
+        (["*.example.com"], "x", "a.db1.example.com", False),
+        (["*.example.com"], "x", "example.com", False),
+        (["10.0.0.1"], "x", "10.0.0.1", True),
+        (["::1"], "x", "0:0::1", True),
+        (["10.0.0.1"], "db1", "db1", True),  # no name of that kind, so the common name counts
+        (["db2"], "db1", "db1", False),
+        ([], "db1", "db1", True),
+        ([], "10.0.0.1", "10.0.0.1", True),
+        (["10.0.0.2"], "10.0.0.1", "10.0.0.1", False),
+    ],
+)
+def test_names_count_as_in_libpq(names: list[str], common: str, host: str, fits: bool) -> None:
+    issued = AUTHORITY.issue(*names, common=common)
+    assert certificates.read(issued.certificate).is_for(host) is fits
+
+
+def test_a_chain_leads_to_an_authority() -> None:
+    first = AUTHORITY.issue("db1")
+    assert certificates.read(first.certificate, AUTHORITY.pem).trusted
+    assert certificates.read(first.certificate, first.certificate).trusted
+    assert certificates.read(first.certificate + AUTHORITY.pem, Authority().pem).trusted is False
+    assert certificates.read(first.certificate).trusted is None
+    with pytest.raises(ValueError, match="PEM"):
+        certificates.read(b"a letter")
+
+
+def test_a_refusal_of_rights_has_the_statements() -> None:
+    seen = fit()
+    seen.source(lacking=("pg_read_server_files (outside the data directory: /etc/hba)",))
+    told = seen.only("rights")
+    assert 'GRANT pg_read_server_files TO "postgres"' in told
+    assert grants("ops", ["SELECT on pg_file_settings", "CREATE on the database"]) == [
+        'GRANT SELECT ON pg_file_settings TO "ops"',
+        "grant the others to ops",
+    ]
