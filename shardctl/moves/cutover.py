@@ -25,7 +25,7 @@ from shardctl.moves.gates import Gates
 from shardctl.moves.gates_refusals import PauseFailed, PauseLost
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import clone as clones
-from shardctl.postgres import replay
+from shardctl.postgres import connection, replay
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -327,7 +327,8 @@ def _distance(world: World, gates: Gates) -> Distance:
 def _question(world: World) -> Question:
     """Ask the target whether it serves the shards: what a pooler's guard goes by."""
     target, database = world.target, world.topology.database
-    given = {k: v for k, v in database.options.items() if k != "options"}
+    # The guard asks as shardctl does, whatever the defaults of the role and the database are.
+    given = dict(database.options) | {"options": connection.options(database)}
     # Until it is opened up, the clone lets nobody in through a socket of its machine.
     host = target.host if target.pooler_host.startswith("/") else target.pooler_host
     dsn = make_conninfo(

@@ -13,6 +13,8 @@ from shardctl.libpq import LIVELINESS, reason_of
 from shardctl.postgres import replay
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardctl.topology.model import Database, Node
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,14 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "jit": "off",  # catalog questions look large to the planner, and run shorter than it compiles
     "idle_session_timeout": "0",  # the node's lock lives in a session that is idle
+    "default_transaction_deferrable": "off",
+    # What values and definitions look like as text, which is read or compared.
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
 }
 
 
@@ -76,11 +86,10 @@ def connect(
     NodeUnavailable.
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
-    settings = " ".join(f"-c {name}={value}" for name, value in wanted.items())
     given: dict[str, str | int] = LIVELINESS | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
-    given |= {"options": f"{given.get('options', '')} {settings}", "client_encoding": "UTF8"}
+    given |= {"options": options(database, wanted), "client_encoding": "UTF8"}
     try:
         dsn = make_conninfo("", **given)
         # Of a clone that catches up, replay may break off a login, too.
@@ -94,6 +103,12 @@ def connect(
         raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
+
+
+def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:
+    """Write libpq's `options`: the topology's, then settings on which shardctl's questions rely."""
+    own = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    return f"{database.options.get('options', '')} {own}".strip()
 
 
 def is_lost(error: psycopg.Error) -> bool:
