@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.poolers_loaded import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import View
+    from shardctl.checks.poolers_logins import Secrets
     from shardctl.checks.poolers_look import Looked
     from shardctl.errors import ShardctlError
     from shardctl.pgbouncer.render import Entry, Header
@@ -32,7 +34,7 @@ PREPARED = (1, 21)
 """The first PgBouncer that keeps prepared statements in transaction pooling."""
 
 
-def judge(view: View[None]) -> Iterator[Finding]:
+def judge(view: View[Secrets]) -> Iterator[Finding]:
     """Judge every pooler by itself."""
     version, topology = _truth(view)
     for name, looked in view.poolers.items():
@@ -56,9 +58,10 @@ def judge(view: View[None]) -> Iterator[Finding]:
         yield from _held(pooler, looked, entries)
         yield from connected(topology, pooler, looked, entries)
         yield from _pooling(pooler, looked, entries)
+        yield from logins.judge(view, pooler, looked, entries)
 
 
-def _truth(view: View[None]) -> tuple[int | None, Topology]:
+def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
     """Give the newest map's version, None where no node tells one, and who owns the shards.
 
     That the topology is older than the map is the finding of `map`; poolers follow the map.
@@ -220,4 +223,4 @@ def _bare(error: ShardctlError, pooler: Pooler) -> str:
     return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
 
 
-CHECK = Check(NAME, "every pooler offers what the map says, to all its clients", judge)
+CHECK = Check(NAME, "every pooler offers what the map says, to all its clients", judge, logins.look)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
-from shardctl.pgbouncer import apply
+from shardctl.pgbouncer import apply, logins, render
 from shardctl.pgbouncer.console import Console, PoolerUnavailable
 from shardctl.state import lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardctl.hosts.host import Host
     from shardctl.pgbouncer.console import Alias, Row
-    from shardctl.topology.model import Pooler, Topology
+    from shardctl.pgbouncer.logins import Attempt
+    from shardctl.topology.model import NodeName, Pooler, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class Looked:
     config: Mapping[str, str] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What the pooler knows of the names of hosts."""
+    logins: Mapping[NodeName, Sequence[Attempt]] = field(default_factory=dict)
+    """Logins of applications' roles to each node that has shards."""
+    secrets: Mapping[str, str | None] | None = None
+    """Digests of SCRAM secrets by user, None of another kind; None where no file tells."""
 
 
 def look(topology: Topology, pooler: Pooler) -> Looked:
@@ -48,6 +54,7 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
     refused: ShardctlError | None = None
     text: str | None = None
     seen: apply.Seen | None = None
+    host: Host | None = None
     try:
         host = host_of(pooler)
         text = files.read(host, pooler.databases_file, user=pooler.os_user)
@@ -58,7 +65,7 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
         refused = error
     try:
         with Console(pooler, topology.database, purpose=purpose) as console:
-            return Looked(
+            found = Looked(
                 error=None,
                 refused=refused,
                 text=text,
@@ -73,3 +80,29 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
             )
     except ShardctlError as error:
         return Looked(error)
+    return replace(
+        found,
+        logins=_log_in(topology, pooler, found, purpose),
+        secrets=logins.secrets(host, pooler, found.config) if host is not None else None,
+    )
+
+
+def _log_in(
+    topology: Topology, pooler: Pooler, found: Looked, purpose: str
+) -> dict[NodeName, list[Attempt]]:
+    """Log in as every application's role, to one alias of each node that has shards.
+
+    An alias that waits, or leads elsewhere, is told of otherwise.
+    """
+    database = topology.database
+    fit: dict[NodeName, str] = {}
+    for entry in render.entries(topology, pooler):
+        there = found.offered.get(entry.alias)
+        if there is None or there.paused or there.disabled or found.held or not entry.shards:
+            continue
+        if (there.host, there.port, there.dbname) == (entry.host, entry.port, entry.dbname):
+            fit.setdefault(entry.node, entry.alias)
+    return {
+        node: [logins.attempt(pooler, database, alias, r, purpose) for r in database.app_roles]
+        for node, alias in fit.items()
+    }

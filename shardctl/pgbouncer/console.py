@@ -339,13 +339,20 @@ class Console:
         return bool(waiting.poll(seconds * 1000))
 
 
-def conninfo(pooler: Pooler, database: Database, *, purpose: str) -> str:
-    """Write libpq's connection string for the console; it never has a password."""
+def conninfo(
+    pooler: Pooler,
+    database: Database,
+    *,
+    purpose: str,
+    alias: str = "pgbouncer",
+    user: str | None = None,
+) -> str:
+    """Write libpq's connection string for the console, or an alias; it never has a password."""
     given: dict[str, str | int] = dict(LIVELINESS)
     given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
     given |= _FOR_POOLERS
-    given |= {"host": pooler.host, "port": pooler.port, "user": pooler.admin_user}
-    given |= {"dbname": "pgbouncer", "application_name": purpose}
+    given |= {"host": pooler.host, "port": pooler.port, "user": user or pooler.admin_user}
+    given |= {"dbname": alias, "application_name": purpose}
     return make_conninfo("", **given)
 
 

@@ -1,0 +1,124 @@
+"""Whether applications can log in through a pooler to every node.
+
+PgBouncer that keeps a SCRAM secret can log in only to nodes which have the very same one: the same
+password that was set again has another salt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.poolers_loaded import NAME, shards_of
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.checks.check import Place, View
+    from shardctl.checks.poolers_look import Looked
+    from shardctl.pgbouncer.render import Entry
+    from shardctl.topology.model import NodeName, Pooler, ShardId
+
+Secrets = dict[str, str | None] | None
+"""Digests of SCRAM secrets by role, None for one of another kind; None to those who may not."""
+
+QUERIES = queries.load("shardctl.checks", "poolers.sql")
+PAGE = "docs/howto/change-passwords.md"
+
+
+def look(place: Place) -> Secrets:
+    """Read the digests of the applications' secrets, where this role may."""
+    row = place.connection.execute(QUERIES["may_read_secrets"]).fetchone()
+    if row is None or not row[0]:
+        return None
+    roles = {"roles": list(place.topology.database.app_roles)}
+    return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())
+
+
+def judge(
+    view: View[Secrets], pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    """Find roles that a node refuses, and those of which that cannot be told."""
+    for role in view.topology.database.app_roles:
+        differing = _differing(view, looked, role)
+        refused, untried = _attempts(view, looked, role)
+        for node in looked.logins:
+            if node not in differing and node not in refused:
+                continue
+            yield Finding(
+                NAME,
+                "login_refused",
+                Severity.error,
+                actual=refused.get(node) or "another SCRAM secret than in the pooler's auth_file",
+                expected=f"a login of {role} to node {node}",
+                hint=f"give it the SCRAM secret that the pooler has ({PAGE})"
+                if node in differing or "password" in refused[node]
+                else f"let {role} log in there from the pooler: pg_hba.conf, and the role itself",
+                pooler=pooler.name,
+                shards=_shards(entries, node),
+                object=f"{role} on node {node}",
+            )
+        if looked.secrets is None and len(nodes := _kinds(view, looked, role)) > 1:
+            yield Finding(
+                NAME,
+                "secrets_differ",
+                Severity.warning,
+                actual=f"nodes {', '.join(nodes)} have different SCRAM secrets",
+                expected="one secret on all nodes, as PgBouncer keeps one",
+                hint=f"give all nodes the secret that the pooler has ({PAGE})",
+                pooler=pooler.name,
+                object=role,
+            )
+        kept = (looked.secrets or {}).get(role)
+        compared = [node for node in untried if kept and role in (view.seen.get(node) or {})]
+        if len(compared) < len(untried):
+            yield Finding(
+                NAME,
+                "login_untried",
+                Severity.note,
+                actual=f"not known: {next(iter(untried.values()))}",
+                expected=f"a login of {role} to {', '.join(untried)}",
+                hint=f"put its password for {pooler.host}:{pooler.port} into the passfile of "
+                f"whoever runs `verify` ({PAGE})",
+                pooler=pooler.name,
+                object=role,
+            )
+
+
+def _differing(view: View[Secrets], looked: Looked, role: str) -> set[NodeName]:
+    """Name the nodes whose SCRAM secret is not the pooler's, as far as both can be read."""
+    kept = (looked.secrets or {}).get(role)
+    if kept is None:
+        return set()
+    secrets = {node: (view.seen.get(node) or {}) for node in looked.logins}
+    return {node for node, held in secrets.items() if role in held and held[role] != kept}
+
+
+def _kinds(view: View[Secrets], looked: Looked, role: str) -> list[NodeName]:
+    """Name a node for each SCRAM secret that a role has."""
+    kinds: dict[str, NodeName] = {}
+    for node in looked.logins:
+        if (held := (view.seen.get(node) or {}).get(role)) is not None:
+            kinds.setdefault(held, node)
+    return list(kinds.values())
+
+
+def _attempts(
+    view: View[Secrets], looked: Looked, role: str
+) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
+    """Tell by node why a login was refused, or not tried; a node that is away is told of."""
+    refused, untried = {}, {}
+    for node, attempts in looked.logins.items():
+        for one in attempts:
+            if one.role != role or node not in view.basics:
+                continue
+            if one.refused is not None:
+                refused[node] = one.refused
+            elif one.untried is not None:
+                untried[node] = one.untried
+    return refused, untried
+
+
+def _shards(entries: Sequence[Entry], node: NodeName) -> tuple[ShardId, ...]:
+    return shards_of([entry.alias for entry in entries if entry.node == node], entries)

@@ -1,0 +1,146 @@
+"""Logins of applications through a pooler that keeps SCRAM secrets, as `verify` sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.hosts import accounts
+from tests.fixtures.fleets.fleet import PHOTOS
+from tests.fixtures.fleets.healthy import examine, load
+from tests.fixtures.servers.clones import rules
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.fleets.pooled import AddPooler, PooledFleet
+
+PASSWORD = "a password of a test"  # noqa: S105
+ROLPASSWORD = "SELECT rolpassword FROM pg_authid WHERE rolname = '{}'"
+
+
+@dataclass
+class Secretive:
+    """A fleet whose nodes and pooler ask the application's role for its password."""
+
+    fleet: PooledFleet
+    directory: Path
+
+    def set(self, node: str, secret: str) -> None:
+        """Set the role's password, or its secret as it is."""
+        self.fleet.execute(node, f"ALTER ROLE {self.fleet.role} PASSWORD '{secret}'")
+
+    def secret(self, node: str) -> str:
+        ((found,),) = self.fleet.query(node, ROLPASSWORD.format(self.fleet.role))
+        return str(found)
+
+    def keep(self, secret: str) -> None:
+        """Let the pooler keep a secret, for new logins."""
+        give(self.directory / "userlist.txt", f'"postgres" ""\n"{self.fleet.role}" "{secret}"\n')
+        self.fleet.pg_bouncer.admin("RELOAD")
+
+    def restart(self) -> None:
+        """Let the pooler have no connection to any node."""
+        self.fleet.pg_bouncer.stop()
+        self.fleet.pg_bouncer.start()
+
+    def know(self, password: str) -> None:
+        """Put a password into the passfile of whoever runs shardctl."""
+        port, role = self.fleet.pg_bouncer.port, self.fleet.role
+        file = self.directory / "passfile"
+        file.write_text(f"*:{port}:*:{role}:{password}\n")
+        file.chmod(0o600)
+
+    def told(self) -> list[tuple[str, str, tuple[int, ...], str | None]]:
+        found = examine(self.fleet, None, "poolers")
+        return [(f.code, f.severity.value, f.shards, f.object) for f in found]
+
+
+def give(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+    if (account := accounts.server_account(None)) is not None:
+        shutil.chown(file, account)
+
+
+@pytest.fixture
+def secretive(
+    fleet_databases_healthy: PooledFleet,
+    pooler_for: AddPooler,
+    server_directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Secretive]:
+    fleet = dataclasses.replace(fleet_databases_healthy, directory=tmp_path, pg_bouncers=())
+    fleet.migration("0001_photos.sql", PHOTOS)
+    configuration = _CONFIGURATION.replace(
+        "auth_type = trust\nauth_file = {users}",
+        f"auth_type = hba\nauth_hba_file = {server_directory}/hba\n"
+        f"auth_file = {server_directory}/userlist.txt",
+    )
+    give(
+        server_directory / "hba",
+        "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+    )
+    made = Secretive(fleet, server_directory)
+    give(server_directory / "userlist.txt", '"postgres" ""\n')
+    load(fleet, pooler_for(fleet, configuration=configuration))
+    asked = f"host all {fleet.role} 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
+    monkeypatch.setenv("PGPASSFILE", str(server_directory / "passfile"))
+    with contextlib.ExitStack() as stack:
+        for server in fleet.servers.values():
+            stack.enter_context(rules(server, asked))
+        made.set("a", PASSWORD)
+        made.set("b", made.secret("a"))
+        made.keep(made.secret("a"))
+        yield made
+
+
+def log_in(secretive: Secretive, alias: str) -> None:
+    fleet = secretive.fleet
+    with fleet.pg_bouncer.connect(alias, fleet.role, password=PASSWORD) as session:
+        session.execute("SELECT 1")
+
+
+def test_the_same_password_set_again_on_one_node_is_found(secretive: Secretive) -> None:
+    secretive.know(PASSWORD)
+    assert secretive.told() == []
+    secretive.set("b", PASSWORD)
+    secretive.restart()
+    log_in(secretive, "shard0")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        log_in(secretive, "shard4")
+    refused = ("login_refused", "error", (4, 5, 6, 7), f"{secretive.fleet.role} on node b")
+    assert secretive.told() == [refused]
+    secretive.set("b", secretive.secret("a"))  # the cure of the hint
+    secretive.restart()
+    log_in(secretive, "shard4")
+    assert secretive.told() == []
+
+
+def test_it_is_found_before_the_poolers_sessions_end_and_without_a_password(
+    secretive: Secretive,
+) -> None:
+    log_in(secretive, "shard4")
+    secretive.set("b", PASSWORD)
+    log_in(secretive, "shard4")  # over the connection that is there
+    (found,) = examine(secretive.fleet, None, "poolers")
+    assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
+    assert found.actual == "another SCRAM secret than in the pooler's auth_file"
+    for secret in (secretive.secret("a"), secretive.secret("b"), PASSWORD):
+        assert secret not in str(found)
+    secretive.keep(PASSWORD)  # with which a pooler can log in whatever the salt is
+    assert secretive.told() == [
+        ("login_untried", "note", (), secretive.fleet.role),
+    ]
+    secretive.restart()  # PgBouncer 1.18 goes on with the keys of the old secret
+    secretive.know(PASSWORD)
+    assert secretive.told() == []
