@@ -117,8 +117,12 @@ class Changing:
         self._progress = progress
         self._changed = False
 
-    def run(self, shards: Mapping[ShardId, Sequence[Table]]) -> Result:
+    def run(
+        self, shards: Mapping[ShardId, Sequence[Table]], schemas: Mapping[str, ShardId]
+    ) -> Result:
         """Change these tables of these shards; what holds up one does not hold up the others.
+
+        `schemas` has a shard's even where it needs no change: a table may be in the making there.
 
         When a shard is not among those left, all who began to write before have ended, and those
         who begin now meet the triggers. Raises NodeLost.
@@ -131,16 +135,15 @@ class Changing:
                 todo = {s: tables for s, tables in shards.items() if s not in left}
                 left |= self._pass(one, todo)
             if self._wanted is Wanted.on:
-                left |= self._made({s: tables for s, tables in shards.items() if s not in left})
+                left |= self._made({n: shard for n, shard in schemas.items() if shard not in left})
         except psycopg.Error as error:
             if is_lost(error):
                 raise NodeLost(self._node, reason_of(error)) from error
             raise
         return Result(left, self._changed)
 
-    def _made(self, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
+    def _made(self, schemas: Mapping[str, ShardId]) -> dict[ShardId, str]:
         """Wait for tables that are made and not committed; give the shards that have new ones."""
-        schemas = {tables[0].schema: shard for shard, tables in shards.items()}
         if not schemas:
             return {}
         message = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))

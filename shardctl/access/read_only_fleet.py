@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from shardctl import fanout
-from shardctl.access import read_only
+from shardctl.access import fence, read_only
 from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.access.read_only_change import Changing
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
@@ -21,7 +22,7 @@ from shardctl.state import cluster, identity, lock
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from shardctl.access.read_only import Table
     from shardctl.access.read_only_change import Result
@@ -91,7 +92,11 @@ class ShardsLeft(Unfinished):
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node's shards need: the tables to change by shard, and shards that need nothing."""
+    """What one node's shards need: the tables to change by shard, and shards that need nothing.
+
+    A shard without a table to change is there where something is in the making in its schema: who
+    makes it is waited for.
+    """
 
     node: NodeName
     todo: Mapping[ShardId, tuple[Table, ...]]
@@ -170,7 +175,7 @@ def carry_out(
                 stop=stop,
                 progress=progress,
             )
-            return changing.run(one.todo)
+            return changing.run(one.todo, {topology.schema(shard): shard for shard in one.todo})
 
         _report(_all(now, change, stop, wanted), wanted)
 
@@ -231,11 +236,19 @@ def _look(
     if absent:
         raise ShardsNotHere(node.name, absent)
     tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}
-    return _decide(topology, node, tables, wanted)
+    making: set[ShardId] = set()
+    if wanted is Wanted.on and schemas:
+        asked = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))
+        making = {schemas[schema] for _, schema in session.execute(asked)}
+    return _decide(topology, node, tables, wanted, making)
 
 
 def _decide(
-    topology: Topology, node: Node, tables: Mapping[ShardId, Sequence[Table]], wanted: Wanted
+    topology: Topology,
+    node: Node,
+    tables: Mapping[ShardId, Sequence[Table]],
+    wanted: Wanted,
+    making: Collection[ShardId],
 ) -> NodePlan:
     """Say which tables need a change; raises ShardsEmpty, TablesNotOurs."""
     empty = [shard for shard, found in tables.items() if not found]
@@ -247,7 +260,7 @@ def _decide(
             needed = tuple(table for table in found if not table.refuses)
         else:
             needed = tuple(table for table in found if table.arguments is not None)
-        if needed:
+        if needed or shard in making:
             todo[shard] = needed
     foreign = [f"{t.schema}.{t.name}" for found in todo.values() for t in found if not t.ours]
     if foreign:

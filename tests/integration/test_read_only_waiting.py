@@ -123,6 +123,21 @@ def test_no_write_is_uncommitted_when_it_has_ended(fleet_tables: Fleet) -> None:
     assert len(committed) == rows
 
 
+def test_a_table_that_is_not_committed_is_waited_for_by_every_run(fleet_tables: Fleet) -> None:
+    with fleet_tables.connect("a", autocommit=False) as session:
+        session.execute("CREATE TABLE shard2.late (n integer)")
+        pid = session.info.backend_pid
+        for code in (3, 1):  # the second has nothing to change, and is as far from being done
+            with pytest.raises(ShardsLeft) as left:
+                switch_on(fleet_tables, 2, wait_s=0.3)
+            assert left.value.exit_code == code
+            assert f"session {pid} makes something there" in str(left.value)
+        session.commit()
+        switch_on(fleet_tables, 2)
+        with refused(2):
+            session.execute("INSERT INTO shard2.late VALUES (1)")
+
+
 def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_tables: Fleet) -> None:
     with writing(fleet_tables, "a", "shard2", application_name="import") as session:
         pid = session.info.backend_pid
