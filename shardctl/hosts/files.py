@@ -89,6 +89,7 @@ printf '%s %s\\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
 _SIZE = f"""
 is_there() {{ {_IS_THERE} }}
 is_there "$1" || {{ echo 0; exit; }}
+[ -f "$1" ] || {{ echo "$1: is not a regular file" >&2; exit 1; }}
 [ -r "$1" ] || {{ echo "$1: may not be read" >&2; exit 1; }}
 exec wc -c < "$1"
 """

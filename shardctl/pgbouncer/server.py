@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from shardctl import inputs
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
@@ -34,6 +35,7 @@ _POLL = 0.02
 _SECONDS = 20.0
 _DAEMON_SECONDS = 1.0
 _LINES = 10
+_PID_BYTES = 64
 
 
 class PoolerDidNotStart(ShardctlError):
@@ -277,11 +279,12 @@ class Server:
         return removed
 
     def running(self) -> int | None:
-        """Give the process id if it runs, with this configuration."""
-        try:
-            pid = int(self.pid_file.read_text())
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return None
+        """Give the process id if it runs, with this configuration; raises FileRefused."""
+        with _translated(self.pid_file):
+            try:
+                pid = int(inputs.read(self.pid_file, _PID_BYTES))
+            except (FileNotFoundError, NotADirectoryError, ValueError):
+                return None
         return pid if self._is(pid) else None
 
     def _is(self, pid: int) -> bool:

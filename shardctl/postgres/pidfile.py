@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardctl import inputs
+
 NAME = "postmaster.pid"
+_MOST_BYTES = 4096
 _PROC = Path("/proc")
 _PROGRAMS = ("postgres", "postmaster")
 
@@ -29,9 +32,10 @@ class PidFile:
 def read(data_directory: Path) -> PidFile | None:
     """Read the file; None when there is none, or nothing whole in it yet."""
     try:
-        lines = (data_directory / NAME).read_text(errors="replace").splitlines()
+        content = inputs.read(data_directory / NAME, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    lines = content.decode(errors="replace").splitlines()
     try:
         # A standalone backend (initdb's, --single) writes its pid negated.
         pid = abs(int(lines[0]))

@@ -200,6 +200,19 @@ def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server:
         other.kill()
 
 
+@pytest.mark.parametrize("name", ["pid_file", "log"])
+def test_a_fifo_among_its_files_is_refused_and_not_waited_for(server: Server, name: str) -> None:
+    server.start()
+    server.stop()
+    path: Path = getattr(server, name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(FileRefused, match="not a regular file"):
+        server.start()
+    path.unlink()
+    assert server.start() == "started"
+
+
 def test_a_configuration_that_was_edited_by_hand_is_kept(server: Server) -> None:
     server.start()
     server.stop()
