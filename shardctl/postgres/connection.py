@@ -42,6 +42,8 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
 }
 
+_WITH_TRANSACTION_TIMEOUT = 170_000
+
 
 class NodeUnavailable(ShardctlError):
     """A node cannot be logged in to; `reason` is libpq's or the server's last word."""
@@ -101,6 +103,9 @@ def connect(
     except psycopg.ProgrammingError as error:
         # A libpq keyword with a value that libpq does not take.
         raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+    if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
+        # As an option of the login it would be refused by older servers.
+        connection.pgconn.exec_(b"SET transaction_timeout = 0")
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
 

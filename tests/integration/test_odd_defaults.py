@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.postgres import connection
+from tests.fixtures.servers.postgres import local_node, local_topology
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.servers.postgres import StartServer
 
 ODD = {
     "DateStyle": "German",
@@ -49,3 +55,16 @@ def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role(odd: Moved
     done = odd.here("prune", "--yes")
     assert done.returncode == 0, done.stderr
     assert odd.problems() == []
+
+
+@pytest.mark.embedded
+def test_no_transaction_timeout_ends_shardctls_sessions(
+    pg_server: StartServer, tmp_path: Path
+) -> None:
+    server = pg_server({"transaction_timeout": "5min"}, major=18)
+    with server.connect() as session:
+        session.execute("ALTER ROLE postgres SET transaction_timeout = '1min'")
+    node = local_node(tmp_path, "a", server.port, range(1))
+    database = dataclasses.replace(local_topology(tmp_path, node).database, name="postgres")
+    with connection.connect(node, database, purpose="test") as session:
+        assert session.execute("SHOW transaction_timeout").fetchone() == ("0",)
