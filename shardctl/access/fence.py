@@ -232,20 +232,25 @@ def making(schemas: sql.Composable) -> sql.Composed:
     return QUERIES["making"].format(schemas=schemas)
 
 
-def drain(session: Connection, node: str, move: str, *, deadline: float) -> None:
+def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool:
     """Wait until no transaction writes behind the fence; begin after its commit has returned.
 
-    Before that, new statements still resolve the old names. Raises WritersLeft, UnloggedMade.
+    Before that, new statements still resolve the old names. Tells whether it had to wait: those
+    whom it waited for may have committed what is bound to relations there. Raises WritersLeft,
+    UnloggedMade.
     """
+    waited = False
     while True:
         pids, unlogged = left(session, move)
         if not pids:
             break
+        waited = True
         if time.monotonic() > deadline:
             raise WritersLeft(node, pids)
         time.sleep(_POLL)
     if unlogged:
         raise UnloggedMade(node, unlogged)
+    return waited
 
 
 def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:

@@ -224,7 +224,9 @@ WHERE l.locktype = 'object'
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
 
 -- name: writers
--- Sessions that hold or await a lock that a write takes on a relation there; NULL: a prepared one
+-- Sessions that hold or await a lock that a write takes on a relation there; NULL: a prepared one.
+-- One that has written anything counts with any lock there: it may have made a view or function
+-- elsewhere that is bound to these relations, and nothing else tells before it commits
 SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
 JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
@@ -234,7 +236,10 @@ WHERE l.locktype = 'relation'
   AND l.database = (SELECT oid FROM pg_catalog.pg_database
                     WHERE datname = pg_catalog.current_database())
   AND n.nspname IN ({schemas})
-  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+  AND (l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+       OR l.virtualtransaction IN (SELECT x.virtualtransaction FROM pg_catalog.pg_locks AS x
+                                   WHERE x.locktype = 'transactionid'
+                                     AND x.mode = 'ExclusiveLock' AND x.granted))
   AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
 

@@ -17,7 +17,8 @@ from psycopg.conninfo import make_conninfo
 from shardctl import fanout
 from shardctl.access import fence, write_fence
 from shardctl.errors import Unfinished
-from shardctl.moves import handover, interrupts, prediction, undoing
+from shardctl.moves import handover, interrupts, prediction, preflight_schemas, undoing
+from shardctl.moves import plan as planning
 from shardctl.moves import source_guard as guard
 from shardctl.moves.budget import REST_S, Budget
 from shardctl.moves.distance import Distance, shortest_ms
@@ -239,13 +240,20 @@ def _kept(world: World) -> float:
 
 
 def _drain(world: World, session: Connection, budget: Budget) -> None:
-    """Wait for those who write straight to the source; with `--terminate`, end them."""
+    """Wait for those who write straight to the source; with `--terminate`, end them.
+
+    What they have committed meanwhile may be bound to moved tables: a view elsewhere would write
+    behind the fence. Raises SourceUnfit for that.
+    """
     plan, until = world.plan, budget.latest("mark")
     try:
-        fence.drain(session, plan.source, plan.id, deadline=until - _kept(world))
+        waited = fence.drain(session, plan.source, plan.id, deadline=until - _kept(world))
     except fence.WritersLeft as error:
         _terminate(world, error)
-        fence.drain(session, plan.source, plan.id, deadline=until)
+        waited = fence.drain(session, plan.source, plan.id, deadline=until)
+    if waited:
+        staying = planning.leaving(world.topology, plan)
+        preflight_schemas.require_uncrossed(session, plan, staying)
 
 
 def _terminate(world: World, error: fence.WritersLeft) -> None:

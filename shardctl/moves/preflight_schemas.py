@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 _WITH_DATABASE_COLLATIONS = 150_000
 _KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
@@ -102,6 +102,12 @@ def crossings(session: Connection, moved: Sequence[str], staying: Sequence[str])
     return _some([(f"{what} (on {to})", total) for what, to, total in rows])
 
 
+def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:
+    """See that nothing is bound to the moved schemas behind the fence; raises SourceUnfit."""
+    if (found := crossings(session, plan.retired, staying)).total:
+        raise _crossing(plan.source, found)
+
+
 def tables(session: Connection, known: Sequence[str]) -> Some:
     """List tables and sequences of a database but those in `known` schemas and retired ones."""
     return _some(
@@ -169,14 +175,7 @@ def unfenced(plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
     node = plan.source
     yield from _unbound(plan, there)
     if there.crossings.total:
-        yield SourceUnfit(
-            node,
-            "crossing",
-            f"{there.crossings.total} objects are bound across the border of the shards' schemas, "
-            f"by more than names: {there.crossings}",
-            hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
-            "binds names, and these would write behind it",
-        )
+        yield _crossing(node, there.crossings)
     for schema, table in there.shadows:
         yield TableShadowed(node, schema, table)
 
@@ -201,6 +200,17 @@ def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
             yield f"tables of database {topology.database.name} are {both}{there.tables}"
         for name, some in there.databases.items():
             yield f"tables of database {name} are {both}{some}"
+
+
+def _crossing(node: NodeName, found: Some) -> SourceUnfit:
+    return SourceUnfit(
+        node,
+        "crossing",
+        f"{found.total} objects are bound across the border of the shards' schemas, "
+        f"by more than names: {found}",
+        hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
+        "binds names, and these would write behind it",
+    )
 
 
 def _unbound(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:

@@ -194,6 +194,32 @@ def test_what_was_made_unlogged_meanwhile_is_refused(either: Fenced) -> None:
     either.call_off()
 
 
+BINDING = {
+    "view": "CREATE VIEW public.bound AS SELECT * FROM shard2.photos",
+    "rule": "CREATE RULE bound AS ON INSERT TO public.made DO INSERT INTO shard2.photos VALUES (1)",
+    "function": "CREATE FUNCTION public.bound() RETURNS void LANGUAGE sql"
+    " BEGIN ATOMIC INSERT INTO shard2.photos VALUES (1); END",
+}
+"""What is made elsewhere and bound to a table of the shard: it writes there whatever its name."""
+
+
+@pytest.mark.parametrize("kind", BINDING)
+def test_who_binds_something_elsewhere_to_the_shard_is_waited_for(
+    fenced: Fenced, kind: str
+) -> None:
+    fenced.other.execute(BINDING[kind].encode())
+    with pytest.raises((FenceRefused, WritersLeft)):
+        fenced.cut()
+    fenced.call_off()
+    fenced.other.rollback()
+    fenced.cut()
+
+
+def test_who_only_reads_is_not_waited_for(either: Fenced) -> None:
+    either.other.execute("SELECT FROM shard2.photos")
+    either.cut()
+
+
 def test_who_makes_things_elsewhere_is_not_waited_for(either: Fenced) -> None:
     either.other.execute("CREATE TABLE public.other (id bigint); CREATE TEMP TABLE t (id bigint)")
     either.cut()
