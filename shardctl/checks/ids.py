@@ -272,7 +272,7 @@ _KINDS: dict[Code, _Kind] = {
     "other_key": _Kind(
         Severity.error,
         "rows whose key belongs to the shard",
-        "see where they belong: `shardctl route KEY`; move the rows there",
+        "see them and where they belong: `shardctl rows misplaced`; move the rows there",
     ),
     "locked": _Kind(
         Severity.warning,

@@ -29,6 +29,7 @@ COMMANDS = {
     "move-shards": "shardctl.cli.move_shards",
     "moves": "shardctl.cli.moves",
     "prune": "shardctl.cli.prune",
+    "rows": "shardctl.cli.rows",
     "repack": "shardctl.cli.repack",
     "read-only": "shardctl.cli.read_only",
     "sql": "shardctl.cli.sql",

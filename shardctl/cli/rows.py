@@ -1,0 +1,118 @@
+"""`shardctl rows`: rows that belong to another shard than the one that holds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Listing, ListingOption, Report, command_app
+from shardctl.cli.output import always_json, plural, print_json, print_table, print_tsv, say
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from shardctl.maintenance.misplaced import Misplaced
+    from shardctl.topology.model import ShardId, Topology
+
+app = command_app(help="Find rows that are in a wrong shard.", no_args_is_help=True)
+
+_ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+ShardsArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[SHARDS]", help="Shards to search, such as 2-3,17; all by default."),
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="NAME", help="Only this table; may be given several times."),
+]
+
+
+@app.callback()
+def rows() -> None:
+    """Find rows that are in a wrong shard."""
+
+
+@app.command()
+def misplaced(
+    ctx: typer.Context,
+    shards: ShardsArgument = None,
+    *,
+    table: TableOption = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", min=1, metavar="N", help="Rows to list of each table, shard and right shard."
+        ),
+    ] = 20,
+    output: ListingOption = Listing.table,
+) -> None:
+    """List rows whose key belongs to another shard; exit 1 if there are any.
+
+    The key's column is named by `-- shardctl: key TABLE.COLUMN` in a migration, or by
+    `database.keys`. In other tables, the shard in the id counts. Reads every row.
+    """
+    from shardctl.errors import Problems
+    from shardctl.maintenance import misplaced as searching
+
+    with always_json(Report.json if output is Listing.json else Report.table):
+        topology = load_topology(ctx)
+        report = searching.search(topology, _shards(topology, shards), table or (), limit=limit)
+        if report.problems and not report.found:
+            raise Problems(list(report.problems))
+    if output is Listing.json:
+        print_json(
+            {
+                "format": 1,
+                "cluster": topology.cluster,
+                "misplaced": [one.as_json() for one in report.found],
+                "problems": [{"message": e.message, "hint": e.hint} for e in report.problems],
+            }
+        )
+    elif output is Listing.tsv:
+        print_tsv(_lines(report.found))
+    elif report.found:
+        header = ("table", "shard", "node", "belongs to", "by", "value", "primary key")
+        print_table(header, _lines(report.found))
+    else:
+        print("no row is in a wrong shard")
+    rows = sum(one.rows for one in report.found)
+    listed = sum(len(one.examples) for one in report.found)
+    if listed < rows:
+        say(f"{listed:,} of {plural(rows, 'row')} listed; --limit lists more")
+    if report.problems:
+        raise Problems(list(report.problems))
+    if rows:
+        raise typer.Exit(1)
+
+
+def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
+    for one in found:
+        table = one.table
+        for primary_key, value in one.examples:
+            yield (
+                table.name,
+                str(table.shard),
+                table.node,
+                str(one.belongs_to),
+                table.column,
+                _one_line(value),
+                _one_line(primary_key or ""),
+            )
+
+
+def _one_line(text: str) -> str:
+    r"""Escape what would end a line or a column.
+
+    >>> print(_one_line("a\tb"))
+    a\tb
+    """
+    return text.translate(_ESCAPED)
+
+
+def _shards(topology: Topology, text: str | None) -> Collection[ShardId]:
+    from shardctl.topology import routes
+
+    return topology.owners() if text is None else routes.listed(topology, text)

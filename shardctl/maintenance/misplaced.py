@@ -1,0 +1,227 @@
+"""Rows that belong to another shard than the one that holds them.
+
+A row belongs to the shard of its key. In a table whose key no migration names, it belongs to the
+shard that made its id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, UsageError
+from shardctl.ids import generator
+from shardctl.libpq import reason_of
+from shardctl.maintenance import places
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.state import keys, lock, migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from shardctl.maintenance.places import Place
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+QUERIES = queries.load("shardctl.maintenance", "misplaced.sql")
+
+_WIDTH = 16
+
+
+class TableUnknown(UsageError):
+    """A table that no shard has with a key or an id of its own."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        super().__init__(
+            f"no shard has a table {name!r} whose rows name their shard",
+            hint=f"such tables are {', '.join(sorted(known)) or 'missing'}",
+        )
+
+
+class TableUnread(ShardctlError):
+    """A table of a shard that could not be searched."""
+
+    def __init__(self, table: Table, reason: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"node {table.node}: shard {table.shard}: table {table.name}: {reason}",
+            hint=hint or "fix this and run the command again",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One shard's table; `column` holds the key, or with `by_id` the id that names the shard."""
+
+    node: NodeName
+    shard: ShardId
+    schema: str
+    name: str
+    column: str
+    by_id: bool
+    primary_key: tuple[str, ...]
+
+    def belongs(self, topology: Topology) -> sql.Composed:
+        """Compose the expression that gives a row's shard, of the table's alias `t`."""
+        return QUERIES["by_id" if self.by_id else "by_key"].format(
+            column=sql.SQL("t.{}").format(sql.Identifier(self.column)),
+            count=sql.Literal(topology.shard_count),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """How many rows of a shard's table belong to another shard, and some of them.
+
+    `examples` are primary key (None where the table has none) and key or id, both as text.
+    """
+
+    table: Table
+    belongs_to: ShardId
+    rows: int
+    examples: tuple[tuple[str | None, str], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "node": self.table.node,
+            "shard": self.table.shard,
+            "table": self.table.name,
+            "by": "id" if self.table.by_id else "key",
+            "column": self.table.column,
+            "belongs_to": self.belongs_to,
+            "rows": self.rows,
+            "examples": [{"primary_key": key, "value": value} for key, value in self.examples],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found; `problems` say which shards and tables could not be searched."""
+
+    found: tuple[Misplaced, ...]
+    problems: tuple[ShardctlError, ...]
+
+
+def search(
+    topology: Topology, shards: Collection[ShardId], names: Collection[str], *, limit: int
+) -> Report:
+    """Search tables of shards on their owners, at most `limit` examples a shard that they are of.
+
+    `names` are the tables; none stands for all. Raises TableUnknown, and what reading the
+    migrations and the nodes' maps raises.
+    """
+    files = migrations.read(topology.database.migrations)
+    columns = keys.of_cluster(topology, files)
+    purpose = lock.purpose("rows misplaced")
+    chosen = places.of_shards(places.look(topology, purpose=purpose), shards)
+    problems = [error for _, error in chosen.left_out]
+    found: list[Misplaced] = []
+    known: set[str] = set()
+
+    def look(
+        item: tuple[NodeName, Sequence[Place]],
+    ) -> tuple[set[str], list[Misplaced], list[ShardctlError]]:
+        name, of_node = item
+        node = topology.nodes[name]
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            session.execute("SET default_transaction_read_only TO on")
+            session.execute("SET lock_timeout TO '3s'")
+            session.execute("SET row_security TO off")
+            tables = read_tables(session, of_node, columns)
+            searched = [t for t in tables if not names or t.name in names]
+            return ({t.name for t in tables}, *_search(session, topology, searched, limit))
+
+    outcomes = fanout.run(chosen.by_node().items(), look, width=_WIDTH)
+    for outcome in outcomes:
+        node = topology.nodes[outcome.item[0]]
+        if isinstance(outcome.error, psycopg.Error):
+            address = f"{node.host}:{node.port}"
+            problems.append(NodeUnavailable(node.name, address, reason_of(outcome.error)))
+        elif isinstance(outcome.error, ShardctlError):
+            problems.append(outcome.error)
+        else:
+            there, rows, failed = outcome.result()
+            known |= there
+            found += rows
+            problems += failed
+    if not problems:
+        for name in names:
+            if name not in known:
+                raise TableUnknown(name, known)
+    found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
+    return Report(tuple(found), tuple(problems))
+
+
+def read_tables(
+    session: Connection, of_node: Sequence[Place], columns: Mapping[str, str]
+) -> list[Table]:
+    """Read the tables of a node's shards whose rows name their shard; `columns` are the keys'."""
+    shards = {place.schema: place.shard for place in of_node if place.shard is not None}
+    rows = session.execute(
+        QUERIES["tables"],
+        {
+            "schemas": list(shards),
+            "tables": list(columns),
+            "columns": list(columns.values()),
+            "next_id": generator.WRAPPER,
+        },
+    )
+    return [
+        Table(
+            node=of_node[0].node,
+            shard=shards[schema],
+            schema=schema,
+            name=name,
+            column=key or made,
+            by_id=key is None,
+            primary_key=tuple(primary_key),
+        )
+        for schema, name, key, made, primary_key in rows
+    ]
+
+
+def _search(
+    session: Connection, topology: Topology, tables: Sequence[Table], limit: int
+) -> tuple[list[Misplaced], list[ShardctlError]]:
+    """Scan tables one after the other; one that cannot be read does not hold up the others."""
+    found: list[Misplaced] = []
+    failed: list[ShardctlError] = []
+    for table in tables:
+        try:
+            found += _scan(session, topology, table, limit)
+        except psycopg.errors.UndefinedTable:
+            continue  # it was dropped a moment ago
+        except psycopg.errors.UndefinedFunction as error:
+            hint = f"`shardctl init` makes shard_of; column {table.column} has to be an integer,"
+            failed.append(TableUnread(table, reason_of(error), hint=f"{hint} text or a uuid"))
+        except psycopg.Error as error:
+            if session.closed:
+                raise
+            failed.append(TableUnread(table, reason_of(error)))
+    return found, failed
+
+
+def _scan(session: Connection, topology: Topology, table: Table, limit: int) -> list[Misplaced]:
+    columns = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
+    statement = QUERIES["rows"].format(
+        belongs=table.belongs(topology),
+        primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(columns))
+        if columns
+        else sql.SQL("NULL::text"),
+        column=sql.Identifier(table.column),
+        table=sql.Identifier(table.schema, table.name),
+        shard=sql.Literal(int(table.shard)),
+        limit=sql.Literal(max(1, limit)),
+    )
+    groups: dict[ShardId, tuple[int, list[tuple[str | None, str]]]] = {}
+    for belongs, total, primary_key, value in session.execute(statement):
+        groups.setdefault(belongs, (total, []))[1].append((primary_key, value))
+    return [
+        Misplaced(table, belongs, total, tuple(examples[:limit]))
+        for belongs, (total, examples) in groups.items()
+    ]

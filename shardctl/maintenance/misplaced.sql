@@ -1,0 +1,51 @@
+-- name: tables
+-- Tables of these schemas with their key column or else the id that next_id() makes, and primary key
+SELECT n.nspname::text, c.relname::text, k.col, i.attname::text,
+       array(SELECT a.attname::text FROM pg_index AS x
+             CROSS JOIN LATERAL unnest(x.indkey) WITH ORDINALITY AS u (attnum, place)
+             JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = u.attnum
+             WHERE x.indrelid = c.oid AND x.indisprimary ORDER BY u.place)
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN (
+    SELECT k.tab, k.col, a.attrelid
+    FROM unnest(%(tables)s::text[], %(columns)s::text[]) AS k (tab, col)
+    JOIN pg_attribute AS a ON a.attname = k.col AND a.attnum > 0 AND NOT a.attisdropped
+) AS k ON k.tab = c.relname AND k.attrelid = c.oid
+LEFT JOIN LATERAL (
+    SELECT a.attname
+    FROM pg_index AS x
+    JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = x.indkey[0]
+                          AND a.atttypid = 'int8'::regtype
+    JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+    WHERE x.indrelid = c.oid AND x.indisprimary AND x.indnkeyatts = 1
+      AND EXISTS (SELECT FROM pg_depend AS u JOIN pg_proc AS p ON p.oid = u.refobjid
+                  WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = d.oid
+                    AND u.refclassid = 'pg_proc'::regclass AND p.proname = %(next_id)s)
+) AS i ON true
+WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
+  AND (k.col IS NOT NULL OR i.attname IS NOT NULL)
+ORDER BY c.relname, n.nspname
+
+-- name: by_key
+-- The shard that a row's key belongs to
+shardctl.shard_of({column})
+
+-- name: by_id
+-- The shard that a row's id was made for; none where no shard has that number
+CASE WHEN {column} >= 0 AND shardctl.id_shard({column}) < {count} THEN shardctl.id_shard({column}) END
+
+-- name: rows
+-- Rows of a table that belong to other shards: how many belong to each, and some of them
+SELECT belongs, total, primary_key, value
+FROM (
+    SELECT belongs, primary_key, value, count(*) OVER (PARTITION BY belongs) AS total,
+           row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
+    FROM (
+        SELECT {belongs} AS belongs, {primary_key} AS primary_key, t.{column}::text AS value
+        FROM ONLY {table} AS t
+    ) AS each
+    WHERE belongs <> {shard}
+) AS misplaced
+WHERE number <= {limit}
+ORDER BY belongs, number
