@@ -110,6 +110,7 @@ def move_shards(
         chosen = _shards(topology, shards, source, half=half, everything=everything)
         decided = service.plan(topology, chosen, to, options, method=method)
         facts = preflight.check(topology, decided, purpose=purpose)
+        lock.require_all_free(topology, [decided.source], command=service.COMMAND)
         _show(decided, facts, output)
     if dry_run:
         return

@@ -117,6 +117,7 @@ def apply(
         plan = poolers.plan(
             topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
         )
+        poolers.require_free(plan)
         for cost in plan.costs():
             say(f"note: {cost}")
         _show(plan, agreed.left_out, output)

@@ -22,11 +22,12 @@ def run(
 ) -> None:
     """Observe, plan, show, and unless `dry_run`, apply and report."""
     from shardctl.cli.progress import bars
-    from shardctl.provision.fleet import carry_out
+    from shardctl.provision.fleet import carry_out, require_free
 
     began = time.monotonic()
     with always_json(output):
         plan = make_plan()
+        require_free(plan)
         for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
             say(f"note: {note}")
         show(plan, output)

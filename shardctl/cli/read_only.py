@@ -106,6 +106,8 @@ def _run(
         wait_s = _seconds(wait)
         chosen = _shards(topology, named)
         plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
+        changed = [one.node for one in plans if one.todo]
+        lock.require_all_free(topology, changed, command=wanted.command)
         _show(topology, plans, wanted, output)
     count = sum(len(one.todo) for one in plans)
     if dry_run or not count:

@@ -78,6 +78,7 @@ def repack(
     from shardctl.cli.progress import bars
     from shardctl.maintenance import repack as repacking
     from shardctl.maintenance import repack_run
+    from shardctl.state import lock
     from shardctl.topology import routes
 
     with always_json(output):
@@ -87,6 +88,7 @@ def repack(
         )
         chosen = topology.owners() if shards is None else routes.listed(topology, shards)
         plan = repacking.plan(topology, chosen, options)
+        lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
         if output is Report.table or dry_run:
             _show(plan, output)
         if dry_run:

@@ -70,6 +70,7 @@ def sql(
     from shardctl.cli.signals import as_ctrl_c
     from shardctl.maintenance import sql_plan
     from shardctl.maintenance.sql import Run
+    from shardctl.state import lock
 
     json = Report(output.value) if output is Listing.json else Report.table
     timeout_ms = _milliseconds(timeout)
@@ -78,6 +79,8 @@ def sql(
         topology = load_topology(ctx)
         chosen = _shards(topology, shards, nodes=nodes)
         plan = sql_plan.plan(topology, text, shards=chosen, write=write)
+        if write:
+            lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
     for note in plan.places.notes:
         say(f"note: {note}")
     if dry_run:

@@ -187,11 +187,13 @@ def _given(
 def _foresee(topology: Topology, given: _Given, output: Report) -> None:
     """Do every check of the real run, and say what it would do."""
     from shardctl.topology import ranges
+    from shardctl.traffic import table
     from shardctl.traffic.plan import plan
     from shardctl.traffic.ways import TABLE
 
     aliases = given.aliases
     fleet, way = plan(topology, aliases.value, given.shards)
+    table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
     shards = sorted(fleet.map.owners if given.shards is None else given.shards)
     poolers = [pooler.name for pooler in way.poolers]
     if output is Report.json:

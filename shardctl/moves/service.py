@@ -188,7 +188,8 @@ def require_resumable(
     """See that a move can go on, with this topology.
 
     Raises MoveEnded, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
-    not outlast the pause, SourceNeeded, SourceThere, and NodeLocked while somebody is at it.
+    not outlast the pause, SourceNeeded, SourceThere, NodeLocked while somebody is at it, and
+    NodeUnavailable of a source that is needed yet.
     """
     decided = _decided(topology, entry, may_be_there=False)
     if source_destroyed:
@@ -203,6 +204,8 @@ def require_resumable(
         prediction.require_time(planning.before(topology, decided), decided, Distance())
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
+    if entry.move.state.undoable and not source_destroyed:
+        lock.require_all_free(topology, [decided.source], command="moves resume")
     _require_free(topology, entry, (decided.source, decided.target))
     return decided
 
@@ -213,14 +216,15 @@ def require_abortable(
     """See that the source still owns the shards, or that it can have them back.
 
     Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, what
-    `destroyed.require_gone` raises, and NodeLocked while somebody is at it.
+    `destroyed.require_gone` raises, NodeLocked while somebody is at it, and NodeUnavailable of
+    the source.
     """
     entry.require_open()
     promoting = entry.move.state is MoveState.promoting
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, may_be_there=not promoting)
-    _require_free(topology, entry, (decided.source,))
+    lock.require_all_free(topology, [decided.source], command="moves abort")
     if promoting:
         before = planning.before(topology, decided)
         with closing(World(before, decided, Silent(), lock.purpose("moves abort"))) as world:

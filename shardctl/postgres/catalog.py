@@ -9,7 +9,7 @@ from shardctl.ids import generator
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
@@ -80,16 +80,25 @@ def read_shadows(
     `schemas` are those whose tables count; None stands for all shards'.
     With such a one, a prepared INSERT writes there once its shard has been fenced.
     """
-    roles = list(topology.database.app_roles)
-    behind = {"public"}
-    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
-        behind |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
     shards = [topology.schema(shard) for shard in topology.owners()]
-    behind -= {"$user", "", *shards}
-    return tuple(
-        (schema, table)
-        for schema, table in connection.execute(
-            QUERIES["shadows"],
-            {"behind": sorted(behind), "schemas": shards if schemas is None else list(schemas)},
-        )
-    )
+    given = {"schemas": shards if schemas is None else list(schemas)}
+    given["behind"] = _behind(connection, topology)
+    return tuple((schema, table) for schema, table in connection.execute(QUERIES["shadows"], given))
+
+
+def read_behind(
+    connection: Connection, topology: Topology, tables: Iterable[str]
+) -> tuple[tuple[str, str], ...]:
+    """List tables of these names behind the shards' on a search_path, each with its schema."""
+    given = {"tables": sorted(tables), "behind": _behind(connection, topology)}
+    return tuple((schema, table) for schema, table in connection.execute(QUERIES["behind"], given))
+
+
+def _behind(connection: Connection, topology: Topology) -> list[str]:
+    """Name the schemas that an application's search_path may have behind a shard's."""
+    roles = list(topology.database.app_roles)
+    found = {"public"}
+    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
+        found |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
+    found -= {"$user", "", *(topology.schema(shard) for shard in topology.owners())}
+    return sorted(found)

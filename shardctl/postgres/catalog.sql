@@ -81,6 +81,15 @@ WHERE setting LIKE 'search\_path=%%'
   AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
   AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
 
+-- name: behind
+-- Tables behind the shards' on a search_path that have one of these names
+SELECT n.nspname::text, c.relname::text
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(behind)s) AND c.relname = ANY (%(tables)s)
+  AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+ORDER BY 1, 2
+
 -- name: shadows
 -- Tables behind the shards' on a search_path that are named like a table of a shard
 SELECT DISTINCT n.nspname::text, c.relname::text

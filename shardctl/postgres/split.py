@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # One lexeme that may hold a semicolon without ending a statement, or a word, or one character.
 _LEXEME = re.compile(
@@ -31,6 +34,25 @@ class Statement(NamedTuple):
     """Up to two leading words, in capitals."""
 
 
+def lexemes(text: str) -> Iterator[str]:
+    """Give the lexemes of a text, without comments and white space.
+
+    >>> list(lexemes('CREATE TABLE "a b" /* c */ (d int) -- e'))
+    ['CREATE', 'TABLE', '"a b"', '(', 'd', 'int', ')']
+    """
+    return (match[0] for match in _matches(text))
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    position = 0
+    while (match := _LEXEME.match(text, position)) is not None:
+        position = match.end()
+        if match[0] == "/*":
+            position = _end_of_comment(text, position)
+        elif not match[0].isspace() and not match[0].startswith("--"):
+            yield match
+
+
 def split(text: str) -> list[Statement]:
     r"""Split at semicolons outside strings, comments, parentheses and BEGIN ATOMIC bodies.
 
@@ -38,24 +60,16 @@ def split(text: str) -> list[Statement]:
     ["select ';'", '-- a;\nselect $$;$$']
     """
     found: list[Statement] = []
-    start = position = 0
+    start = 0
     first: int | None = None
     words: list[str] = []
     parentheses = depth = 0
-    while position < len(text):
-        match = _LEXEME.match(text, position)
-        if match is None:  # pragma: no cover  # `.` takes anything
-            break
-        lexeme, position = match[0], match.end()
-        if lexeme == "/*":
-            position = _end_of_comment(text, position)
-            continue
-        if lexeme.isspace() or lexeme.startswith("--"):
-            continue
+    for match in _matches(text):
+        lexeme = match[0]
         if lexeme == ";" and parentheses == 0 and depth == 0:
             if first is not None:
                 found.append(_statement(text, start, match.start(), first, words))
-            start, first, words = position, None, []
+            start, first, words = match.end(), None, []
             continue
         if first is None:
             first = match.start()

@@ -13,7 +13,7 @@ from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
-from shardctl.provision import agreement
+from shardctl.provision import agreement, made_tables, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
@@ -25,7 +25,7 @@ from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
@@ -170,7 +170,8 @@ def _plan(
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
-    observed, notes, unread = _observe(topology, command, absent)
+    tables = made_tables.ever(migrations)
+    observed, notes, unread = _observe(topology, command, tables, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
@@ -178,6 +179,12 @@ def _plan(
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} and is not in the migrations' folder")
+    for migration in migrations:
+        word = made_tables.program(migration)
+        if word and any(refusals.pending(topology, one, [migration]) for one in observed):
+            notes.append(
+                f"{migration.name} runs {word}: which tables that makes is seen when it runs"
+            )
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
     return FleetPlan(
@@ -193,7 +200,10 @@ def _plan(
 
 
 def _observe(
-    topology: Topology, command: str, absent: Sequence[NodeUnavailable]
+    topology: Topology,
+    command: str,
+    tables: Collection[str],
+    absent: Sequence[NodeUnavailable],
 ) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
     """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
 
@@ -202,7 +212,7 @@ def _observe(
     away = {one.node for one in absent}
     outcomes = fanout.run(
         [node for node in topology.nodes.values() if node.name not in away],
-        lambda node: observing.observe(topology, node, command=command),
+        lambda node: observing.observe(topology, node, command=command, tables=tables),
         width=_OBSERVE_WIDTH,
     )
     observed: list[Observed] = []
@@ -226,6 +236,27 @@ def _observe(
     return observed, notes, unread
 
 
+def require_free(plan: FleetPlan) -> None:
+    """See before a plan is shown that `carry_out` would get its locks; raises NodeLocked.
+
+    Where there is no database yet, no other command can hold one.
+    """
+    there = [node for node in _to_lock(plan) if node not in _without_database(plan)]
+    lock.require_all_free(plan.topology, there, command=plan.command)
+
+
+def _without_database(plan: FleetPlan) -> set[NodeName]:
+    return {one.node for one in plan.nodes if one.database}
+
+
+def _to_lock(plan: FleetPlan) -> list[NodeName]:
+    """Name the nodes that are changed, and those whose shards the poolers' changes are about."""
+    planned = [one.node for one in plan.nodes]
+    known = {*planned, *(one.node for one in plan.left_out)}
+    poolers = plan.poolers is not None and plan.poolers.changes()
+    return planned + [n.name for n in plan.topology.owning() if poolers and n.name not in known]
+
+
 def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
     """Carry out a plan under the nodes' locks, all nodes in parallel.
 
@@ -240,12 +271,8 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
     with ExitStack() as stack:
         made = _prepare(plan)
         try:
-            planned = [node_plan.node for node_plan in plan.nodes]
-            known = {*planned, *(one.node for one in plan.left_out)}
-            others = [n.name for n in plan.topology.owning() if poolers and n.name not in known]
             locks = {
-                node: stack.enter_context(closing(_lock(plan, node)))
-                for node in [*planned, *others]
+                node: stack.enter_context(closing(_lock(plan, node))) for node in _to_lock(plan)
             }
             _check_still_true(plan, options)
         except ShardctlError as error:

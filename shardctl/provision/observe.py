@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from shardctl.state import cluster, identity, journal, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
+logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
@@ -38,7 +40,7 @@ class Observed:
     lock_slots: int
     """Entries of the shared lock table."""
     lacking: frozenset[str]
-    """What the login role may not do: `CREATEROLE`, `CREATEDB`, `CREATE`."""
+    """What the login role may not do: the rights that `refusals` knows a need for."""
     roles: frozenset[str]
     """Those of the wanted roles that exist."""
     database: bool
@@ -51,6 +53,8 @@ class Observed:
     """(file, checksum) -> the shards it ran in."""
     shadows: tuple[tuple[str, str], ...]
     """(schema, table) that would catch what is meant for a shard's table of that name."""
+    behind: tuple[tuple[str, str], ...] = ()
+    """Those that would once a migration has made such a table."""
     read_only: frozenset[str] = frozenset()
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
     unvalidated: Sequence[tuple[str, str]] = ()
@@ -66,8 +70,8 @@ class Observed:
         return Said(version, self.map, self.journal)
 
 
-def observe(topology: Topology, node: Node, *, command: str) -> Observed:
-    """Look at one node.
+def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[str]) -> Observed:
+    """Look at one node; `tables` are the names that migrations make.
 
     Raises NodeUnavailable, NodeUnfit (a standby, too old, another cluster's or node's),
     FormatTooNew.
@@ -80,12 +84,12 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
         # Where no server answers, another database would only be waited for as long again.
         if error.timed_out or _database_exists(topology, node, purpose):
             raise
-        return _without_database(topology, node, purpose)
+        return _without_database(topology, node, purpose, tables)
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            return _observe_database(connection, topology, node)
+            return _observe_database(connection, topology, node, tables)
     except psycopg.errors.InsufficientPrivilege as error:
         raise identity.NodeUnfit(
             node.name,
@@ -120,7 +124,9 @@ def connect_for_maintenance(topology: Topology, node: Node, purpose: str) -> Con
         return connect(node, topology.database, purpose=purpose, dbname=second, autocommit=True)
 
 
-def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
+def _without_database(
+    topology: Topology, node: Node, purpose: str, tables: Iterable[str]
+) -> Observed:
     with connect_for_maintenance(topology, node, purpose) as connection:
         slots, roles, lacking = _observe_server(connection, topology, node)
     return Observed(
@@ -136,7 +142,22 @@ def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
         ungranted=(),
         migrations={},
         shadows=(),
+        behind=_behind_in_template(topology, node, purpose, tables),
     )
+
+
+def _behind_in_template(
+    topology: Topology, node: Node, purpose: str, tables: Iterable[str]
+) -> tuple[tuple[str, str], ...]:
+    """Look in the database of which a new one is a copy; if it refuses logins, the run sees it."""
+    _, template = MAINTENANCE_DATABASES
+    try:
+        connection = connect(node, topology.database, purpose=purpose, dbname=template)
+    except NodeUnavailable as error:
+        logger.info("node %s: %s: %s", node.name, template, error.reason)
+        return ()
+    with connection:
+        return catalog.read_behind(connection, topology, tables)
 
 
 def _observe_server(
@@ -178,7 +199,9 @@ def check_version(node: str, number: int, version: str) -> None:
         )
 
 
-def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
+def _observe_database(
+    connection: Connection, topology: Topology, node: Node, tables: Iterable[str]
+) -> Observed:
     roles = list(topology.database.app_roles)
     slots, existing, lacking = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
@@ -203,6 +226,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
+        behind=catalog.read_behind(connection, topology, tables),
         read_only=frozenset(
             {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
         ),

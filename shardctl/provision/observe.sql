@@ -11,7 +11,16 @@ SELECT current_setting('server_version_num')::integer,
                    CASE WHEN NOT (rolsuper OR rolcreaterole) THEN 'CREATEROLE' END,
                    CASE WHEN NOT (rolsuper OR rolcreatedb) THEN 'CREATEDB' END,
                    CASE WHEN NOT has_database_privilege(current_database(), 'CREATE')
-                        THEN 'CREATE' END], NULL)
+                        THEN 'CREATE' END,
+                   -- A GRANT without this right is only a warning.
+                   CASE WHEN NOT has_database_privilege(current_database(),
+                                                        'CONNECT WITH GRANT OPTION')
+                         AND EXISTS (SELECT FROM unnest(%(roles)s) AS wanted
+                                     LEFT JOIN pg_roles AS r ON r.rolname = wanted
+                                     WHERE NOT has_database_privilege(
+                                         coalesce(r.rolname, 'public'), current_database(),
+                                         'CONNECT'))
+                        THEN 'CONNECT WITH GRANT OPTION' END], NULL)
         FROM pg_roles WHERE rolname = current_user)
 
 -- name: database

@@ -218,6 +218,17 @@ def _look(
     return applying.plan(topology, seen, map_version, force=force)
 
 
+def require_free(plan: PoolersPlan) -> None:
+    """See before a plan is shown that `apply` would get its locks; raises NodeLocked."""
+    if plan.changes():
+        lock.require_all_free(plan.topology, _to_lock(plan), command=APPLY)
+
+
+def _to_lock(plan: PoolersPlan) -> list[NodeName]:
+    away = {one.node for one in plan.unread}
+    return [node.name for node in plan.topology.owning() if node.name not in away]
+
+
 def apply(plan: PoolersPlan, progress: Progress) -> None:
     """Carry a plan out under the locks of all nodes that own shards.
 
@@ -227,12 +238,10 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     if not plan.changes():
         return
     topology = plan.topology
-    away = {one.node for one in plan.unread}
     with ExitStack() as stack:
         locks = {
-            node.name: stack.enter_context(closing(_lock(topology, node)))
-            for node in topology.owning()
-            if node.name not in away
+            name: stack.enter_context(closing(_lock(topology, topology.nodes[name])))
+            for name in _to_lock(plan)
         }
         # A move may have ended after the plan was made: its poolers must not be led back.
         maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY), absent=plan.unread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
+from shardctl.provision import made_tables
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
@@ -106,10 +107,11 @@ def refusals(
 ) -> list[ShardctlError]:
     """List all reasons not to change the fleet; `adopt` allows schemas that others made."""
     stale = ownership(topology, {one.node: one.map for one in observed})
-    problems: list[ShardctlError] = [*stale, *_shadowed(observed)]
+    problems: list[ShardctlError] = list(stale)
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
         problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
+        problems += _shadowed(one, pending(topology, one, migrations))
         problems += _changed(one, migrations)
         problems += _read_only(topology, one, migrations)
         problems += _rights(topology, one)
@@ -216,9 +218,15 @@ def _read_only(
     shards = [s for s in topology.nodes[one.node].shards if topology.schema(s) in one.read_only]
     for migration in migrations:
         ran = one.migrations.get((migration.name, migration.checksum), frozenset())
-        if pending := [shard for shard in shards if shard not in ran]:
-            return [ShardsReadOnly(one.node, migration.name, pending)]
+        if lacking := [shard for shard in shards if shard not in ran]:
+            return [ShardsReadOnly(one.node, migration.name, lacking)]
     return []
+
+
+def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) -> list[Migration]:
+    """List the files that have not run in all shards of a node."""
+    shards = frozenset(topology.nodes[one.node].shards)
+    return [m for m in migrations if shards - one.migrations.get((m.name, m.checksum), frozenset())]
 
 
 def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
@@ -232,6 +240,9 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
         "CREATE": f"creating schemas in database {database.name}"
         if one.database and (one.state is None or new_schemas)
         else "",
+        "CONNECT WITH GRANT OPTION": f"granting CONNECT on database {database.name}"
+        if one.database
+        else "",
     }
     if not node.shards:
         return []
@@ -242,7 +253,8 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
     ]
 
 
-def _shadowed(observed: Sequence[Observed]) -> list[ShardctlError]:
-    return [
-        TableShadowed(one.node, schema, table) for one in observed for schema, table in one.shadows
-    ]
+def _shadowed(one: Observed, files: Sequence[Migration]) -> list[ShardctlError]:
+    """Find tables that catch what is meant for a shard's, now or when these files have run."""
+    made = made_tables.left(files)
+    found = dict.fromkeys([*one.shadows, *(at for at in one.behind if at[1] in made)])
+    return [TableShadowed(one.node, schema, table) for schema, table in found]

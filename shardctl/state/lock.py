@@ -6,18 +6,21 @@ import getpass
 import socket
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
 from shardctl.postgres.connection import connect
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 _CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
+_WIDTH = 16
 
 
 class NodeLocked(ShardctlError):
@@ -77,6 +80,26 @@ def require_free(connection: Connection, node: str) -> None:
     holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
     if holding is not None:
         raise NodeLocked(node, holding[0], holding[1])
+
+
+def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: str) -> None:
+    """See before a plan is shown that a command would get these nodes' locks, and take none.
+
+    Raises NodeLocked and NodeUnavailable, or Problems of several.
+    """
+
+    def ask(name: NodeName) -> None:
+        node = topology.nodes[name]
+        given = purpose(command)
+        with connect(node, topology.database, purpose=given, autocommit=True) as session:
+            require_free(session, name)
+
+    outcomes = fanout.run(nodes, ask, width=_WIDTH)
+    errors = [o.error for o in outcomes if isinstance(o.error, ShardctlError)]
+    if errors:
+        raise together(errors)
+    for outcome in outcomes:
+        outcome.result()
 
 
 def holder(connection: Connection) -> str | None:

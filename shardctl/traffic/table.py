@@ -121,12 +121,21 @@ def drop(topology: Topology) -> list[NodeName]:
     return [name for name, seen in nodes.items() if seen.error is not None and name in owning]
 
 
+def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
+    """See for a dry run that no other load runs on these nodes; raises LoadRunning."""
+    for name in nodes:
+        with fleet.session(topology, topology.nodes[name], autocommit=True) as session:
+            holder = session.execute(QUERIES["lock_holder"], {"class": _LOCK_CLASS}).fetchone()
+            if holder is not None:
+                raise LoadRunning(name, *holder)
+
+
 def _take(connection: Connection, node: NodeName) -> None:
     given = {"class": _LOCK_CLASS}
     row = connection.execute(QUERIES["try_lock"], given).fetchone()
     if row is None or not row[0]:
         holder = connection.execute(QUERIES["lock_holder"], given).fetchone()
-        raise LoadRunning(node, *(holder or ("somebody", None)))
+        raise LoadRunning(node, *(holder or ("another load", None)))
 
 
 def _run(

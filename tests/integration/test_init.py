@@ -280,9 +280,16 @@ def test_a_table_on_a_roles_search_path_is_refused_too(fleet_8: Fleet) -> None:
         fleet_8.plan()
 
 
-def test_a_migration_that_makes_such_a_table_is_rolled_back(fleet_8: Fleet) -> None:
+def test_a_migration_that_would_make_such_a_table_is_refused(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "CREATE TABLE public.likes (n int)")
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    with pytest.raises(TableShadowed, match=r"node a: table public\.likes"):
+        fleet_8.plan()
+
+
+def test_a_migration_whose_program_makes_such_a_table_is_rolled_back(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "CREATE TABLE public.likes (n int)")
+    fleet_8.migration("0002_likes.sql", "DO $$ BEGIN CREATE TABLE likes (n int); END $$;")
     with pytest.raises(Problems) as refused:
         fleet_8.init()
     assert refused.value.exit_code == 3

@@ -100,7 +100,7 @@ def test_what_a_migration_revoked_stays_revoked(fleet_8: Fleet) -> None:
             connection.execute("SELECT * FROM shard1.audit")
 
 
-def test_a_grant_that_has_no_effect_is_said(new_fleet: Fleet) -> None:
+def test_a_grant_that_would_have_no_effect_is_refused(new_fleet: Fleet) -> None:
     name, login = new_fleet.database, f"{new_fleet.role}_login"
     for server in new_fleet.servers.values():
         with server.connect() as connection:
@@ -113,9 +113,14 @@ def test_a_grant_that_has_no_effect_is_said(new_fleet: Fleet) -> None:
     text = new_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
     new_fleet.file.write_text(text)
     try:
-        done = new_fleet.here_as_written("init")
-        assert done.returncode == 3
-        assert f"{new_fleet.role} could not be granted what applications need" in done.stderr
+        for arguments in ((), ("--dry-run",)):
+            done = new_fleet.here_as_written("init", *arguments)
+            assert done.returncode == 1, done.stderr
+            assert (
+                f"node a: {login} has no CONNECT WITH GRANT OPTION, which granting CONNECT on "
+                f"database {name} needs" in done.stderr
+            )
+        assert new_fleet.query("a", "SELECT to_regnamespace('shardctl')") == [(None,)]
         for node in "ab":
             with new_fleet.servers[node].connect() as connection:
                 connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {new_fleet.role}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.postgres.split import split
-from shardctl.provision import chunks
+from shardctl.provision import chunks, made_tables
+from shardctl.state.migrations import Migration
 
 PIECES = [
     "select 1",
@@ -65,3 +68,29 @@ def test_chunks_that_run_side_by_side_leave_room_in_the_lock_table(
     assert 1 <= size <= 50
     if size > 1:
         assert size * sessions * (per_shard or 40) <= slots * 3 / 5
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("CREATE TABLE likes (id int)", {"likes"}),
+        ('create unlogged table if not exists "Likes" ()', {"Likes"}),
+        ("CREATE /* TABLE no */ TABLE LIKES -- a\n AS SELECT 1", {"likes"}),
+        (
+            "CREATE OR REPLACE VIEW v AS SELECT 1; CREATE MATERIALIZED VIEW m AS SELECT 1",
+            {"v", "m"},
+        ),
+        ("CREATE FOREIGN TABLE f () SERVER s; CREATE FOREIGN DATA WRAPPER w", {"f"}),
+        ("CREATE TEMP TABLE t (); CREATE TEMPORARY VIEW u AS SELECT 1", set()),
+        ("CREATE TABLE public.likes (); CREATE INDEX i ON t (a); CREATE TYPE y AS ENUM ()", set()),
+        ("CREATE TABLE a (); CREATE TABLE b (); DROP TABLE IF EXISTS a, public.b CASCADE", {"b"}),
+        ("CREATE TABLE a (); ALTER TABLE a RENAME TO b", {"b"}),
+        ("ALTER TABLE ONLY old RENAME TO new; ALTER TABLE t RENAME COLUMN a TO b", {"new"}),
+        ("CREATE TABLE a (); ALTER TABLE a SET SCHEMA elsewhere; ALTER TABLE", set()),
+        ("SELECT 'CREATE TABLE a ()'; DO $$ CREATE TABLE b $$", set()),
+    ],
+)
+def test_what_migrations_leave_is_read_from_their_text(text: str, left: set[str]) -> None:
+    file = Migration(Path("0001_a.sql"), 1, text, "", transactional=True)
+    assert made_tables.left([file]) == left
+    assert made_tables.ever([file]) >= left

@@ -1,0 +1,238 @@
+"""A dry run refuses what the run would: both are given to every command, side by side."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.state import journal, lock
+from shardctl.traffic import table
+from tests import reference
+from tests.fixtures.servers.postgres import free_ports
+from tests.integration.test_nodes_away import open_move
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from shardctl.moves.world import World
+    from tests.fixtures.fleets.bloated import Repacking
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.moves.spares import MovedFleet
+
+    Cause = Callable[[MovedFleet], AbstractContextManager[str]]
+
+LIKES = "CREATE TABLE /* a table */ IF NOT EXISTS likes (id bigint DEFAULT next_id());"
+
+
+@contextmanager
+def locked(fleet: Fleet) -> Iterator[str]:
+    """Another command changes node a."""
+    topology = fleet.topology()
+    node = next(iter(topology.nodes.values()))
+    with lock.hold(topology, node, command="a test"):
+        yield "node a is being changed by shardctl a test"
+
+
+@contextmanager
+def locked_and_unapplied(fleet: MovedFleet) -> Iterator[str]:
+    fleet.pg_bouncer.databases_file.unlink()
+    with locked(fleet) as why:
+        yield why
+
+
+@contextmanager
+def node_away(fleet: MovedFleet) -> Iterator[str]:
+    text = fleet.write().read_text()
+    port = fleet.servers["b"].port
+    fleet.file.write_text(text.replace(f"port: {port},", f"port: {free_ports(1)[0]},"))
+    yield "node b (127.0.0.1:"
+
+
+@contextmanager
+def stale(fleet: MovedFleet) -> Iterator[str]:
+    """The map gives shard 0 to another node than the file."""
+    for node in "ab":
+        fleet.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard = 0")
+    yield "shards 0"
+
+
+@contextmanager
+def shadowed(fleet: MovedFleet) -> Iterator[str]:
+    """A table behind the shards has the name of one that a pending migration makes."""
+    fleet.execute("a", "CREATE TABLE public.likes (id int)")
+    yield "node a: table public.likes has the name of a table in the shards"
+
+
+@contextmanager
+def moving(fleet: MovedFleet) -> Iterator[str]:
+    """Another move has not ended."""
+    open_move(fleet, "a", source="a", target="b", state="reserved")
+    yield "5f3a9c1e"
+
+
+@contextmanager
+def pooler_down(fleet: MovedFleet) -> Iterator[str]:
+    fleet.pg_bouncer.stop()
+    yield "pooler p1 (127.0.0.1:"
+
+
+@contextmanager
+def loading(fleet: MovedFleet) -> Iterator[str]:
+    """Another load runs."""
+    topology = fleet.topology()
+    with table.alone(topology, list(topology.nodes)[:1]):
+        yield "another load runs there"
+
+
+@contextmanager
+def table_taken(fleet: MovedFleet) -> Iterator[str]:
+    fleet.execute("a", "CREATE TABLE shard0.shardctl_traffic (id int)")
+    yield "was not made by"
+
+
+@contextmanager
+def nothing(fleet: MovedFleet) -> Iterator[str]:  # noqa: ARG001  # as all causes are called
+    yield ""
+
+
+STRICT = "--all-or-nothing"
+INIT, MIGRATE = ("init", "--without-poolers", STRICT), ("migrate", STRICT)
+APPLY = ("pgbouncer", "apply", STRICT)
+MOVE = ("move-shards", "0", "--to", "c")
+READ_ONLY = ("read-only", "on", "0,4")
+WRITE = ("sql", "--write", "DELETE FROM photos")
+TRAFFIC = ("sandbox", "traffic", "--seconds", "1", "--clients", "1")
+REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
+    *((command, locked) for command in (INIT, MIGRATE, MOVE, READ_ONLY, WRITE)),
+    (APPLY, locked_and_unapplied),
+    *((command, node_away) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE)),
+    (("prune",), node_away),
+    *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE)),
+    *((command, shadowed) for command in (INIT, MIGRATE)),
+    *((command, moving) for command in (MOVE, WRITE)),
+    *((command, pooler_down) for command in (("init",), APPLY, MOVE)),
+    (TRAFFIC, loading),
+    (TRAFFIC, table_taken),
+    (("run", "true", "--user", "no-such-user"), nothing),
+]
+
+
+def pair(fleet: Fleet, *arguments: str) -> str:
+    """Give both to a command, see that they refuse alike, and give what was told."""
+    dry = fleet.here(*arguments, "--dry-run")
+    run = fleet.here(*arguments, "--yes")
+    told = [
+        [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+        for done in (dry, run)
+    ]
+    assert told[0] == told[1]
+    assert (dry.returncode, run.returncode) == (1, 1), dry.stderr
+    return dry.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    REFUSALS,
+    ids=[f"{' '.join(arguments[:2])}-{cause.__name__}" for arguments, cause in REFUSALS],
+)
+def test_a_dry_run_refuses_what_the_run_would(
+    fleet_spares: MovedFleet,
+    arguments: tuple[str, ...],
+    cause: Cause,
+) -> None:
+    fleet_spares.migration("0002_likes.sql", LIKES)
+    with cause(fleet_spares) as why:
+        assert why in pair(fleet_spares, *arguments)
+
+
+def test_repack(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    with locked(fleet_bloated.fleet) as why:
+        assert why in pair(fleet_bloated.fleet, "repack", "0")
+
+
+def test_read_only_off(fleet_spares: MovedFleet) -> None:
+    done = fleet_spares.here("read-only", "on", "0", "--yes")
+    assert done.returncode == 0, done.stderr
+    with locked(fleet_spares) as why:
+        assert why in pair(fleet_spares, "read-only", "off", "0")
+
+
+def reserved(fleet: MovedFleet) -> World:
+    """Begin a move, and stay at it."""
+    world = fleet.world([0], "c")
+    next(step for step in METHODS[METHOD] if step.name == "reserve").run(world)
+    return world
+
+
+@pytest.mark.parametrize("command", ["resume", "abort"])
+def test_a_move_that_another_process_is_at(fleet_spares: MovedFleet, command: str) -> None:
+    reserved(fleet_spares)
+    assert "is being changed by" in pair(fleet_spares, "moves", command)
+
+
+@pytest.mark.parametrize("command", ["resume", "abort"])
+def test_a_move_whose_source_takes_no_logins(fleet_spares: MovedFleet, command: str) -> None:
+    """Another node knows the move, so that it is found."""
+    world = reserved(fleet_spares)
+    (move,) = journal.read(world.session(world.plan.source))
+    world.close()
+    with fleet_spares.connect("b") as session:
+        journal.copy(session, move)
+    with fleet_spares.servers["a"].connect() as session:
+        name = sql.Identifier(fleet_spares.database)
+        session.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            [fleet_spares.database],
+        )
+    assert "not currently accepting connections" in pair(fleet_spares, "moves", command)
+
+
+def test_what_a_program_in_a_migration_makes_is_seen_when_it_runs(fleet_8: Fleet) -> None:
+    """The plan says so; the run rolls back, and the next plan finds nothing changed."""
+    fleet_8.migration("0002_made.sql", "DO $$ BEGIN CREATE TABLE made (id int); END $$;")
+    fleet_8.execute("a", "CREATE TABLE public.made (id int)")
+    dry = fleet_8.here("migrate", "--dry-run")
+    assert dry.returncode == 0
+    assert "note: 0002_made.sql runs DO: which tables that makes is seen when it runs" in dry.stderr
+    run = fleet_8.here("migrate")
+    assert "node a: table public.made has the name of a table in the shards" in run.stderr
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.made')") == [(None,)]
+
+
+def test_a_database_that_would_get_the_table_from_template1(new_fleet: Fleet) -> None:
+    new_fleet.migration("0002_shade.sql", "CREATE TABLE shade_of_template (id int);")
+    with new_fleet.servers["a"].connect("template1") as session:
+        session.execute("CREATE TABLE public.shade_of_template (id int)")
+    try:
+        told = pair(new_fleet, "init")
+    finally:
+        with new_fleet.servers["a"].connect("template1") as session:
+            session.execute("DROP TABLE public.shade_of_template")
+    assert "node a: table public.shade_of_template has the name" in told
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        new_fleet.connect("a")
+
+
+def test_every_command_with_a_dry_run_is_here() -> None:
+    """What a new command refuses has to be added."""
+    here = {" ".join(_words(arguments)) for arguments, _ in REFUSALS}
+    here |= {"repack", "read-only off", "moves resume", "moves abort"}  # tests of their own
+    here |= {"sandbox up", "sandbox down"}  # test_sandbox.py: ports in use, and nothing to refuse
+    offered = [entry for entry in reference.entries() if not entry.group]
+    with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
+    assert {entry.name.removeprefix("shardctl ") for entry in with_dry_run} == here
+
+
+def _words(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the words of a command without its arguments."""
+    groups = {entry.name for entry in reference.entries() if entry.group}
+    return arguments[:2] if f"shardctl {arguments[0]}" in groups else arguments[:1]
