@@ -8,14 +8,18 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, command_app
-from shardctl.cli.output import print_json, print_table, print_tsv
+from shardctl.cli.output import print_json, print_table, print_tsv, say
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
+    from shardctl.state.map import Told
     from shardctl.topology.model import Topology
     from shardctl.topology.routes import Route
 
 app = command_app()
+
+_WITHIN_S = 0.5
+"""How long databases have to answer, so that the file answers soon where none is there."""
 
 HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 
@@ -30,39 +34,89 @@ def route(
     text: Annotated[
         bool, typer.Option("--text", help="Keys are text, also what looks like a number or UUID.")
     ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no database: answer from the file alone.")
+    ] = False,
     output: ListingOption = Listing.table,
 ) -> None:
     """Show where keys live: shard, schema, node, pooler aliases, connection strings.
 
     An integer's shard is the key modulo the number of shards, never negative; that of a UUID
     or any other text is the first 15 hexadecimal digits of its SHA-256 modulo that number.
-    Contacts no server: it tells what the topology says. Good keys are answered, bad ones named,
-    exit code 2.
+    The databases say which node owns a shard: all nodes are asked at once for their map, once for
+    all keys, and the newest map that comes within half a second is used. Where none comes, or with
+    --offline, the topology file is used. Standard error says which it was, and where the file is
+    stale. Good keys are answered, bad ones named, exit code 2.
     """
     if ids and text:
         raise UsageError("an id is a number", hint="give --id or --text")
     topology = load_topology(ctx)
-    found: list[tuple[str, Route]] = []
+    shards: list[tuple[str, int]] = []
     problems: list[ShardctlError] = []
     for given in keys:
         try:
-            found.append(
+            shards.append(
                 (given, _of_id(topology, given) if ids else _of_key(topology, given, text))
             )
         except UsageError as problem:
             problems.append(problem)
-    _print(topology, found, output)
+    told = _ask(topology, offline=offline) if shards else None
+    found: list[tuple[str, Route]] = []
+    for given, shard in shards:
+        try:
+            found.append((given, _route(topology, shard, told)))
+        except ShardctlError as problem:
+            problems.append(problem)
+    if told is not None:
+        _tell_stale(topology, told, sorted({shard for _, shard in shards}))
+    _print(topology, found, told, output)
     if problems:
         raise Problems(problems)
 
 
-def _of_key(topology: Topology, given: str, text: bool) -> Route:
-    from shardctl.topology import keys, routes
+def _ask(topology: Topology, *, offline: bool) -> Told | None:
+    """Ask the databases for their map, and say which map is used; None is the file's."""
+    file = topology.path.name
+    if offline:
+        say(f"note: the map of {file}; no database was asked")
+        return None
+    from shardctl.state.newest import newest
 
-    return routes.of_key(topology, given if text else keys.read(given))
+    told = newest(topology, command="route", within_s=_WITHIN_S)
+    if told is None:
+        say(
+            f"note: no database answered within {_WITHIN_S:g} s: this is the map of {file}, "
+            "which may be stale"
+        )
+    else:
+        say(f"note: map version {told.map.version}, from node {told.node}")
+    return told
 
 
-def _of_id(topology: Topology, given: str) -> Route:
+def _tell_stale(topology: Topology, told: Told, shards: list[int]) -> None:
+    """Say which of these shards the file gives to other nodes than the map does."""
+    from shardctl.topology import ranges
+    from shardctl.topology.model import ShardId
+
+    stale: dict[tuple[str, str], list[int]] = {}
+    for shard in shards:
+        owners = topology.owners()[ShardId(shard)], told.map.owners[shard]
+        if owners[0] != owners[1]:
+            stale.setdefault(owners, []).append(shard)
+    for (by_file, by_map), listed in stale.items():
+        say(
+            f"note: {topology.path.name} is stale: it gives shards {ranges.of(listed)} to node "
+            f"{by_file}, the map to node {by_map}"
+        )
+
+
+def _of_key(topology: Topology, given: str, text: bool) -> int:
+    from shardctl.topology import keys
+
+    return keys.shard_of(given if text else keys.read(given), topology.shard_count)
+
+
+def _of_id(topology: Topology, given: str) -> int:
     from shardctl.ids.layout import IdOutOfRange, Layout
     from shardctl.topology import keys, routes
 
@@ -70,12 +124,23 @@ def _of_id(topology: Topology, given: str) -> Route:
     if number is None:
         raise UsageError(f"{given[:40]!r} is no integer")
     try:
-        return routes.of_shard(topology, Layout.of(topology.id).decode(number).shard)
+        shard = Layout.of(topology.id).decode(number).shard
     except IdOutOfRange as error:
         raise UsageError(str(error)) from error
+    if shard >= topology.shard_count:
+        raise routes.ShardNotFound(shard, topology.shard_count)
+    return shard
 
 
-def _print(topology: Topology, found: list[tuple[str, Route]], output: Listing) -> None:
+def _route(topology: Topology, shard: int, told: Told | None) -> Route:
+    from shardctl.topology import routes
+
+    return routes.of_shard(topology, shard, told.map.owners if told else ())
+
+
+def _print(
+    topology: Topology, found: list[tuple[str, Route]], told: Told | None, output: Listing
+) -> None:
     from shardctl.libpq import dsn
 
     database = topology.database.name
@@ -92,6 +157,11 @@ def _print(topology: Topology, found: list[tuple[str, Route]], output: Listing) 
                     "node": route.node.name,
                     "aliases": dict(route.aliases),
                     "dsn": {"node": node_dsn, "poolers": poolers},
+                    "map": {
+                        "version": told.map.version if told else None,
+                        "from": "node" if told else "file",
+                        "node": told.node if told else None,
+                    },
                 }
             )
         aliases = ",".join(route.aliases.values())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError
+from shardctl.errors import ShardctlError, UsageError
 from shardctl.topology import aliases as names
-from shardctl.topology import keys, ranges
-from shardctl.topology.model import ShardId
+from shardctl.topology import ranges
+from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shardctl.topology.model import AliasKind, Node, Pooler, Topology
 
@@ -23,6 +23,17 @@ class ShardNotFound(UsageError):
         super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
         self.shard = shard
         self.count = count
+
+
+class OwnerNotFound(ShardctlError):
+    """A node that owns a shard by the map, and that the topology does not have."""
+
+    def __init__(self, shard: int, node: str, file: str) -> None:
+        super().__init__(
+            f"the map gives shard {shard} to node {node}, which {file} does not have",
+            hint="take the newest topology file",
+        )
+        self.node = node
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +70,21 @@ def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, s
     }
 
 
-def of_shard(topology: Topology, shard: int) -> Route:
-    """Route to a shard; raises ShardNotFound."""
+def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Route:
+    """Route to a shard by these `owners`, a node for each shard; by the topology without them.
+
+    Raises ShardNotFound, and OwnerNotFound of a node that only `owners` have.
+    """
     found = ShardId(shard)
-    for node in topology.nodes.values():
-        if found in node.shards:
-            return _route(topology, node, found)
-    raise ShardNotFound(shard, topology.shard_count)
-
-
-def of_key(topology: Topology, key: keys.Key) -> Route:
-    """Route a key; raises KeyUnsupported."""
-    return of_shard(topology, keys.shard_of(key, topology.shard_count))
+    if not 0 <= shard < topology.shard_count:
+        raise ShardNotFound(shard, topology.shard_count)
+    if owners:
+        owner = topology.nodes.get(NodeName(owners[shard]))
+        if owner is None:
+            raise OwnerNotFound(shard, owners[shard], topology.path.name)
+        return _route(topology, owner, found)
+    node = next(node for node in topology.nodes.values() if found in node.shards)
+    return _route(topology, node, found)
 
 
 def _route(topology: Topology, node: Node, shard: ShardId) -> Route:

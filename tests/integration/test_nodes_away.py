@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +15,9 @@ from tests.fixtures.servers.postgres import free_ports
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import PgServer
 
 LIKES = "0002_likes.sql"
 
@@ -31,18 +29,9 @@ def pending(fleet_8: Fleet) -> Fleet:
     return fleet_8
 
 
-@contextmanager
-def away(one: Fleet, *nodes: str, port: int | None = None) -> Iterator[None]:
-    """Let nodes be reached at ports on which nothing listens, or at `port`."""
-    servers = one.servers
-    gone = {
-        node: cast("PgServer", SimpleNamespace(port=port or free_ports(1)[0])) for node in nodes
-    }
-    one.servers = {**servers, **gone}
-    try:
-        yield
-    finally:
-        one.servers = servers
+def away(one: Fleet, *nodes: str) -> AbstractContextManager[None]:
+    """Let nodes be at ports on which nothing listens."""
+    return one.at_ports(**dict(zip(nodes, free_ports(len(nodes)), strict=True)))
 
 
 def migrated(one: Fleet, node: str, shard: int) -> bool:
@@ -252,7 +241,7 @@ def test_a_node_that_never_answers_is_waited_for_once(
 ) -> None:
     """One login, bounded by connect_timeout: not three databases, and not again under the locks."""
     port, taken = silent
-    with away(pending, "b", port=port):
+    with pending.at_ports(b=port):
         text = pending.write().read_text()
         options = "database:\n  options: {connect_timeout: 2}\n"
         pending.file.write_text(text.replace("database:\n", options))

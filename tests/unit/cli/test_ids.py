@@ -134,7 +134,7 @@ def test_encode_id_refuses_what_no_id_can_hold(arguments: list[str], told: str) 
 
 @pytest.mark.usefixtures("there")
 def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
-    done = here("route", "31341", "-o", "json")
+    done = here("route", "--offline", "31341", "-o", "json")
     assert json.loads(done.stdout) == {
         "key": "31341",
         "shard": 5,
@@ -145,13 +145,14 @@ def test_route_tells_shard_schema_node_aliases_and_dsn() -> None:
             "node": "host=::1 port=6102 dbname=app",
             "poolers": {"p1": "host=127.0.0.1 port=6100 dbname=sh-ard.5"},
         },
+        "map": {"version": None, "from": "file", "node": None},
     }
 
 
 @pytest.mark.usefixtures("there")
 def test_integers_text_and_uuids_are_routed_each_by_its_rule() -> None:
     uuid = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
-    done = here("route", "-1", "ann", "Zoë", uuid, uuid.upper(), "-8", "-o", "tsv")
+    done = here("route", "--offline", "-1", "ann", "Zoë", uuid, uuid.upper(), "-8", "-o", "tsv")
     assert done.returncode == 0, done.stderr
     found = [line.split("\t")[:2] for line in done.stdout.splitlines()]
     assert found == [
@@ -166,10 +167,10 @@ def test_integers_text_and_uuids_are_routed_each_by_its_rule() -> None:
 
 @pytest.mark.usefixtures("there")
 def test_keys_are_text_where_the_command_is_told_so() -> None:
-    done = here("route", "--text", "31342", "-o", "tsv")
+    done = here("route", "--offline", "--text", "31342", "-o", "tsv")
     assert done.stdout.split("\t")[:2] == ["31342", "5"]
-    assert here("route", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
-    done = here("route", "--text", "--id", "31342")
+    assert here("route", "--offline", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
+    done = here("route", "--offline", "--text", "--id", "31342")
     assert (done.returncode, done.stdout) == (2, "")
     assert "give --id or --text" in done.stderr
 
@@ -177,7 +178,7 @@ def test_keys_are_text_where_the_command_is_told_so() -> None:
 @pytest.mark.usefixtures("there")
 def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
     # How bytes that are no UTF-8 become arguments is the interpreter's business.
-    argv = command_line("route", "\udcff", "-8", "-o", "tsv")
+    argv = command_line("route", "--offline", "\udcff", "-8", "-o", "tsv")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.split("\t")[:2] == ["-8", "0"]
     assert "is no Unicode text, is no shard key" in done.stderr
@@ -186,7 +187,7 @@ def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
 
 @pytest.mark.usefixtures("there")
 def test_an_id_is_routed_by_its_shard_not_as_a_key() -> None:
-    done = here("route", "--id", IN_SHARD_5, KNOWN, "-o", "tsv")
+    done = here("route", "--offline", "--id", IN_SHARD_5, KNOWN, "-o", "tsv")
     assert done.stdout.split("\t")[:2] == [IN_SHARD_5, "5"]
     assert "shard 1341 is not in the topology" in done.stderr
     assert done.returncode == 2

@@ -1,0 +1,67 @@
+"""The newest map that the databases tell within a moment."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres.connection import connect
+from shardctl.state import lock
+from shardctl.state.map import READ, Map, told
+
+if TYPE_CHECKING:
+    from shardctl.state.map import Told
+    from shardctl.topology.model import Node, Topology
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S = 2
+"""When a login is given up; the smallest that libpq takes."""
+
+
+def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
+    """Ask all nodes at once, with one query each, and give the newest map of this cluster.
+
+    None where no node has told one within this time, in s. A thread that still waits then is left
+    to itself, for a login cannot be given up sooner than libpq does.
+    """
+    answers: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+    quick = {**topology.database.options, "connect_timeout": str(_CONNECT_S)}
+    database = replace(topology.database, options=quick)
+    asked = replace(topology, database=database)
+
+    def ask(node: Node) -> None:
+        answers.put(_ask(asked, node, command))
+
+    deadline = time.monotonic() + within_s
+    for node in topology.nodes.values():
+        threading.Thread(target=ask, args=[node], daemon=True).start()
+    wanted = Map.of(topology)
+    found: list[Told] = []
+    for _ in topology.nodes:
+        try:
+            answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        if answer is not None and answer.map.same_cluster(wanted):
+            found.append(answer)
+    return max(found, key=lambda one: one.map.version, default=None)
+
+
+def _ask(topology: Topology, node: Node, command: str) -> Told | None:
+    """Ask one node; None where it tells no whole map."""
+    try:
+        purpose = lock.purpose(command)
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            row = session.execute(READ).fetchone()
+    except (psycopg.Error, ShardctlError) as error:
+        logger.info("node %s: its map was not read: %s", node.name, error)
+        return None
+    return told(row) if row else None

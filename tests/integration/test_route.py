@@ -1,0 +1,117 @@
+"""`route` asks the databases: a stale file prints no old node in silence."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fixtures.servers.postgres import free_ports
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.fixtures.fleets.fleet import Fleet
+
+
+def routed(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def give(fleet: Fleet, node: str, shard: int, owner: str, version: int) -> None:
+    """Let a node's map say something newer, as a move does."""
+    fleet.execute(node, f"UPDATE shardctl.map SET node = '{owner}' WHERE shard = {shard}")
+    fleet.execute(node, f"UPDATE shardctl.cluster SET map_version = {version}")
+
+
+def test_the_databases_say_where_a_shard_is_and_not_a_stale_file(fleet_8: Fleet) -> None:
+    for node in "ab":
+        give(fleet_8, node, 5, "a", 2)
+    done = fleet_8.here("route", "5", "6", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    moved, stayed = routed(done)
+    assert (moved["node"], stayed["node"]) == ("a", "b")
+    assert moved["dsn"]["node"].startswith(f"host=127.0.0.1 port={fleet_8.servers['a'].port} ")
+    assert moved["map"]["version"] == 2
+    assert moved["map"]["from"] == "node"
+    assert moved["map"]["node"] in ("a", "b")
+    assert "note: map version 2, from node " in done.stderr
+    assert "note: topology.yaml is stale: it gives shards 5 to node b, the map to node a" in (
+        done.stderr
+    )
+    assert " a " in fleet_8.here("route", "5").stdout
+    offline = fleet_8.here("route", "5", "--offline", "-o", "json")
+    (old,) = routed(offline)
+    assert (old["node"], old["map"]) == ("b", {"version": None, "from": "file", "node": None})
+    assert offline.stderr == "note: the map of topology.yaml; no database was asked\n"
+
+
+def test_the_newest_of_the_maps_is_used(fleet_8: Fleet) -> None:
+    give(fleet_8, "b", 5, "a", 2)
+    (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
+    assert (found["node"], found["map"]) == ("a", {"version": 2, "from": "node", "node": "b"})
+
+
+def test_many_keys_are_one_query_a_node(fleet_8: Fleet) -> None:
+    setting = f"ALTER DATABASE {fleet_8.database} SET log_statement = 'all'"
+    for node in "ab":
+        fleet_8.execute(node, setting)
+    before = {node: fleet_8.servers[node].log() for node in "ab"}
+    done = fleet_8.here("route", *map(str, range(500)), "-o", "tsv")
+    assert len(done.stdout.splitlines()) == 500
+    for node in "ab":
+        said = fleet_8.servers[node].log().removeprefix(before[node])
+        assert said.count("LOG:  statement: ") == 1, said
+
+
+def test_a_node_that_is_down_or_of_another_cluster_is_not_asked_in_vain(fleet_8: Fleet) -> None:
+    give(fleet_8, "b", 5, "a", 9)
+    fleet_8.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
+    (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
+    assert (found["node"], found["map"]["node"]) == ("b", "a")
+    with fleet_8.at_ports(b=free_ports(1)[0]):
+        (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
+    assert found["map"] == {"version": 1, "from": "node", "node": "a"}
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """Give a port where the connection is accepted and nothing is ever answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_where_no_database_answers_the_file_does_and_that_is_said(
+    fleet_8: Fleet, silent: int
+) -> None:
+    began = time.monotonic()
+    with fleet_8.at_ports(a=silent, b=free_ports(1)[0]):
+        done = fleet_8.here("route", "5", "-o", "json")
+    assert time.monotonic() - began < 5  # a login would wait for 10 s
+    (found,) = routed(done)
+    assert (found["node"], found["map"]["from"]) == ("b", "file")
+    assert done.returncode == 0
+    assert (
+        "note: no database answered within 0.5 s: this is the map of topology.yaml, "
+        "which may be stale" in done.stderr
+    )
+
+
+def test_an_owner_that_the_file_does_not_have(fleet_8: Fleet) -> None:
+    for node in "ab":
+        give(fleet_8, node, 5, "e", 2)
+    done = fleet_8.here("route", "5", "6", "-o", "json")
+    assert done.returncode == 1
+    assert [one["key"] for one in routed(done)] == ["6"]
+    assert "the map gives shard 5 to node e, which topology.yaml does not have" in done.stderr
+
+
+def test_bad_keys_alone_contact_no_database(fleet_8: Fleet, silent: int) -> None:
+    with fleet_8.at_ports(a=silent):
+        done = fleet_8.here("route", "--id", "ann")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "answered" not in done.stderr
