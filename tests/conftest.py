@@ -40,6 +40,7 @@ pytest_plugins = [
     "tests.fixtures.moves.by_ssh",
     "tests.fixtures.fleets.retired",
     "tests.fixtures.network.network",
+    "tests.fixtures.network.debian",
     "tests.fixtures.moves.on_machines",
     "tests.fixtures.fleets.rows",
     "tests.fixtures.fleets.read_only",

@@ -49,6 +49,6 @@ def test_a_role_with_the_pages_grants_and_no_more_carries_out_moves(fleet_own_ba
 
 
 def _granted() -> str:
-    found = re.search(r"<!-- tested: grants -->\n```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found = re.search(r"ON_ERROR_STOP=1 <<'EOF'\n(.*?)EOF\n", PAGE.read_text(), re.DOTALL)
     assert found is not None
     return found[1]
