@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.checks import poolers_asked
 from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
@@ -57,6 +58,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         yield from left_over(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         yield from connected(topology, pooler, looked, entries)
+        yield from poolers_asked.judge(pooler, looked.asked, entries)
         yield from _pooling(pooler, looked, entries)
         yield from logins.judge(view, pooler, looked, entries)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from shardctl.checks import poolers_asked
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
@@ -46,6 +47,7 @@ class Looked:
     """Logins of applications' roles to each node that has shards."""
     secrets: Mapping[str, str | None] | None = None
     """Digests of SCRAM secrets by user, None of another kind; None where no file tells."""
+    asked: Sequence[poolers_asked.Asked] = ()
 
 
 def look(topology: Topology, pooler: Pooler) -> Looked:
@@ -84,6 +86,7 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
         found,
         logins=_log_in(topology, pooler, found, purpose),
         secrets=logins.secrets(host, pooler, found.config) if host is not None else None,
+        asked=_ask(topology, pooler, found, purpose),
     )
 
 
@@ -106,3 +109,14 @@ def _log_in(
         node: [logins.attempt(pooler, database, alias, r, purpose) for r in database.app_roles]
         for node, alias in fit.items()
     }
+
+
+def _ask(
+    topology: Topology, pooler: Pooler, looked: Looked, purpose: str
+) -> list[poolers_asked.Asked]:
+    """Ask through the aliases of shards, unless their clients wait."""
+    names = {entry.alias for entry in render.entries(topology, pooler) if entry.connect_query}
+    ours = {name: alias for name, alias in looked.offered.items() if name in names}
+    if looked.held or not ours:
+        return []
+    return poolers_asked.ask(pooler, topology.database, ours, looked.pools, purpose=purpose)

@@ -125,13 +125,14 @@ class Console:
     several. After an error of the session it is of no more use.
     """
 
-    def __init__(self, pooler: Pooler, database: Database, *, purpose: str) -> None:
-        """Log in; raises PoolerUnavailable."""
+    def __init__(
+        self, pooler: Pooler, database: Database, *, purpose: str, dbname: str = "pgbouncer"
+    ) -> None:
+        """Log in as `admin_user`, to an alias where `dbname` is one; raises PoolerUnavailable."""
         self.pooler = pooler.name
+        given = conninfo(pooler, database, purpose=purpose, dbname=dbname)
         try:
-            self._session = psycopg.connect(
-                conninfo(pooler, database, purpose=purpose), autocommit=True
-            )
+            self._session = psycopg.connect(given, autocommit=True)
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
             answered = "FATAL:" in str(error)  # PgBouncer speaks no other language
             raise PoolerUnavailable(pooler, reason_of(error), answered=answered) from error
@@ -344,7 +345,7 @@ def conninfo(
     database: Database,
     *,
     purpose: str,
-    alias: str = "pgbouncer",
+    dbname: str = "pgbouncer",
     user: str | None = None,
 ) -> str:
     """Write libpq's connection string for the console, or an alias; it never has a password."""
@@ -352,7 +353,7 @@ def conninfo(
     given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
     given |= _FOR_POOLERS
     given |= {"host": pooler.host, "port": pooler.port, "user": user or pooler.admin_user}
-    given |= {"dbname": alias, "application_name": purpose}
+    given |= {"dbname": dbname, "application_name": purpose}
     return make_conninfo("", **given)
 
 

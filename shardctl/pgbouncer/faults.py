@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError, Unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shardctl.topology.model import PoolerName
@@ -68,6 +68,18 @@ class PoolingUnfit(PoolerRefused):
             f"with {setting}, the second client of a connection would not be in its shard",
             hint="set pool_mode = transaction there (and server_reset_query_always = 0), "
             "or let the pooler offer `aliases: [node]`",
+        )
+
+
+class ResetUnfit(PoolerRefused):
+    """A pooler that should give connections their search_path back, and is not set up for it."""
+
+    def __init__(self, pooler: PoolerName, settings: Mapping[str, str]) -> None:
+        lines = "".join(f"\n    {key} = {value}" for key, value in settings.items())
+        super().__init__(
+            pooler,
+            "survive_reset is true, and PgBouncer does not run shardctl's server_reset_query",
+            hint="set these in section [pgbouncer] of its configuration, and RELOAD:" + lines,
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
-from shardctl.pgbouncer import faults, ini, render
+from shardctl.pgbouncer import faults, ini, render, reset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ def require(
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
 
     `place` is the file of aliases without links, `config` what SHOW CONFIG says. Gives the
-    databases that the operator has beside. Raises NotAdmin, PoolingUnfit, OtherConfig,
-    NotIncluded, IncludeMisplaced, AliasTaken, FileRefused.
+    databases that the operator has beside. Raises NotAdmin, PoolingUnfit, ResetUnfit,
+    OtherConfig, NotIncluded, IncludeMisplaced, AliasTaken, FileRefused.
     """
     _admin(pooler, config)
     _pooling(pooler, config)
@@ -39,7 +39,11 @@ def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
 
     A shard's alias sets search_path when a connection is made; DISCARD ALL would take it away.
     """
+    if pooler.survive_reset and not reset.restores_always(config):
+        raise faults.ResetUnfit(pooler.name, reset.SETTINGS)
     if "shard" not in pooler.aliases or not config.get("server_reset_query"):
+        return
+    if reset.restores(config):
         return
     if config.get("pool_mode") == "session":
         raise faults.PoolingUnfit(pooler.name, "pool_mode = session")

@@ -62,7 +62,7 @@ def attempt(pooler: Pooler, database: Database, alias: str, role: str, purpose: 
 
     The password is what libpq finds in a passfile; without one that is asked for, nothing is told.
     """
-    conninfo = console.conninfo(pooler, database, purpose=purpose, alias=alias, user=role)
+    conninfo = console.conninfo(pooler, database, purpose=purpose, dbname=alias, user=role)
     try:
         session = psycopg.connect(
             conninfo, connect_timeout=int(_SECONDS), autocommit=True, prepare_threshold=None

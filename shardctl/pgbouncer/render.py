@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
+from shardctl.pgbouncer import reset
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Entry:
     port: int
     dbname: str
     connect_query: str | None
+    application_name: str | None = None
+    """What the login gives, so that no reset takes it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,13 @@ def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
         owners = topology.owners()
         for shard in sorted(owners):
             node = topology.nodes[owners[shard]]
+            alias = topology.schema(shard)
+            survives = pooler.survive_reset
             found.append(
                 Entry(
-                    topology.schema(shard), node.name, (shard,), node.pooler_host, node.port,
-                    topology.database.name, _search_path(topology.schema(shard)),
+                    alias, node.name, (shard,), node.pooler_host, node.port,
+                    topology.database.name, reset.connect_query(alias, survives=survives),
+                    alias if survives else None,
                 )
             )  # fmt: skip
     return found
@@ -120,6 +126,7 @@ def configuration(
         log_file=log_file,
         pid_file=pid_file,
         databases_file=pooler.databases_file,
+        resetting=reset.SETTINGS if pooler.survive_reset else {},
     )
 
 
@@ -148,10 +155,6 @@ def is_edited(text: str) -> bool:
     """Tell whether a text is not what shardctl wrote, by its checksum."""
     found = _CHECKSUM.search(text)
     return found is None or found[1] != _digest(_seal(text, ""))
-
-
-def _search_path(schema: str) -> str:
-    return f"SET search_path TO {quote_identifier(schema)}"
 
 
 def _sealed(template: str, **values: object) -> str:

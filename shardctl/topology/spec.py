@@ -217,6 +217,11 @@ class PoolerSection(_Section):
     aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
         default=["node"], min_length=1, description="what it offers: shard, node or both"
     )
+    survive_reset: bool = Field(
+        default=False,
+        description="whether aliases of shards keep their search_path after RESET ALL and DISCARD"
+        " ALL of a client",
+    )
     os_user: Text | None = Field(default=None, description="who runs the pooler on its host")
     ssh: SshSection | None = Field(default=None, description="how to reach the host")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.moves import preflight_poolers as pooling
+from tests.fixtures import resets
 from tests.fixtures.fleets.pooled import STATS_USER
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION
 from tests.fixtures.servers.postgres import wait_for
@@ -81,6 +82,13 @@ def test_session_pooling(preflight_pooled: Movable) -> None:
     told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
     assert set(told) == {"session_pooling", "file_outdated"}
     assert "until clients disconnect" in told["session_pooling"]
+
+
+def test_a_pooler_that_should_survive_resets_and_does_not(preflight_pooled: Movable) -> None:
+    preflight_pooled.fleet.change(survive_reset=True)
+    assert "survive_reset is true" in preflight_pooled.only_pooler("ResetUnfit")
+    resets.configure(preflight_pooled.fleet.pg_bouncer)
+    assert "`shardctl pgbouncer apply`" in preflight_pooled.only_pooler("file_outdated")
 
 
 def test_several_processes_at_one_port(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.checks.poolers_asked import Asked
 from shardctl.checks.poolers_look import Looked
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias, PoolerUnavailable
@@ -174,6 +175,31 @@ def test_sessions_that_are_pooled_before_nodes_are_a_warning() -> None:
     assert (finding.code, finding.severity, finding.actual) == (
         "pool_mode", "warning", "session for app",
     )  # fmt: skip
+
+
+def test_connections_without_their_search_path_are_told_by_alias() -> None:
+    seen = pooled()
+    lost = '"$user", public'
+    seen.pool(asked=[
+        Asked("shard2", "app", ("shard2", lost, lost)),
+        Asked("shard6", "app", (lost,)),
+        Asked("shard6", "postgres", ("shard6",)),
+        Asked("shard3", "app", ('"shard3"',)),
+        Asked("reports", "app", (lost,)),
+    ])  # fmt: skip
+    assert told(seen) == [("search_path", "error", (2, 6), "shard2, shard6")]
+    [finding] = seen.findings()
+    assert finding.actual == f"search_path is {lost} on 2 of 3 connections of user app"
+    assert 'RECONNECT "shard2"' in finding.hint
+
+
+def test_users_that_could_not_be_asked_are_told_once_each() -> None:
+    seen = pooled()
+    seen.pool(asked=[
+        Asked("shard2", "app", error="no password supplied"),
+        Asked("shard2", "postgres", ("shard2",)),
+    ])  # fmt: skip
+    assert told(seen) == [("search_path_unknown", "note", (), "aliases of app")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""What search_path the server connections behind aliases of shards have: ask several of each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl import fanout
+from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.poolers_loaded import NAME, brief, shards_of
+from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.pgbouncer.console import Alias, Row
+    from shardctl.pgbouncer.render import Entry
+    from shardctl.topology.model import Database, Pooler
+
+_MOST = 4
+"""Connections of a pool that are asked: they are held until the last has answered."""
+_WIDTH = 8
+_SECONDS = 2.0
+_BEGIN = "BEGIN READ ONLY; SELECT current_setting('search_path') AS path"
+_END = "ROLLBACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the connections of one pool answered; `error` is why they could not be asked."""
+
+    alias: str
+    user: str
+    paths: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def ask(
+    pooler: Pooler,
+    database: Database,
+    offered: Mapping[str, Alias],
+    pools: Sequence[Row],
+    *,
+    purpose: str,
+) -> list[Asked]:
+    """Ask the idle connections of every pool for their search_path, as the pool's own user.
+
+    A pool without connections has nothing to ask. The pools of a user who cannot log in are
+    answered with one error.
+    """
+    of_users: dict[str, list[Row]] = defaultdict(list)
+    for pool in pools:
+        alias = offered.get(pool["database"] or "")
+        if alias is not None and not alias.paused and not alias.disabled and _idle(pool):
+            of_users[pool["user"] or ""].append(pool)
+    found = []
+    for first, *others in of_users.values():
+        # A user without a password here is refused once and not for each alias.
+        asked = _ask(pooler, database, first, purpose)
+        found.append(asked)
+        if asked.error is None:
+            done = fanout.run(
+                others, lambda pool: _ask(pooler, database, pool, purpose), width=_WIDTH
+            )
+            found += [outcome.result() for outcome in done]
+    return found
+
+
+def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Find aliases whose clients would not be in their shard, and users that were not asked."""
+    right = {entry.alias for entry in entries if entry.connect_query is not None}
+    wrong = {
+        one.alias: one
+        for one in asked
+        if one.alias in right and any(_schema(path) != one.alias for path in one.paths)
+    }
+    if wrong:
+        aliases = sorted(wrong)
+        first = wrong[aliases[0]]
+        paths = [path for path in first.paths if _schema(path) != first.alias]
+        yield Finding(
+            NAME,
+            "search_path",
+            Severity.error,
+            actual=f"search_path is {paths[0] or 'empty'} on {len(paths)} of {len(first.paths)} "
+            f"connections of user {first.user}",
+            expected=first.alias,
+            hint=f'on the pooler\'s console: RECONNECT "{aliases[0]}"; then find the client that '
+            "sends RESET ALL, DISCARD ALL or SET search_path, or set survive_reset: true",
+            pooler=pooler.name,
+            shards=shards_of(aliases, entries),
+            object=brief(aliases),
+        )
+    for user, error in {one.user: one.error for one in asked if one.error}.items():
+        yield Finding(
+            NAME,
+            "search_path_unknown",
+            Severity.note,
+            actual=f"user {user} could not ask: {error}",
+            expected="an answer through each alias in use",
+            hint=f"let shardctl log in to {pooler.host}:{pooler.port} as {user} "
+            "(a line in ~/.pgpass), so that verify sees what search_path clients have",
+            pooler=pooler.name,
+            object=f"aliases of {user}",
+        )
+
+
+def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
+    """Hold several connections of a pool at a time, each in a transaction, and give them back."""
+    alias, user = pool["database"] or "", pool["user"] or ""
+    client = dataclasses.replace(pooler, admin_user=user)
+    paths: list[str] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(min(_idle(pool), _MOST)):
+                session = Console(client, database, purpose=purpose, dbname=alias)
+                stack.enter_context(session)
+                (row,) = session.execute(_BEGIN, seconds=_SECONDS)
+                paths.append(row["path"] or "")
+                # Without it PgBouncer would end the connection that was asked.
+                stack.callback(session.execute, _END, seconds=_SECONDS)
+    except (PoolerUnavailable, PoolerLost, CommandRefused) as error:
+        return Asked(alias, user, tuple(paths), error.reason)
+    return Asked(alias, user, tuple(paths))
+
+
+def _idle(pool: Row) -> int:
+    return sum(int(pool.get(state) or 0) for state in ("sv_idle", "sv_used"))
+
+
+def _schema(path: str) -> str:
+    """Take the quotes off a search_path of one schema; aliases have no quotes of their own.
+
+    >>> _schema('"Shard-5"'), _schema("shard5"), _schema('"$user", public')
+    ('Shard-5', 'shard5', '$user", public')
+    """
+    return path.strip('"')

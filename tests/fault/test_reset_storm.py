@@ -1,0 +1,49 @@
+"""Clients that reset their sessions beside others, for half a minute, and while shards move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures import resets
+from tests.fixtures.fleets.verify import verify
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.writers import Clients
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.moves.stopping import MovingFleet
+
+pytestmark = pytest.mark.fault
+
+SECONDS = 30.0
+
+
+def test_no_client_fails_beside_clients_that_reset(fleet_pooled: PooledFleet) -> None:
+    resets.survive(fleet_pooled)
+    with resets.Neighbours(fleet_pooled, (1, 5), "photos") as clients:
+        clients.blow(SECONDS)
+    assert clients.failed == {}, clients.done
+    assert set(clients.done) > set(resets.RESETS), clients.done
+    assert [f for f in verify(fleet_pooled) if f.code == "search_path"] == []
+
+
+def test_no_client_fails_beside_clients_that_reset_while_shards_move(
+    fleet_points: MovingFleet,
+) -> None:
+    resets.survive(fleet_points)
+    with (
+        Clients(fleet_points) as writers,
+        resets.Neighbours(fleet_points, (0, 2, 3), "writes") as clients,
+    ):
+        mover = fleet_points.mover("start")
+        if mover.end() != 0:
+            finish(fleet_points, "resume")
+        writers.wait_served()
+    assert fleet_points.state() == "done", mover.said
+    assert clients.failed == {}, clients.done
+    assert sum(clients.done[by] for by in resets.RESETS) > 0
+    assert writers.errors() == []
+    prove(fleet_points, writers)
