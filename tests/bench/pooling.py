@@ -117,7 +117,7 @@ def prepare(running: Fleet, connections: int) -> None:
 
 
 @contextlib.contextmanager
-def pooled(running: Fleet, shards: int) -> Iterator[Pooled]:
+def pooled(running: Fleet, shards: int, *, survive_reset: bool = False) -> Iterator[Pooled]:
     """Start a PgBouncer as `sandbox up` would, with aliases for so many shards; it ends here."""
     program = pgbouncer.program()
     if program is None:
@@ -134,6 +134,7 @@ def pooled(running: Fleet, shards: int) -> Iterator[Pooled]:
         aliases=("shard", "node"),
         os_user=None,
         ssh=None,
+        survive_reset=survive_reset,
     )
     topology = replace(running.topology(shards), poolers={pooler.name: pooler})
     server = Server.of(topology, pooler, program)
