@@ -24,7 +24,8 @@ _MOST = 4
 """Connections of a pool that are asked: they are held until the last has answered."""
 _WIDTH = 8
 _SECONDS = 2.0
-_BEGIN = "BEGIN READ ONLY; SELECT current_setting('search_path') AS path"
+_PATH = "SELECT current_setting('search_path') AS path"
+_BEGIN = f"BEGIN READ ONLY; {_PATH}"
 _END = "ROLLBACK"
 
 
@@ -112,16 +113,18 @@ def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
     """Hold several connections of a pool at a time, each in a transaction, and give them back."""
     alias, user = pool["database"] or "", pool["user"] or ""
     client = dataclasses.replace(pooler, admin_user=user)
+    alone = pool.get("pool_mode") == "statement"  # PgBouncer ends connections for a BEGIN there
+    most = 1 if alone else _MOST
     paths: list[str] = []
     try:
         with contextlib.ExitStack() as stack:
-            for _ in range(min(_idle(pool), _MOST)):
+            for _ in range(min(_idle(pool), most)):
                 session = Console(client, database, purpose=purpose, dbname=alias)
                 stack.enter_context(session)
-                (row,) = session.execute(_BEGIN, seconds=_SECONDS)
+                (row,) = session.execute(_PATH if alone else _BEGIN, seconds=_SECONDS)
                 paths.append(row["path"] or "")
-                # Without it PgBouncer would end the connection that was asked.
-                stack.callback(session.execute, _END, seconds=_SECONDS)
+                if not alone:  # or PgBouncer would end the connection that was asked
+                    stack.callback(session.execute, _END, seconds=_SECONDS)
     except (PoolerUnavailable, PoolerLost, CommandRefused) as error:
         return Asked(alias, user, tuple(paths), error.reason)
     return Asked(alias, user, tuple(paths))

@@ -47,3 +47,20 @@ def test_no_client_fails_beside_clients_that_reset_while_shards_move(
     assert sum(clients.done[by] for by in resets.RESETS) > 0
     assert writers.errors() == []
     prove(fleet_points, writers)
+
+
+def test_what_a_guard_brings_into_force_survives_resets_too(fleet_points: MovingFleet) -> None:
+    resets.survive(fleet_points)
+    with Clients(fleet_points) as writers:
+        mover = fleet_points.mover("start", "span route begin")
+        mover.at()
+        mover.kill()
+        writers.wait_served()
+        with resets.Neighbours(fleet_points, (0, 2, 3), "writes") as clients:
+            clients.blow(3.0)
+        finish(fleet_points, "resume")
+        writers.wait_served()
+    assert clients.failed == {}, clients.done
+    assert sum(clients.done[by] for by in resets.RESETS) > 0
+    assert fleet_points.owner == "c"
+    prove(fleet_points, writers)

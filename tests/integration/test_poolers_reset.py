@@ -62,6 +62,21 @@ def test_verify_finds_what_a_reset_took_away_and_the_hint_cures_it(
     assert wrong_paths(fleet) == []
 
 
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+def test_verify_leaves_the_connections_that_it_asks(
+    fleet_pooled_healthy: PooledFleet, mode: str
+) -> None:
+    fleet, pooler = fleet_pooled_healthy, fleet_pooled_healthy.pg_bouncer
+    pooler.admin(f"SET pool_mode = {mode}")
+    with pooler.connect("shard5", fleet.role) as client:
+        client.execute(COUNT)
+        before = [row["ptr"] for row in pooler.admin("SHOW SERVERS")]
+        assert wrong_paths(fleet) == []
+        assert [row["ptr"] for row in pooler.admin("SHOW SERVERS")] == before
+        client.execute("RESET ALL")
+        assert [found.code for found in wrong_paths(fleet)] == ["search_path"]
+
+
 @pytest.mark.parametrize("by", ["RESET ALL", "DISCARD ALL"])
 def test_without_survive_reset_neighbours_lose_their_shard(
     fleet_pooled_healthy: PooledFleet, by: str
