@@ -103,16 +103,11 @@ class AsyncShardedDatabase(InTasks):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            held = await self._hold(node)
-            try:
+            async with self._transaction(node) as connection:
                 # The same text means another shard's tables and types next time.
-                held.connection.prepare_threshold = None
-                async with held.connection.transaction():
-                    path = statements.search_path(self._known.schema(shard))
-                    await held.connection.execute(path)
-                    yield held.connection
-            finally:
-                await held.release()
+                connection.prepare_threshold = None
+                await connection.execute(statements.search_path(self._known.schema(shard)))
+                yield connection
         except Exception as error:
             if not fence.met(error):
                 raise

@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from shardctl.router import fence, places, plans, statements
+from shardctl.router import fence, places, plans, refusals, statements
 from shardctl.router.known import Known
 from shardctl.router.plans import Source
 from shardctl.router.requests import Execute, Together
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.router.places import Through
-    from shardctl.router.requests import Answer, Parameters, Plan
+    from shardctl.router.requests import Parameters, Plan
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
 
@@ -153,7 +153,8 @@ class Routed:
     def _check_one(self, node: NodeName, until: float) -> Plan[NodeHealth]:
         """Ask a node for its map over a connection of its pool."""
         began = time.perf_counter()
-        answer: Answer = yield Execute(node, maps.READ, (), until=until)
+        asking = Execute(node, maps.READ, (), until=until)
+        answer = yield from refusals.execute(self._known, asking)
         took_ms = (time.perf_counter() - began) * 1000
         told = maps.told(answer.rows[0]) if answer.rows else None
         if told is None:

@@ -112,15 +112,11 @@ class ShardedDatabase(InThreads):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            held = self._hold(node)
-            try:
+            with self._transaction(node) as connection:
                 # The same text means another shard's tables and types next time.
-                held.connection.prepare_threshold = None
-                with held.connection.transaction():
-                    held.connection.execute(statements.search_path(self._known.schema(shard)))
-                    yield held.connection
-            finally:
-                held.release()
+                connection.prepare_threshold = None
+                connection.execute(statements.search_path(self._known.schema(shard)))
+                yield connection
         except Exception as error:
             if not fence.met(error):
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,6 +17,7 @@ from psycopg import errors
 
 from shardctl.libpq import reason_of
 from shardctl.router.errors import AnotherCluster, MapUnread, MapWentBack, NoConnection
+from shardctl.router.refusals import outwaited, pauses
 from shardctl.router.requests import Alone, Answer, Ask, Execute, First, Wait
 from shardctl.state import map as maps
 
@@ -33,8 +35,6 @@ IN_TRANSACTION = (*ERRORS, errors.UndefinedFunction, errors.UndefinedObject)
 """And what unqualified names of other things give, once the schema is not on the path any more."""
 
 _STANDING = b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
-_FIRST_PAUSE_S, _PAUSES_GROW, _LAST_PAUSE_S = 0.01, 1.5, 0.2
-"""Between questions: a cutover takes a tenth of a second, and a node that is gone much longer."""
 _FRESH_S = 0.01
 """So old may an answer be that was given to somebody else."""
 _ASK_S = 2.0
@@ -64,7 +64,7 @@ def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look
     away = (yield from _fenced(known, node, here, deadline)) if here else []
     if not away:
         return Look.STANDS if len(here) == len(shards) else Look.SETTLED
-    pause = _FIRST_PAUSE_S
+    waits = pauses()
     while True:
         yield Alone(_newest(known, time.monotonic()))
         away = known.still(node, away)
@@ -75,8 +75,7 @@ def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look
         left = deadline - time.monotonic()
         if left <= 0:
             return Look.AWAY
-        yield Wait(min(pause, left))
-        pause = min(pause * _PAUSES_GROW, _LAST_PAUSE_S)
+        yield Wait(min(next(waits), left))
 
 
 def met(error: BaseException | None) -> bool:
@@ -148,7 +147,11 @@ def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> 
             newer_than is not None and isinstance(told, maps.Told) and told.map.version > newer_than
         )
 
-    plans = [_of_node(known, node) for node in nodes]
+    if newer_than is None:  # it is not asked again
+        until = time.monotonic() + _ASK_S
+        plans = [outwaited(known, partial(_of_node, known, node), until) for node in nodes]
+    else:
+        plans = [_of_node(known, node) for node in nodes]
     outcomes: list[Told | BaseException | None] = yield First(plans, newer, _ASK_S)
     for one in outcomes:
         if isinstance(one, AnotherCluster):
@@ -158,7 +161,7 @@ def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> 
     return outcomes
 
 
-def _of_node(known: Known, node: NodeName) -> Plan[Told | None]:
+def _of_node(known: Known, node: NodeName, _: float | None = None) -> Plan[Told | None]:
     """Ask a node; None where it does not say, or is another: a clone tells its source's name."""
     told: Told | None = yield from told_by(known.places.asking(node))
     if told is None or told.node != node:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from shardctl.router import fence, idents, places, statements
+from shardctl.router import fence, idents, places, refusals, statements
 from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved
 from shardctl.router.fence import Look
-from shardctl.router.requests import Alone, Answer, Execute, Together
+from shardctl.router.requests import Alone, Begin, Execute, Hold, Release, Together
 from shardctl.topology.keys import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.router.known import Known
-    from shardctl.router.requests import Parameters, Plan, Row
+    from shardctl.router.requests import Answer, Parameters, Plan, Row
     from shardctl.router.statements import Names, Order, Term, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId
@@ -120,6 +120,20 @@ def delete(
     return answer.touched
 
 
+def transaction(known: Known, node: NodeName) -> Plan[tuple[Any, Any]]:
+    """Begin a transaction on a node; the result is a connection, and psycopg's transaction."""
+
+    def begun(seconds: float | None) -> Plan[tuple[Any, Any]]:
+        held = yield Hold(node, seconds)
+        try:
+            return held.connection, (yield Begin(held))
+        except psycopg.Error:
+            yield Release(held)
+            raise
+
+    return (yield from refusals.outwaited(known, begun))
+
+
 def after_transaction(known: Known, shard: ShardId, node: NodeName) -> Plan[None]:
     """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
     if (yield from fence.look(known, node, [shard])) is Look.SETTLED:
@@ -169,7 +183,7 @@ def _begin(known: Known, source: Source) -> Plan[None]:
         return
     conninfo = places.asked(source.keywords)
     try:
-        told = yield from fence.told_by(conninfo)
+        told = yield from refusals.outwaited(known, lambda _: fence.told_by(conninfo))
     except psycopg.Error as error:
         raise MapUnread(fence.reasons([error])) from error
     if told is None:
@@ -189,12 +203,13 @@ def _on_shard(
     given = () if parameters is None else parameters
     node = known.owner(shard)
     try:
-        answer: Answer = yield Execute(node, statement, given)
+        answer = yield from refusals.execute(known, Execute(node, statement, given))
     except fence.ERRORS:
         # The statement was refused, so that it may be sent again: nothing was written.
         if (yield from fence.look(known, node, [shard])) is Look.AWAY:
             raise
-        answer = yield Execute(known.owner(shard), statement, given)
+        again = Execute(known.owner(shard), statement, given)
+        answer = yield from refusals.execute(known, again)
         known.count_repeated()
     return answer
 
@@ -215,7 +230,8 @@ def _fetch(
     statement = statements.fetch(schemas, table, terms, id_field)
     try:
         given = [list(numbers) for numbers in ids.values()]
-        answer: Answer = yield Execute(node, statement, given, types=True)
+        asking = Execute(node, statement, given, types=True)
+        answer = yield from refusals.execute(known, asking)
     except fence.ERRORS:
         if not again or (yield from fence.look(known, node, shards)) is Look.AWAY:
             raise

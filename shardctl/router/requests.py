@@ -46,6 +46,8 @@ class Execute(NamedTuple):
     types: bool = False
     until: float | None = None
     """When to give up, on `time.monotonic`: it raises TimeoutError then. None is never."""
+    seconds: float | None = None
+    """How long to wait for a connection; None is as long as the pool says."""
 
 
 class Hold(NamedTuple):
@@ -82,6 +84,12 @@ class On(NamedTuple):
     statement: bytes
     parameters: Parameters = None
     types: bool = False
+
+
+class Begin(NamedTuple):
+    """Begin a transaction on a connection that is held; the answer is psycopg's, to be exited."""
+
+    held: Any
 
 
 class Release(NamedTuple):
@@ -144,4 +152,6 @@ class Rows(NamedTuple):
     rows: Sequence[Row]
 
 
-Request = Execute | Reserve | Hold | On | Release | Ask | Wait | Alone | Together | First | Rows
+Request = (
+    Execute | Reserve | Hold | On | Begin | Release | Ask | Wait | Alone | Together | First | Rows
+)

@@ -7,12 +7,13 @@ import operator
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import errors
 
-from shardctl.router import fence, statements
+from shardctl.router import fence, refusals, statements
 from shardctl.router.bounded import GRACE_S
 from shardctl.router.errors import DeadlinePassed, NoConnection
 from shardctl.router.fence import Look
@@ -198,12 +199,11 @@ class Scatter:
         statement = statements.gather([self.known.schemas[s] for s in shards], self.asked)
         few = self._is_small
         if few and self.deadline is None:
-            answer: Answer = yield Execute(node, statement, self.parameters, types=True)
+            asking = Execute(node, statement, self.parameters, types=True)
+            answer = yield from refusals.execute(self.known, asking)
             return _Stream(shards, None, answer.rows, True, answer.types)
-        until = None if self.deadline is None else self.deadline + GRACE_S
-        held = yield Hold(node, self._left_s(), until)
+        held = yield from refusals.outwaited(self.known, partial(self._held, node), self.deadline)
         try:
-            yield On(held, self._begin_transaction())
             if not few:
                 yield On(held, _DECLARE + statement, self.parameters)
                 statement = _FETCH
@@ -216,6 +216,17 @@ class Scatter:
         if over:
             yield Release(held)
         return _Stream(shards, held, answer.rows, over, answer.types)
+
+    def _held(self, node: NodeName, seconds: float | None) -> Plan[Any]:
+        """Begin a transaction on a node, with a connection that is there within so many seconds."""
+        until = None if self.deadline is None else self.deadline + GRACE_S
+        held = yield Hold(node, self._left_s() if seconds is None else seconds, until)
+        try:
+            yield On(held, self._begin_transaction())
+        except (psycopg.Error, TimeoutError):
+            yield Release(held)
+            raise
+        return held
 
     def _more(self, stream: _Stream) -> Plan[Answer]:
         """Fetch the next rows of a stream."""

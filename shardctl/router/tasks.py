@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
-from shardctl.router import requests
+from shardctl.router import plans, requests
 from shardctl.router.bounded import AsyncBounded, prolong
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed
@@ -21,7 +21,14 @@ from shardctl.router.room import Room
 from shardctl.router.task_pool import TaskPool, cancellations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+    )
 
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
     from shardctl.topology.model import NodeName
@@ -45,6 +52,7 @@ class InTasks(Routed):
             requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
+            requests.Begin: lambda request, _: request.held.begin(),
             requests.Release: lambda request, _: request.held.release(),
             requests.Ask: self._ask,
             requests.Wait: lambda request, _: asyncio.sleep(request.seconds),
@@ -106,7 +114,7 @@ class InTasks(Routed):
         if request.until is not None:
             return await self._execute_until(request, request.until)
         pool = self._pools.get(request.node) or await self._pool(request.node)
-        connection = await pool.take(None)
+        connection = await pool.take(request.seconds)
         try:
             cursor = await connection.execute(request.statement, request.parameters)
             return await _answer(cursor, types=request.types)
@@ -154,6 +162,19 @@ class InTasks(Routed):
         self._room.give_back(places)
         self._room_changed.set()
         self._room_changed = asyncio.Event()  # for those who wait from now on
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, node: NodeName) -> AsyncIterator[AsyncConnection]:
+        """Give a connection in a transaction, which ends with the block."""
+        holding: Holding = []
+        try:
+            begun = await self._run(plans.transaction(self._known, node), holding)
+            connection, transaction = begun
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_exit(transaction)
+                yield connection
+        finally:
+            await _release(holding)
 
     async def _on_its_own(self, request: requests.Alone, holding: Holding | None) -> Any:
         async with self._alone:
@@ -276,6 +297,12 @@ class _Held:
             self._running = False
             if self._released:
                 await self._give_back()
+
+    async def begin(self) -> psycopg.AsyncTransaction:
+        """Begin a transaction, which is psycopg's."""
+        transaction = psycopg.AsyncTransaction(self.connection)
+        await transaction.__aenter__()
+        return transaction
 
     async def release(self) -> None:
         """Give it back, rolled back; a second time changes nothing.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from shardctl.router import requests
+from shardctl.router import plans, requests
 from shardctl.router.bounded import prolong
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed
@@ -49,6 +49,7 @@ class InThreads(Routed):
             requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
+            requests.Begin: lambda request, _: request.held.begin(),
             requests.Release: lambda request, _: request.held.release(),
             requests.Ask: self._ask,
             requests.Wait: lambda request, _: time.sleep(request.seconds),
@@ -95,7 +96,7 @@ class InThreads(Routed):
         if request.until is not None:
             return self._execute_until(request, request.until)
         pool = self._pools.get(request.node) or self._pool(request.node)
-        connection = pool.take(None)
+        connection = pool.take(request.seconds)
         try:
             cursor = connection.execute(request.statement, request.parameters)
             return _answer(cursor, types=request.types)
@@ -133,6 +134,18 @@ class InThreads(Routed):
         reserved = _Reserved(self._room, self._room_changed, wanted, refused)
         task.held.append(reserved)
         return reserved
+
+    @contextlib.contextmanager
+    def _transaction(self, node: NodeName) -> Iterator[Connection]:
+        """Give a connection in a transaction, which ends with the block."""
+        task = _Task()
+        try:
+            connection, transaction = self._run(plans.transaction(self._known, node), task)
+            with contextlib.ExitStack() as stack:
+                stack.push(transaction)
+                yield connection
+        finally:
+            task.release()
 
     def _on_its_own(self, request: requests.Alone, task: _Task | None) -> Any:
         with self._alone:
@@ -239,6 +252,12 @@ class _Held:
                 released = self._released
             if released:
                 self._give_back()
+
+    def begin(self) -> psycopg.Transaction:
+        """Begin a transaction, which is psycopg's."""
+        transaction = psycopg.Transaction(self.connection)
+        transaction.__enter__()
+        return transaction
 
     def release(self) -> None:
         """Give it back, rolled back; a second time changes nothing.
