@@ -19,7 +19,7 @@ from shardctl.checks.poolers_loaded import (
     offered,
     shards_of,
 )
-from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer import faults, render, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +57,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         yield from offered(pooler, looked, entries)
         yield from left_over(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
+        yield from _retry(pooler, looked)
         yield from connected(topology, pooler, looked, entries)
         yield from poolers_asked.judge(pooler, looked.asked, entries)
         yield from _pooling(pooler, looked, entries)
@@ -179,6 +180,21 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
                 shards=shards_of(aliases, entries),
                 object=brief(aliases),
             )
+
+
+def _retry(pooler: Pooler, looked: Looked) -> Iterator[Finding]:
+    """Find what a command left that was killed while it let clients go on."""
+    if serving.was_left_short(looked.config):
+        yield Finding(
+            NAME,
+            "login_retry",
+            Severity.warning,
+            actual=f"{serving.SHORT_S} s, as while a move lets clients go on",
+            expected="the server_login_retry of its configuration",
+            hint="on the pooler's console, if no move is under way: RELOAD",
+            pooler=pooler.name,
+            object="server_login_retry",
+        )
 
 
 def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:

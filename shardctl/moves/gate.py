@@ -119,15 +119,16 @@ class Gate:
         return any(row["database"] in ours and int(row["cl_waiting"] or 0) for row in rows)
 
     def begin_serving(
-        self, console: Console, *, reload: bool, waits: bool = False
+        self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False
     ) -> list[CommandRefused]:
         """Reload, if that is to do, and resume; give what was refused. Raises PoolerLost.
 
-        `waits` tells that clients wait. `end_serving` has to follow.
+        `waits` tells that clients wait. `end_serving` has to follow where `server_login_retry` is
+        to `shorten`.
         """
         if self.retry is None:
             self.retry = serving.retry_of(console)
-        refused = serving.begin(console, self.aliases, reload=reload)
+        refused = serving.begin(console, self.aliases, reload=reload, shorten=shorten)
         idle = sum(error.not_paused for error in refused)
         self.serving = Serving(time.monotonic(), len(self.aliases) - idle, waits)
         return refused
@@ -142,6 +143,12 @@ class Gate:
 
     def require_resumed(self, offered: Mapping[str, Alias]) -> None:
         """See that nothing stays paused; raises ResumeFailed."""
-        left = [a for a in self.aliases if a in offered and offered[a].paused]
-        if left:
+        if left := self._paused(offered):
             raise ResumeFailed(self.pooler.name, left)
+
+    def is_paused(self, offered: Mapping[str, Alias]) -> bool:
+        """Tell whether any alias is paused, also one whose PAUSE still waits."""
+        return bool(self._paused(offered))
+
+    def _paused(self, offered: Mapping[str, Alias]) -> list[str]:
+        return [a for a in self.aliases if a in offered and offered[a].paused]

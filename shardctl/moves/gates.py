@@ -338,11 +338,17 @@ class Gates:
             raise RouteFailed(gate.pooler.name, [*told, *wrong])
 
     def _resume_as_before(self, gate: Gate) -> None:
-        """Resume where nothing has changed; raises ResumeFailed, PoolerLost."""
+        """Resume where nothing has changed; raises ResumeFailed, PoolerLost.
+
+        Where nothing is paused `server_login_retry` stays as it is: no guard would put it back if
+        this process died.
+        """
         console = self._watcher(gate)
-        gate.begin_serving(console, reload=False)
+        paused = gate.is_paused(console.databases())
+        gate.begin_serving(console, reload=False, shorten=paused)
         gate.require_resumed(console.databases())
-        gate.end_serving(console)
+        if paused or not serving.retry_of(console):
+            gate.end_serving(console)
 
     def _gate(self, pooler: Pooler) -> Gate:
         """Name the aliases that lead to what moves: those of its shards, and of its node."""

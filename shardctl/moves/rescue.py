@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _MOVE = re.compile("[0-9a-f]{8}")
 _SLOT = re.compile("shardctl_([0-9a-f]{8})")
-_ENOUGH = 256 << 20
-"""Bytes of free disk with which a server that runs has another reason to refuse logins."""
+_ENOUGH = 64 << 20
+"""Bytes of free disk, four segments of WAL, with which a server that runs is not stopped."""
 _SECONDS = 600.0
 
 
@@ -71,8 +71,8 @@ class Rescue:
 def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Rescue:
     """See on a node's host what keeps it from logins; changes nothing.
 
-    Raises UsageError, SourceServes where it takes logins or its disk is not full, SlotUnclear,
-    and what its host refuses.
+    Raises UsageError, SourceServes where it takes logins, answers that it takes this one not, or
+    has room on its disk, SlotUnclear, and what its host refuses.
     """
     of = topology.nodes.get(NodeName(node))
     if of is None or (move is not None and not _MOVE.fullmatch(move)):
@@ -82,8 +82,8 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
         )
     try:
         connect(of, topology.database, purpose=purpose).close()
-    except NodeUnavailable:
-        pass
+    except NodeUnavailable as error:
+        refused = error
     else:
         raise SourceServes(node, "it takes logins", "`shardctl moves abort` needs no more")
     if of.data_directory is None:
@@ -95,11 +95,20 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
     server = hosted.find(of, of.data_directory)
     running = server.running()
     free, _ = wal.free_bytes(of, str(of.data_directory))
-    if running and (free is None or free > _ENOUGH):
+    if running and refused.answered:
+        # It may serve its applications, and refuse this one login.
         raise SourceServes(
             node,
-            "its server runs, and its disk is not full",
-            "see in its log why it refuses logins; wait while it recovers",
+            f"its server runs, and answers: {refused.reason}",
+            "let shardctl log in, or wait while the server recovers; if its disk is full, stop "
+            "the server first (pg_ctl stop -m immediate)",
+        )
+    if running and (free is None or free > _ENOUGH):
+        room = "an unknown part" if free is None else wal.megabytes(free)
+        raise SourceServes(
+            node,
+            f"its server runs, and its disk is not full ({room} free)",
+            f"see in its log why it takes no logins: {refused.reason}",
         )
     slots = _script(server, "list").split()
     moves = [found[1] for slot in slots if (found := _SLOT.fullmatch(slot))]

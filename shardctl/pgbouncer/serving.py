@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shardctl.pgbouncer.console import resume_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.pgbouncer.console import CommandRefused, Console
 
@@ -37,16 +37,30 @@ def retry_of(console: Console) -> str:
     It is not where an earlier moment's is still in force: RELOAD is what ends that.
     """
     value = console.config().get(_SETTING, "")
-    return value if _PLAIN.fullmatch(value) and float(value) > float(SHORT_S) else ""
+    return value if _PLAIN.fullmatch(value) and not _short(value) else ""
 
 
-def begin(console: Console, aliases: Sequence[str], *, reload: bool) -> list[CommandRefused]:
+def was_left_short(config: Mapping[str, str]) -> bool:
+    """Tell of a pooler's settings whether `server_login_retry` is that of such a moment.
+
+    >>> was_left_short({"server_login_retry": "0.01"}), was_left_short({"server_login_retry": "15"})
+    (True, False)
+    """
+    value = config.get(_SETTING, "")
+    return bool(_PLAIN.fullmatch(value)) and _short(value)
+
+
+def begin(
+    console: Console, aliases: Sequence[str], *, reload: bool, shorten: bool = True
+) -> list[CommandRefused]:
     """Send what serves clients again, as one packet, and give what was refused.
 
-    That an alias is not paused matters nothing. `end` has to follow. Raises PoolerLost.
+    That an alias is not paused matters nothing. `end` has to follow where `server_login_retry` is
+    to `shorten`. Raises PoolerLost.
     """
     commands = [RELOAD] if reload else []
-    commands += [setting(SHORT_S), *map(resume_command, aliases)]
+    commands += [setting(SHORT_S)] if shorten else []
+    commands += map(resume_command, aliases)
     return console.execute_all(commands, seconds=_SECONDS)
 
 
@@ -56,6 +70,10 @@ def end(console: Console, retry: str) -> None:
         console.execute(setting(retry))
     else:
         console.reload()
+
+
+def _short(value: str) -> bool:
+    return float(value) <= float(SHORT_S)
 
 
 def setting(retry: str) -> str:

@@ -54,6 +54,11 @@ class NodeUnavailable(ShardctlError):
         self.reason = reason
 
     @property
+    def answered(self) -> bool:
+        """Whether a server answered, and refused this login."""
+        return "FATAL:" in str(self.__cause__)
+
+    @property
     def timed_out(self) -> bool:
         """Whether nothing answered in time, so that another login would wait as long."""
         return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)

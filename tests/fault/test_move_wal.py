@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from shardctl.moves.plan import Options
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.harm import small_disk
+from tests.fixtures.moves.own import answers
 from tests.fixtures.moves.stopping import Mover
 from tests.fixtures.servers.postgres import wait_for
 
@@ -121,3 +124,22 @@ def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_abor
     tight.abort()
     assert tight.copy("a").state is MoveState.aborted
     assert tight.problems() == []
+
+
+def test_a_source_that_serves_and_refuses_this_login_only_is_not_stopped(tight: Lab) -> None:
+    killed(tight, "step follow run")
+    rules = tight.directory / "nodes" / "a" / "pg_hba.conf"
+    before = rules.read_text()
+    with tight.connect("a") as session:
+        rules.write_text(f"host all postgres 127.0.0.1/32 reject\n{before}")
+        session.execute("SELECT pg_reload_conf()")
+    serving = tight.server("a").running()
+    assert serving is not None
+    with pytest.raises(rescue.SourceServes, match=r"answers: pg_hba\.conf rejects"):
+        rescue.look(tight.topology, "a", None, purpose="test")
+    assert tight.server("a").running() == serving
+    rules.write_text(before)
+    os.kill(serving.pid, signal.SIGHUP)
+    wait_for(lambda: answers(tight, "a"))
+    tight.abort()
+    assert tight.copy("a").state is MoveState.aborted

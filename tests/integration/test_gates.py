@@ -5,10 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from shardctl.moves import plan as planning
 from shardctl.moves.gates import Gates
+from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, waited_s
+from shardctl.postgres.connection import NodeLost
 from tests.fixtures.moves.harm import frozen, processes
+from tests.fixtures.moves.own import lose
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -83,3 +88,25 @@ def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: 
         at_work.settle()
         at_work.await_served()
         assert not at_work.waits_ms  # somebody else has served them
+
+
+def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def retry(at_work: Gates) -> str:
+        return at_work._watcher(at_work.all[0]).config()["server_login_retry"]
+
+    with gates(fleet_own) as at_work:
+        at_work.open()
+        before = retry(at_work)
+        with monkeypatch.context() as patched:
+            patched.setattr(serving, "end", lose)
+            at_work.let_go()
+            assert retry(at_work) == before
+            at_work.hold(seconds=5)
+            with pytest.raises(NodeLost):
+                at_work.let_go()
+        assert float(retry(at_work)) < float(before)
+        at_work.let_go()  # nothing is paused any more, and what was left is put right
+        assert retry(at_work) == before
+        assert fleet_own.put(2) > 0

@@ -148,6 +148,10 @@ FAULTS: dict[str, tuple[Callable[[Facts], None], Told]] = {
     "an alias is disabled": (
         lambda seen: seen.alias("shard4", disabled=True), ("disabled", "error", (4,), "shard4"),
     ),
+    "a killed command has left a short retry": (
+        lambda seen: seen.pool(config={"server_login_retry": "0.01"}),
+        ("login_retry", "warning", (), "server_login_retry"),
+    ),
     "sessions are pooled before shards": (pool_sessions, ("refused", "error", (), None)),
 }  # fmt: skip
 
