@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shardctl.pgbouncer import reset
@@ -38,3 +40,9 @@ def test_blanks_that_an_editor_made_do_not_matter() -> None:
 def test_the_query_fits_one_line_of_the_file() -> None:
     assert "\n" not in reset.RESTORE
     assert "%" not in reset.RESTORE
+
+
+def test_the_page_has_the_lines_that_operators_copy() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "poolers.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in page.splitlines()]
+    assert [f"{key} = {value}" in lines for key, value in reset.SETTINGS.items()] == [True, True]
