@@ -272,7 +272,7 @@ _KINDS: dict[Code, _Kind] = {
     "other_key": _Kind(
         Severity.error,
         "rows whose key belongs to the shard",
-        "see them and where they belong: `shardctl rows misplaced`; move the rows there",
+        "see where they belong: `shardctl rows misplaced`; `shardctl rows move` moves them",
     ),
     "locked": _Kind(
         Severity.warning,

@@ -7,16 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, Report, command_app
-from shardctl.cli.output import always_json, plural, print_json, print_table, print_tsv, say
+from shardctl.cli.options import (
+    DryRunOption,
+    Listing,
+    ListingOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
+from shardctl.cli.output import (
+    always_json,
+    confirm,
+    plural,
+    print_json,
+    print_table,
+    print_tsv,
+    say,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from shardctl.maintenance.misplaced import Misplaced
+    from shardctl.maintenance.row_move import Plan
     from shardctl.topology.model import ShardId, Topology
 
-app = command_app(help="Find rows that are in a wrong shard.", no_args_is_help=True)
+app = command_app(help="Find and move rows that are in a wrong shard.", no_args_is_help=True)
 
 _ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
@@ -28,11 +45,6 @@ TableOption = Annotated[
     list[str] | None,
     typer.Option("--table", metavar="NAME", help="Only this table; may be given several times."),
 ]
-
-
-@app.callback()
-def rows() -> None:
-    """Find rows that are in a wrong shard."""
 
 
 @app.command()
@@ -86,6 +98,67 @@ def misplaced(
         raise Problems(list(report.problems))
     if rows:
         raise typer.Exit(1)
+
+
+@app.command()
+def move(
+    ctx: typer.Context,
+    shards: ShardsArgument = None,
+    *,
+    table: TableOption = None,
+    output: ReportOption = Report.table,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Move misplaced rows to the shards that they belong to.
+
+    Rows are copied, compared and then deleted, with all their values, ids too. A row is left
+    where its shard has another row with the same key, or while another session uses it.
+    Interrupted or killed at any moment, the same command does the rest.
+    """
+    from shardctl.cli.progress import bars
+    from shardctl.maintenance import row_move
+
+    with always_json(output):
+        topology = load_topology(ctx)
+        plan = row_move.plan(topology, _shards(topology, shards), table or ())
+        _show(plan, output)
+    if dry_run or not plan.pairs:
+        return
+    confirm(f"Move {plural(plan.rows, 'row')}?", yes=yes)
+    with bars() as progress:
+        moved = row_move.carry_out(plan, progress)
+    say(f"done: {plural(moved, 'row')} moved")
+
+
+def _show(plan: Plan, output: Report) -> None:
+    """Print the plan; one with no lines becomes a sentence."""
+    if output is Report.json:
+        cluster = plan.topology.cluster
+        print_json({"format": 1, "cluster": cluster, "moves": plan.as_json()})
+        return
+    if not plan.pairs:
+        print("nothing to do: no row is in a wrong shard")
+        return
+    print_table(
+        ("table", "from shard", "on node", "to shard", "on node", "rows"),
+        [
+            (
+                pair.table.name,
+                str(pair.table.shard),
+                pair.table.node,
+                str(pair.belongs_to),
+                pair.node,
+                f"{pair.rows:,}",
+            )
+            for pair in plan.pairs
+        ],
+    )
+    if any(not pair.table.by_id for pair in plan.pairs):
+        say(
+            "note: rows keep their ids, which name the shard that made them: "
+            "`verify --deep` goes on to report these as other_shard"
+        )
 
 
 def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:

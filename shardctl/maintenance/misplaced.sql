@@ -4,7 +4,8 @@ SELECT n.nspname::text, c.relname::text, k.col, i.attname::text,
        array(SELECT a.attname::text FROM pg_index AS x
              CROSS JOIN LATERAL unnest(x.indkey) WITH ORDINALITY AS u (attnum, place)
              JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = u.attnum
-             WHERE x.indrelid = c.oid AND x.indisprimary ORDER BY u.place)
+             WHERE x.indrelid = c.oid AND x.indisprimary AND u.place <= x.indnkeyatts
+             ORDER BY u.place)
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN (

@@ -42,8 +42,8 @@ class RowsMisplaced(ShardctlError):
         super().__init__(
             f"node {node}: shard {shard}: table {table} has rows whose key belongs to another "
             f"shard, so its constraint {keys.CHECK} is not validated",
-            hint=f"`shardctl rows misplaced {shard} --table {table}` lists them; when they are "
-            "moved or deleted, run the command again; the constraint checks new rows already",
+            hint=f"`shardctl rows misplaced {shard} --table {table}` lists them, `shardctl rows "
+            "move` moves them; then run the command again (new rows are checked already)",
         )
         self.shard = shard
         self.cause = f"table {table} has rows of other shards"

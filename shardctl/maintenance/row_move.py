@@ -1,0 +1,254 @@
+"""`rows move`: plan and carry out the move of misplaced rows, under the nodes' locks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.access import read_only
+from shardctl.errors import Interrupted, ShardctlError, together
+from shardctl.libpq import reason_of
+from shardctl.maintenance import misplaced, places, row_copy
+from shardctl.maintenance.misplaced import TableUnread
+from shardctl.maintenance.row_copy import COMMAND, Copying, Pair
+from shardctl.maintenance.row_refusals import RowsLeft, ShardsRefuseWrites, TableUnmovable
+from shardctl.postgres.connection import NodeLost, connect, is_lost
+from shardctl.state import lock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.maintenance.misplaced import Misplaced
+    from shardctl.maintenance.row_copy import Column, Outcome
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+
+class RowsInterrupted(Interrupted):
+    """Ctrl-C while rows were moved."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "interrupted: each row is in its old shard, in its right shard, or in both",
+            hint="run `shardctl rows move` again: it moves the rest, and deletes the originals of "
+            "rows that are in both",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which rows would be moved, and where from and to."""
+
+    topology: Topology
+    pairs: tuple[Pair, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows were counted."""
+        return sum(pair.rows for pair in self.pairs)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Give the shape of docs/reference/json.md."""
+        return [
+            {
+                "table": pair.table.name,
+                "source": pair.table.node,
+                "source_shard": pair.table.shard,
+                "target": pair.node,
+                "target_shard": pair.belongs_to,
+                "rows": pair.rows,
+                "by": "id" if pair.table.by_id else "key",
+            }
+            for pair in self.pairs
+        ]
+
+
+def plan(topology: Topology, shards: Collection[ShardId], names: Collection[str]) -> Plan:
+    """Search for misplaced rows and see that they can be moved; changes nothing.
+
+    Raises MoveInTheWay, ShardsRefuseWrites, TableUnmovable, what `misplaced.search` raises and
+    cannot read, or Problems of several.
+    """
+    fleet = places.look(topology, purpose=lock.purpose(COMMAND))
+    fleet.require_settled()
+    report = misplaced.search(topology, shards, names, limit=1)
+    problems = list(report.problems)
+    pairs: list[Pair] = []
+    with ExitStack() as stack:
+        look = _Look(topology, stack)
+        for node, refusing in look.read_only(report.found).items():
+            problems.append(ShardsRefuseWrites(node, refusing))
+        for one in report.found:
+            try:
+                pairs.append(look.pair(one))
+            except ShardctlError as error:
+                problems.append(error)
+    if problems:
+        raise together(problems)
+    return Plan(topology, tuple(pairs))
+
+
+class _Look:
+    """Looks at the tables that rows would leave and reach, over one session a node."""
+
+    def __init__(self, topology: Topology, stack: ExitStack) -> None:
+        self._topology = topology
+        self._stack = stack
+        self._owners = topology.owners()
+        self._sessions: dict[NodeName, Connection] = {}
+
+    def read_only(self, found: Iterable[Misplaced]) -> dict[NodeName, list[ShardId]]:
+        """Name the shards that refuse writes, by node."""
+        shards = {one.table.shard for one in found} | {one.belongs_to for one in found}
+        refusing: dict[NodeName, list[ShardId]] = {}
+        for shard in sorted(shards):
+            node = self._owners[shard]
+            if read_only.marks(self._session(node), [self._topology.schema(shard)]):
+                refusing.setdefault(node, []).append(shard)
+        return refusing
+
+    def pair(self, one: Misplaced) -> Pair:
+        """See that rows can be moved; raises TableUnmovable, NodeUnavailable."""
+        table, node = one.table, self._owners[one.belongs_to]
+        schema = self._topology.schema(one.belongs_to)
+        source, target = self._session(table.node), self._session(node)
+        columns = row_copy.read_columns(source, table.schema, table.name)
+        there = row_copy.read_columns(target, schema, table.name)
+        wrong = row_copy.obstacles(source, table.schema, table.name, source=True)
+        if not table.primary_key:
+            wrong.append("it has no primary key, so rows cannot be told apart")
+        if wrong:
+            raise TableUnmovable(table.node, table.shard, table.name, wrong)
+        wrong = row_copy.obstacles(target, schema, table.name, source=False)
+        if there != columns:
+            wrong.append(_differing(columns, there, table.shard))
+        if wrong:
+            raise TableUnmovable(node, one.belongs_to, table.name, wrong)
+        belongs = table.belongs(self._topology)
+        return Pair(table, one.belongs_to, node, schema, one.rows, columns, belongs)
+
+    def _session(self, node: NodeName) -> Connection:
+        if node not in self._sessions:
+            session = connect(
+                self._topology.nodes[node],
+                self._topology.database,
+                purpose=lock.purpose(COMMAND),
+                autocommit=True,
+            )
+            self._sessions[node] = self._stack.enter_context(session)
+            session.execute("SET default_transaction_read_only TO on")
+        return self._sessions[node]
+
+
+def _differing(columns: Sequence[Column], there: Sequence[Column], shard: ShardId) -> str:
+    if not there:
+        return "it is missing there"
+    names = sorted({column.name for column in set(columns) ^ set(there)})
+    return f"columns {', '.join(names)} are not as in shard {shard}"
+
+
+def carry_out(planned: Plan, progress: Progress) -> int:
+    """Move the planned rows under the nodes' locks; give how many were moved.
+
+    What is to be moved is looked at again under the locks, and only tables and shards that were
+    planned are touched. Raises NodeLocked and what `plan` raises with nothing done; RowsLeft,
+    NodeLost and the like, or Problems of several, when the other rows are moved; RowsInterrupted.
+    """
+    topology = planned.topology
+    moved, errors = 0, list[ShardctlError]()
+    with ExitStack() as stack:
+        nodes = sorted({n for pair in planned.pairs for n in (pair.table.node, pair.node)})
+        for name in nodes:
+            held = lock.hold(topology, topology.nodes[name], command=COMMAND)
+            stack.enter_context(closing(held))
+        wanted = {(pair.table, pair.belongs_to, pair.node) for pair in planned.pairs}
+        names = {pair.table.name for pair in planned.pairs}
+        now = plan(topology, {pair.table.shard for pair in planned.pairs}, names)
+        chosen = [p for p in now.pairs if (p.table, p.belongs_to, p.node) in wanted]
+        progress.expect("rows", "moving", sum(pair.rows for pair in chosen))
+        done: list[tuple[Pair, Outcome]] = []
+        try:
+            sessions = _Sessions(topology, stack)
+            for _, of_table in groupby(chosen, key=lambda pair: pair.table):
+                errors += _table(sessions, list(of_table), done, progress)
+        except KeyboardInterrupt as interrupt:
+            raise RowsInterrupted from interrupt
+        moved = sum(outcome.moved for _, outcome in done)
+        errors += [
+            RowsLeft(
+                pair.table,
+                pair.belongs_to,
+                conflicts=outcome.conflicts,
+                in_use=outcome.in_use,
+                moved=moved > 0,
+            )
+            for pair, outcome in done
+            if outcome.conflicts or outcome.in_use
+        ]
+    if errors:
+        raise together(errors)
+    return moved
+
+
+class _Sessions:
+    """Pinned sessions, one a node for rows that leave and one for rows that arrive."""
+
+    def __init__(self, topology: Topology, stack: ExitStack) -> None:
+        self._topology = topology
+        self._stack = stack
+        self._open: dict[tuple[NodeName, bool], Connection] = {}
+
+    def of(self, node: NodeName, *, source: bool) -> Connection:
+        """Give the node's session, a new one where it broke; raises NodeUnavailable."""
+        session = self._open.get((node, source))
+        if session is None or session.closed:
+            topology = self._topology
+            purpose = lock.purpose(COMMAND)
+            session = connect(topology.nodes[node], topology.database, purpose=purpose)
+            self._open[node, source] = session
+            self._stack.enter_context(closing(session))
+            row_copy.pin(session)
+            if not source:
+                row_copy.make_journal(session)
+        return session
+
+
+def _table(
+    sessions: _Sessions,
+    pairs: Sequence[Pair],
+    done: list[tuple[Pair, Outcome]],
+    progress: Progress,
+) -> list[ShardctlError]:
+    """Move the rows of one shard's table, shard by shard; gives what failed."""
+    table = pairs[0].table
+    at = table.node
+    try:
+        source = sessions.of(table.node, source=True)
+        row_copy.listed(source, pairs[0])
+        for pair in pairs:
+            at = pair.node
+            target = sessions.of(pair.node, source=False)
+            copying = Copying(source, target, pair)
+            done.append((pair, copying.outcome))
+            try:
+                copying.run()
+            finally:
+                at = pair.node if target.closed else table.node
+                for session in (source, target):
+                    if not session.closed:
+                        session.rollback()
+            progress.advance("rows", pair.rows)
+    except psycopg.Error as error:
+        if is_lost(error):
+            return [NodeLost(at, reason_of(error))]
+        failed = TableUnread(table, reason_of(error))
+        failed.exit_code = 3
+        return [failed]
+    except ShardctlError as error:
+        return [error]
+    return []

@@ -1,0 +1,185 @@
+-- name: pin
+-- What the text of a row depends on; no row may be hidden, and no lock waited for long
+SELECT set_config('DateStyle', 'ISO, YMD', false), set_config('TimeZone', 'UTC', false),
+       set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '1', false),
+       set_config('bytea_output', 'hex', false), set_config('lc_monetary', 'C', false),
+       set_config('xmlbinary', 'base64', false), set_config('row_security', 'off', false),
+       set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false),
+       set_config('session_replication_role', 'origin', false)
+
+-- name: journal
+-- The copies whose originals may still have to be deleted; made by the first move of rows
+CREATE TABLE IF NOT EXISTS shardctl.row_copy (
+    source    integer     NOT NULL,
+    target    integer     NOT NULL,
+    tab       text        NOT NULL,
+    key       text        NOT NULL,
+    version   text        NOT NULL,
+    digest    text        NOT NULL,
+    who       text        NOT NULL,
+    copied    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (source, target, tab, key)
+)
+
+-- name: columns
+-- A table's columns in the order of their names: type, whether generated, place in the primary key
+SELECT a.attname::text,
+       replace(format_type(a.atttypid, a.atttypmod), quote_ident(n.nspname) || '.', ''),
+       a.attgenerated <> '',
+       (SELECT u.place FROM pg_index AS x
+        CROSS JOIN LATERAL unnest(x.indkey::int2[]) WITH ORDINALITY AS u (attnum, place)
+        WHERE x.indrelid = c.oid AND x.indisprimary AND u.attnum = a.attnum
+          AND u.place <= x.indnkeyatts)
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind = 'r'
+ORDER BY a.attname COLLATE "C"
+
+-- name: hold
+-- Keep triggers, rules and foreign keys as they are while rows are written
+LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE
+
+-- name: obstacles
+-- What would do more than move a row: 4 stands for the triggers of INSERT, 8 for those of DELETE
+WITH t AS (
+    SELECT c.oid, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+)
+SELECT 'foreign key ' || k.conname || ' of ' || k.conrelid::regclass || ' refers to it'
+FROM t JOIN pg_constraint AS k ON k.confrelid = t.oid AND k.contype = 'f'
+UNION ALL
+SELECT 'trigger ' || g.tgname || ' would fire'
+FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid
+WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') AND g.tgtype::integer & %(event)s <> 0
+UNION ALL
+SELECT 'rule ' || r.rulename || ' would rewrite the statement'
+FROM t JOIN pg_rewrite AS r ON r.ev_class = t.oid
+UNION ALL
+SELECT 'column ' || a.attname || ' is unique and draws from a sequence of its own, which would '
+       'give the same value again'
+FROM t JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid
+                          AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
+JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = d.refobjsubid
+WHERE EXISTS (SELECT FROM pg_index AS x
+              WHERE x.indrelid = t.oid AND x.indisunique AND a.attnum = ANY (x.indkey::int2[]))
+
+-- name: digest
+-- What stands for a row's whole content
+encode(sha256(convert_to(ROW({columns})::text, 'UTF8')), 'hex')
+
+-- name: list
+-- The misplaced rows of a table, numbered; the numbers of a shard follow each other
+CREATE TEMP TABLE shardctl_misplaced AS
+SELECT row_number() OVER (ORDER BY belongs) AS number, each.*
+FROM (SELECT {belongs} AS belongs, concat_ws(',', {shown}) AS shown, {keys} FROM ONLY {table} AS t
+     ) AS each
+WHERE belongs <> {shard}
+
+-- name: index
+-- Batches are found by number
+ALTER TABLE pg_temp.shardctl_misplaced ADD PRIMARY KEY (number);
+ANALYZE pg_temp.shardctl_misplaced
+
+-- name: unlist
+-- Before the next table's
+DROP TABLE IF EXISTS pg_temp.shardctl_misplaced
+
+-- name: numbers
+-- The rows that belong to one shard
+SELECT number FROM pg_temp.shardctl_misplaced WHERE belongs = {belongs_to} ORDER BY number
+
+-- name: shown
+-- The primary key of one row, for people
+SELECT shown FROM pg_temp.shardctl_misplaced WHERE number = ANY ({numbers})
+
+-- name: lock
+-- Lock the rows of a batch that are still misplaced; those that another session holds are left
+SELECT m.number
+FROM pg_temp.shardctl_misplaced AS m JOIN ONLY {table} AS t ON {same}
+WHERE m.number = ANY ({numbers}) AND {belongs} = m.belongs
+ORDER BY m.number
+FOR UPDATE OF t SKIP LOCKED
+
+-- name: out
+-- The locked rows, each with its version and what stands for its key and its content
+COPY (
+    SELECT m.number, m.shown, {key}, t.xmin::text, {digest}, {columns}
+    FROM pg_temp.shardctl_misplaced AS m JOIN ONLY {table} AS t ON {same}
+    WHERE m.number = ANY ({numbers})
+) TO STDOUT
+
+-- name: incoming
+-- Where rows arrive, as plain columns of the target's types
+CREATE TEMP TABLE shardctl_incoming ON COMMIT DROP AS
+SELECT NULL::bigint AS number, NULL::text AS shown, NULL::text AS key, NULL::text AS version,
+       NULL::text AS digest, {plain}
+FROM ONLY {table} AS t WITH NO DATA
+
+-- name: in
+-- Rows arrive
+COPY pg_temp.shardctl_incoming FROM STDIN
+
+-- name: hold_existing
+-- Nobody changes rows of the same key while they are compared
+SELECT count(*) FROM (
+    SELECT FROM ONLY {table} AS t JOIN pg_temp.shardctl_incoming AS i ON {same} FOR SHARE OF t
+) AS held
+
+-- name: compare
+-- Of each row: whether the target has its key, has the same content, and whether it was copied before
+SELECT i.number, i.shown, i.key, i.version, i.digest, t.tableoid IS NOT NULL,
+       coalesce({digest} = i.digest, false),
+       EXISTS (SELECT FROM shardctl.row_copy AS c
+               WHERE (c.source, c.target, c.tab) = ({shard}, {belongs_to}, {name})
+                 AND (c.key, c.version, c.digest) = (i.key, i.version, i.digest))
+FROM pg_temp.shardctl_incoming AS i LEFT JOIN ONLY {table} AS t ON {same}
+
+-- name: insert
+-- Copy rows; values of identity columns stay what they are
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE
+SELECT {incoming} FROM pg_temp.shardctl_incoming AS i WHERE i.number = ANY ({numbers})
+
+-- name: proof
+-- How many of them the target now has, equal in every column
+SELECT count(*)
+FROM pg_temp.shardctl_incoming AS i JOIN ONLY {table} AS t ON {same}
+WHERE i.number = ANY ({numbers}) AND {digest} = i.digest
+
+-- name: record
+-- Write down, in the transaction that copies, which version of which row was copied
+INSERT INTO shardctl.row_copy (source, target, tab, key, version, digest, who)
+SELECT {shard}, {belongs_to}, {name}, i.key, i.version, i.digest, {who}
+FROM pg_temp.shardctl_incoming AS i WHERE i.number = ANY ({numbers})
+ON CONFLICT (source, target, tab, key) DO UPDATE
+SET version = excluded.version, digest = excluded.digest, who = excluded.who,
+    copied = excluded.copied
+
+-- name: delete
+-- Delete exactly the versions that were copied
+DELETE FROM ONLY {table} AS t
+USING pg_temp.shardctl_misplaced AS m,
+      unnest({numbers}, {versions}, {digests}) AS a (number, version, digest)
+WHERE m.number = a.number AND {same} AND t.xmin::text = a.version AND {digest} = a.digest
+
+-- name: copied
+-- The keys of copies whose originals may still be there
+SELECT key FROM shardctl.row_copy
+WHERE (source, target, tab) = ({shard}, {belongs_to}, {name})
+
+-- name: still_there
+-- Which of these keys misplaced rows have
+SELECT {key} FROM pg_temp.shardctl_misplaced AS m
+WHERE m.belongs = {belongs_to} AND {key} = ANY ({wanted})
+
+-- name: settle
+-- Forget copies whose originals are gone
+DELETE FROM shardctl.row_copy
+WHERE (source, target, tab) = ({shard}, {belongs_to}, {name}) AND key = ANY ({settled})
+
+-- name: in_use
+-- How many rows of these are still misplaced
+SELECT count(*)
+FROM pg_temp.shardctl_misplaced AS m JOIN ONLY {table} AS t ON {same}
+WHERE m.number = ANY ({numbers}) AND {belongs} = m.belongs
