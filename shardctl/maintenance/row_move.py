@@ -20,7 +20,7 @@ from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import lock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.maintenance.misplaced import Misplaced
@@ -81,13 +81,14 @@ def plan(topology: Topology, shards: Collection[ShardId], names: Collection[str]
     pairs: list[Pair] = []
     with ExitStack() as stack:
         look = _Look(topology, stack)
-        for node, refusing in look.read_only(report.found).items():
-            problems.append(ShardsRefuseWrites(node, refusing))
         for one in report.found:
             try:
                 pairs.append(look.pair(one))
             except ShardctlError as error:
                 problems.append(error)
+            except psycopg.Error as error:
+                problems.append(TableUnread(one.table, reason_of(error)))
+        problems += [ShardsRefuseWrites(n, shards) for n, shards in look.refusing.items()]
     if problems:
         raise together(problems)
     return Plan(topology, tuple(pairs))
@@ -101,22 +102,17 @@ class _Look:
         self._stack = stack
         self._owners = topology.owners()
         self._sessions: dict[NodeName, Connection] = {}
-
-    def read_only(self, found: Iterable[Misplaced]) -> dict[NodeName, list[ShardId]]:
-        """Name the shards that refuse writes, by node."""
-        shards = {one.table.shard for one in found} | {one.belongs_to for one in found}
-        refusing: dict[NodeName, list[ShardId]] = {}
-        for shard in sorted(shards):
-            node = self._owners[shard]
-            if read_only.marks(self._session(node), [self._topology.schema(shard)]):
-                refusing.setdefault(node, []).append(shard)
-        return refusing
+        self.refusing: dict[NodeName, set[ShardId]] = {}
+        """The shards, of pairs that were looked at, that refuse writes."""
 
     def pair(self, one: Misplaced) -> Pair:
         """See that rows can be moved; raises TableUnmovable, NodeUnavailable."""
         table, node = one.table, self._owners[one.belongs_to]
         schema = self._topology.schema(one.belongs_to)
         source, target = self._session(table.node), self._session(node)
+        for session, shard in ((source, table.shard), (target, one.belongs_to)):
+            if read_only.marks(session, [self._topology.schema(shard)]):
+                self.refusing.setdefault(self._owners[shard], set()).add(shard)
         columns = row_copy.read_columns(source, table.schema, table.name)
         there = row_copy.read_columns(target, schema, table.name)
         wrong = row_copy.obstacles(source, table.schema, table.name, source=True)
@@ -179,6 +175,8 @@ def carry_out(planned: Plan, progress: Progress) -> int:
         except KeyboardInterrupt as interrupt:
             raise RowsInterrupted from interrupt
         moved = sum(outcome.moved for _, outcome in done)
+        for error in errors:
+            error.exit_code = 3 if moved else error.exit_code
         errors += [
             RowsLeft(
                 pair.table,
@@ -246,9 +244,7 @@ def _table(
     except psycopg.Error as error:
         if is_lost(error):
             return [NodeLost(at, reason_of(error))]
-        failed = TableUnread(table, reason_of(error))
-        failed.exit_code = 3
-        return [failed]
+        return [TableUnread(table, reason_of(error))]
     except ShardctlError as error:
         return [error]
     return []

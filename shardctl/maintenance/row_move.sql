@@ -4,8 +4,7 @@ SELECT set_config('DateStyle', 'ISO, YMD', false), set_config('TimeZone', 'UTC',
        set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '1', false),
        set_config('bytea_output', 'hex', false), set_config('lc_monetary', 'C', false),
        set_config('xmlbinary', 'base64', false), set_config('row_security', 'off', false),
-       set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false),
-       set_config('session_replication_role', 'origin', false)
+       set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false)
 
 -- name: journal
 -- The copies whose originals may still have to be deleted; made by the first move of rows

@@ -8,7 +8,7 @@ from shardctl.errors import ShardctlError, Unfinished
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardctl.maintenance.misplaced import Table
     from shardctl.topology.model import NodeName, ShardId
@@ -30,7 +30,7 @@ class TableUnmovable(ShardctlError):
 class ShardsRefuseWrites(ShardctlError):
     """Read-only shards that rows would leave or reach."""
 
-    def __init__(self, node: NodeName, shards: Sequence[ShardId]) -> None:
+    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
         listed = ranges.of(sorted(shards))
         super().__init__(
             f"node {node}: shards {listed} are read-only",

@@ -121,6 +121,15 @@ def test_a_lost_session_loses_no_row(fleet: Fleet, point: str, session: str) -> 
     assert photos(fleet) == [(number, 3, 3) for number in range(1, ROWS + 1)]
 
 
+def test_an_interrupted_run_says_how_to_go_on(fleet: Fleet) -> None:
+    fleet.execute("a", f"INSERT INTO shard2.photos SELECT i, 3 FROM generate_series(1, {ROWS}) i")
+    done = broken_off(fleet, "between the commits", "raise KeyboardInterrupt")
+    assert done.returncode == 130
+    assert "run `shardctl rows move` again" in done.stderr
+    assert fleet.here("rows", "move", "--yes").returncode == 0
+    assert photos(fleet) == [(number, 3, 3) for number in range(1, ROWS + 1)]
+
+
 def test_what_an_application_did_with_copies_before_the_second_run_stays(fleet: Fleet) -> None:
     fleet.execute("a", f"INSERT INTO shard2.photos SELECT i, 5 FROM generate_series(1, {ROWS}) i")
     assert broken_off(fleet, "between the commits").returncode == -9
