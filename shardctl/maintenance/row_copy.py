@@ -1,4 +1,4 @@
-"""The move of rows from one shard's table to another's: copy, compare, delete (ADR 18).
+"""The move of rows from one shard's table to another's: copy, compare, delete (ADR 20).
 
 A transaction of the target copies rows, compares the copies and writes down which version of
 which row it copied. When it has committed, a transaction of the source deletes exactly these
