@@ -34,6 +34,9 @@ class Silent:
         """Show nothing."""
 
 
+_CANCEL_EVERY_S = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Item, Value]):
     """What became of one item: `error` is None exactly when `value` holds the result."""
@@ -55,12 +58,14 @@ def run(
     *,
     width: int,
     stop: threading.Event | None = None,
+    cancel: Callable[[], None] | None = None,
 ) -> list[Outcome[Item, Value]]:
     """Call `work` on every item, at most `width` at a time, and give outcomes in item order.
 
     An exception of one item is its outcome's error; the other items go on. When `stop` is
     set (or Ctrl-C arrives, which sets it), items not yet begun are left out of the result
-    and running ones are waited for; after a Ctrl-C, KeyboardInterrupt is raised then.
+    and running ones are waited for; after a Ctrl-C, KeyboardInterrupt is raised then. Ctrl-C
+    also calls `cancel`, again and again until nothing runs.
     """
     todo = list(items)
     stop = stop or threading.Event()
@@ -80,8 +85,11 @@ def run(
         pending = set(futures)
         interrupt: KeyboardInterrupt | None = None
         while pending:
+            again_s = None if interrupt is None or cancel is None else _CANCEL_EVERY_S
             try:
-                pending = wait(pending, return_when=FIRST_COMPLETED).not_done
+                if again_s is not None and cancel is not None:
+                    cancel()
+                pending = wait(pending, again_s, FIRST_COMPLETED).not_done
             except KeyboardInterrupt as caught:
                 stop.set()
                 interrupt = caught

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from shardctl.postgres.cancelling import Running
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -34,6 +36,8 @@ class Place:
     basics: Basics
     shards: Mapping[str, ShardId]
     deep: bool
+    running: Running = field(default_factory=Running)
+    """What Ctrl-C cancels."""
 
 
 @dataclass(frozen=True, slots=True)

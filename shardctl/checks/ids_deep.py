@@ -208,6 +208,7 @@ class _Claimed:
                 self._open[node] = None
             else:
                 self._open[node] = self._sessions.enter_context(session)
+                self._sessions.enter_context(self._place.running.statement(session))
                 session.execute("SET default_transaction_read_only TO on")
                 session.execute("SET lock_timeout TO '1s'")
         return self._open[node]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -17,11 +18,12 @@ from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
 from shardctl.errors import UsageError
 from shardctl.libpq import reason_of
+from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, keys, ledger, lock, migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.checks.basics import Basics
     from shardctl.checks.check import Check
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, Topology
+
+logger = logging.getLogger(__name__)
 
 _WIDTH = 16
 
@@ -105,19 +109,28 @@ class Scope:
         return [one for one in CHECKS.values() if not self.names or one.name in self.names]
 
 
-def verify(topology: Topology, names: Sequence[str], *, deep: bool, progress: Progress) -> Report:
+def verify(
+    topology: Topology,
+    names: Sequence[str],
+    *,
+    deep: bool,
+    progress: Progress,
+    notice: Callable[[str], None] = logger.info,
+) -> Report:
     """Examine the fleet with the checks of these names; none stands for all.
 
     A node that cannot be reached is a finding, and the others are examined all the same; of
-    a server that is another node's, nothing but that is told. Raises CheckNotFound, and what
-    reading the migrations raises.
+    a server that is another node's, nothing but that is told. Ctrl-C cancels what runs, which
+    `notice` says, and is raised then. Raises CheckNotFound, and what reading the migrations raises.
     """
+    running = Running(notice)
     began = time.monotonic()
     wanted = scope(topology, names, deep=deep)
     outcomes = fanout.run(
         topology.nodes.values(),
-        lambda node: _connect_and_look(wanted, node, progress),
+        lambda node: _connect_and_look(wanted, node, progress, running),
         width=_WIDTH,
+        cancel=running.cancel,
     )
     pooled: dict[PoolerName, poolers_look.Looked] = {}
     if poolers.CHECK in wanted.checks:
@@ -183,19 +196,26 @@ def judge(
     )
 
 
-def _connect_and_look(scope: Scope, node: Node, progress: Progress) -> Looked:
+def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Running) -> Looked:
     progress.expect(node.name, "looking", len(scope.checks) + 1)
     database = scope.topology.database
     try:
         session = connect(node, database, purpose=lock.purpose("verify"), autocommit=True)
     except NodeUnavailable as error:
         return Looked(None, {}, (connection.unreachable(node, error),))
-    with session:
-        return look(scope, node, session, progress)
+    with session, running.statement(session):
+        return look(scope, node, session, progress, running)
 
 
-def look(scope: Scope, node: Node, session: Connection, progress: Progress) -> Looked:
+def look(
+    scope: Scope,
+    node: Node,
+    session: Connection,
+    progress: Progress,
+    running: Running | None = None,
+) -> Looked:
     """Ask one node, over a session of its own, which may only read from then on."""
+    running = running or Running()
     topology = scope.topology
     seen: dict[str, Any] = {}
     findings: list[Finding] = []
@@ -212,8 +232,10 @@ def look(scope: Scope, node: Node, session: Connection, progress: Progress) -> L
     state = basics.state
     strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
     live = basics.live(topology, node)
-    place = Place(topology, scope.migrations, node, session, basics, live, scope.deep)
+    place = Place(topology, scope.migrations, node, session, basics, live, scope.deep, running)
     for check in scope.checks:
+        if running.stopped.is_set():
+            break
         if check.look is not None and not strange:
             try:
                 seen[check.name] = check.look(place)

@@ -33,7 +33,7 @@ def run(
         show(plan, output)
     if not dry_run and plan.changes():
         with bars() as progress:
-            carry_out(plan, options, progress)
+            carry_out(plan, options, progress, say)
         _report(plan, time.monotonic() - began)
     if plan.left_out:
         raise Problems(list(plan.left_out))

@@ -8,7 +8,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, command_app
-from shardctl.cli.output import always_json, plural, print_json, print_table
+from shardctl.cli.output import always_json, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
@@ -46,7 +46,7 @@ def verify(
         return
     with always_json(output), bars() as progress:
         topology = load_topology(ctx)
-        report = examine(topology, check or [], deep=deep, progress=progress)
+        report = examine(topology, check or [], deep=deep, progress=progress, notice=say)
     if output is Report.json:
         print_json(report.as_json())
     else:

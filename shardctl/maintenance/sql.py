@@ -18,7 +18,7 @@ from shardctl.errors import ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.maintenance import rows
 from shardctl.maintenance.sql_plan import COMMAND, PlacesChanged, choose
-from shardctl.postgres import queries
+from shardctl.postgres import cancelling, queries
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import events, lock
 
@@ -38,7 +38,6 @@ _SESSIONS = 64
 """In all; each node has one at the least."""
 _WAITING = 16
 """Batches that wait to be taken; whoever has more waits, so that memory stays bounded."""
-_CANCEL_EVERY = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +193,10 @@ class Run:
         self._stop.set()
         while any(thread.is_alive() for thread in threads):
             for session in list(self._sessions.values()):
-                _cancel(session)
+                cancelling.cancel(session)
             with suppress(queue.Empty):
                 while any(thread.is_alive() for thread in threads):
-                    self._found.get(timeout=_CANCEL_EVERY)
+                    self._found.get(timeout=cancelling.PATIENCE_S)
 
     def _work(self, node: NodeName, left: deque[Place]) -> None:
         """Run the node's places, one after the other, as long as there are any."""
@@ -297,10 +296,3 @@ def _lost(session: Connection, error: rows.Refused | psycopg.Error) -> bool:
     if isinstance(error, psycopg.Error) and is_lost(error):
         session.close()
     return session.closed
-
-
-def _cancel(session: Connection) -> None:
-    try:
-        session.cancel_safe(timeout=_CANCEL_EVERY)
-    except psycopg.Error as error:
-        logger.debug("could not cancel: %s", reason_of(error))

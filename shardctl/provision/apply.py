@@ -17,6 +17,7 @@ from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import connect
 from shardctl.provision import chunks, key_checks
+from shardctl.provision.blocked import Watch
 from shardctl.provision.observe import connect_for_maintenance
 from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Outcome, Progress
+    from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
     from shardctl.provision.chunks import Retrying
     from shardctl.provision.plan import NodePlan, ShardWork
@@ -101,6 +103,7 @@ def apply(
     retrying: Retrying,
     progress: Progress,
     stop: threading.Event,
+    running: Running,
 ) -> Applied:
     """Carry out `plan` on its node, over `jobs` sessions; the caller holds the node's lock.
 
@@ -113,17 +116,22 @@ def apply(
     try:
         with ExitStack() as stack:
 
-            def session() -> Connection:
-                purpose = lock.purpose(command)
-                return stack.enter_context(connect(node, topology.database, purpose=purpose))
+            def opened() -> Connection:
+                return connect(node, topology.database, purpose=lock.purpose(command))
 
+            def session() -> Connection:
+                one = stack.enter_context(opened())
+                watch.sessions.append(one)
+                return one
+
+            watch = stack.enter_context(Watch(node.name, opened, running.notice))
             first = session()
             if plan.from_classic:
                 _renumber(first, topology, node)
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))
             free = [
-                chunks.Job(one, topology, plan.node, retrying, stop)
+                chunks.Job(one, topology, plan.node, retrying, stop, running, watch.holders)
                 for one in (first, *(session() for _ in range(jobs - 1)))
             ]
             for outcome in _apply_shards(plan, free, session, progress):

@@ -13,6 +13,7 @@ import psycopg
 
 from shardctl.errors import Interrupted
 from shardctl.libpq import reason_of
+from shardctl.postgres.cancelling import Running
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import key_checks
@@ -25,7 +26,7 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
@@ -56,6 +57,10 @@ class Job:
     node: NodeName
     retrying: Retrying
     stop: threading.Event = field(default_factory=threading.Event)
+    running: Running = field(default_factory=Running)
+    """What Ctrl-C cancels: only what is rolled back then."""
+    holders: Mapping[int, str] = field(default_factory=dict)
+    """By the process id of a session: who held last the lock that it wanted."""
 
 
 def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:
@@ -73,8 +78,8 @@ def run(job: Job, chunk: Chunk) -> int:
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
-    Raises MigrationFailed, ShardFailed, TableShadowed, NodeLost, Interrupted (only between
-    shards without a transaction); nothing of the open transaction then stays.
+    Raises MigrationFailed, ShardFailed, TableShadowed, NodeLost, Interrupted (without a
+    transaction only between shards); nothing of the open transaction then stays.
     """
     began = time.monotonic()
     try:
@@ -108,7 +113,8 @@ def _run(job: Job, chunk: Chunk) -> int:
             continue
         for attempt in count(1):
             try:
-                taken = _in_transaction(job, chunk, group, make=number == 0)
+                with job.running.statement(job.connection):
+                    taken = _in_transaction(job, chunk, group, make=number == 0)
             except StatementFailed as failure:
                 pause_or_raise(job, failure, attempt)
                 job.connection.rollback()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Interrupted, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
@@ -104,6 +104,8 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
     if job.connection.closed or (error is not None and is_lost(error)):
         return NodeLost(job.node, reason_of(error) if error else "the session is closed")
     job.connection.rollback()
+    if isinstance(error, psycopg.errors.QueryCanceled) and job.stop.is_set():
+        return Interrupted("interrupted: the chunk was rolled back")
     if failure.invalid_index is not None and migration is not None:
         name = f"{work.schema}.{failure.invalid_index}"
         reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
@@ -113,6 +115,8 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
     reason = reason_of(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
+        if holder := job.holders.get(job.connection.info.backend_pid):
+            reason += f"; {holder} held the lock"
     if migration is None:
         return ShardFailed(job.node, work, reason)
     line = failure.line

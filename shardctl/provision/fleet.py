@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
 from shardctl.libpq import reason_of
+from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
 from shardctl.provision import agreement, made_tables, refusals
 from shardctl.provision import apply as applying
@@ -25,7 +27,7 @@ from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from shardctl.provision.plan import Action, NodePlan
     from shardctl.provision.poolers import PoolersPlan
     from shardctl.topology.model import NodeName, Topology
+
+logger = logging.getLogger(__name__)
 
 _OBSERVE_WIDTH = 16
 
@@ -257,13 +261,18 @@ def _to_lock(plan: FleetPlan) -> list[NodeName]:
     return planned + [n.name for n in plan.topology.owning() if poolers and n.name not in known]
 
 
-def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
+def carry_out(
+    plan: FleetPlan,
+    options: Options,
+    progress: Progress,
+    notice: Callable[[str], None] = logger.info,
+) -> None:
     """Carry out a plan under the nodes' locks, all nodes in parallel.
 
     Raises NodeLocked or PlanOutdated with nothing done but roles and databases made;
     Problems with exit code 3 that name every node and shard that failed, when all others
-    are finished; Interrupted after Ctrl-C, at a chunk's end. What the plan leaves out is for the
-    caller to report.
+    are finished; Interrupted after Ctrl-C, which cancels transactions and rolls them back. What
+    the plan leaves out is for the caller to report; `notice` tells what happens meanwhile.
     """
     poolers = plan.poolers if plan.poolers and plan.poolers.changes() else None
     if not plan.nodes and poolers is None:
@@ -279,7 +288,7 @@ def carry_out(plan: FleetPlan, options: Options, progress: Progress) -> None:
             if not made:
                 raise
             raise Problems([error, *_left_after_preparing(plan, made)]) from error
-        errors = _apply(plan, options, progress)
+        errors = _apply(plan, options, progress, Running(notice))
         if not errors:
             errors = _write_maps(plan, locks)
         if not errors and poolers is not None:
@@ -296,7 +305,9 @@ def _lock(plan: FleetPlan, name: NodeName) -> Connection:
         raise _as_ours(node.name, error) from error
 
 
-def _apply(plan: FleetPlan, options: Options, progress: Progress) -> list[ShardctlError]:
+def _apply(
+    plan: FleetPlan, options: Options, progress: Progress, running: Running
+) -> list[ShardctlError]:
     """Carry out all but the map on all nodes; give what failed."""
     stop = threading.Event()
 
@@ -309,10 +320,13 @@ def _apply(plan: FleetPlan, options: Options, progress: Progress) -> list[Shardc
             retrying=options.retrying,
             progress=progress,
             stop=stop,
+            running=running,
         )
 
     try:
-        outcomes = fanout.run(plan.nodes, work, width=len(plan.nodes), stop=stop)
+        outcomes = fanout.run(
+            plan.nodes, work, width=len(plan.nodes), stop=stop, cancel=running.cancel
+        )
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
             "interrupted: every chunk of shards was finished or rolled back",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.fanout import Silent
+from shardctl.postgres.cancelling import Running
 from shardctl.provision import apply as applying
 from shardctl.provision import fleet as provision
 from shardctl.provision import shard as ddl
@@ -254,6 +255,7 @@ def _prepare_psql(running: Fleet, topology: Topology) -> list[list[str | Path]]:
             retrying=Retrying(),
             progress=Silent(),
             stop=threading.Event(),
+            running=Running(),
         )
         if applied.errors:
             raise applied.errors[0]

@@ -345,3 +345,27 @@ def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
     assert "every chunk of shards was finished or rolled back" in said
     migrate(fleet_8)
     assert fleet_8.plan().changes() == []
+
+
+def blocked_by(one: Fleet, *arguments: str) -> tuple[str, str]:
+    """Migrate while a session holds a lock; give what was told, and how the session is named."""
+    one.migration("0002_wider.sql", "ALTER TABLE photos ADD COLUMN width int;")
+    with one.connect("a", autocommit=False, application_name="a report") as holder:
+        holder.execute("SELECT count(*) FROM shard2.photos")
+        done = one.here("migrate", *arguments)
+        pid = holder.info.backend_pid
+    assert done.returncode == 3, done.stderr
+    return done.stderr, f"session {pid} (user postgres, application a report, query begun 20"
+
+
+def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
+    told, holder = blocked_by(fleet_8, "--lock-timeout", "3000", "--attempts", "1")
+    assert f"node a: waits for a lock that {holder}" in told.splitlines()[0]
+    assert told.count("waits for a lock") == 1
+    assert "canceling statement due to lock timeout (1 attempts of 3000 ms); session " in told
+
+
+def test_a_lock_that_short_attempts_wait_for_is_named_as_well(fleet_8: Fleet) -> None:
+    told, holder = blocked_by(fleet_8, "--lock-timeout", "400", "--attempts", "8")
+    assert f"node a: waits for a lock that {holder}" in told
+    assert f"; {holder}" in told

@@ -1,0 +1,103 @@
+"""Who holds the locks that sessions of a node wait for: told while they wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from shardctl.libpq import reason_of
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from types import TracebackType
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
+
+logger = logging.getLogger(__name__)
+QUERIES = queries.load("shardctl.provision", "apply.sql")
+
+PATIENCE_S = 1.0
+"""How long a session waits before its blocker is told."""
+_POLL_S = 0.25
+_GAP_S = 3.0
+"""Between two attempts at a lock there are pauses of up to 2 s."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks from a session of its own, opened after a second, until the block ends."""
+
+    node: NodeName
+    connect: Callable[[], Connection]
+    notice: Callable[[str], None]
+    sessions: list[Connection] = field(default_factory=list)
+    """The sessions that may wait; others append to it."""
+    holders: dict[int, str] = field(default_factory=dict)
+    """By the process id of a session: who held last what it wanted."""
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to look."""
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End looking."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        if self._ended.wait(PATIENCE_S):
+            return
+        try:
+            with self.connect() as session:
+                session.autocommit = True
+                self._look(session)
+        except (psycopg.Error, NodeUnavailable) as error:
+            said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
+            logger.info("node %s: nobody looks at who holds locks: %s", self.node, said)
+
+    def _look(self, session: Connection) -> None:
+        told: set[str] = set()
+        since: dict[int, float] = {}
+        seen: dict[int, float] = {}
+        while not self._ended.is_set():
+            ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
+            found = session.execute(QUERIES["blockers"], {"ours": ours}).fetchall()
+            now = time.monotonic()
+            for waiting, *holder in found:
+                if now - seen.get(waiting, -_GAP_S) >= _GAP_S:
+                    since[waiting] = now
+                seen[waiting] = now
+                self.holders[waiting] = text = _holder(*holder)
+                # What was there in the first look has waited for that long already.
+                if now - since[waiting] >= PATIENCE_S and text not in told:
+                    told.add(text)
+                    self.notice(f"node {self.node}: waits for a lock that {text} holds")
+            self._ended.wait(_POLL_S)
+
+
+def _holder(pid: int, user: str | None, application: str | None, since: datetime | None) -> str:
+    """Name the session that holds a lock; process 0 is that of prepared transactions."""
+    if pid == 0:
+        return "a prepared transaction (see pg_prepared_xacts)"
+    began = f", query begun {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+    named = f", application {application}" if application else ""
+    return f"session {pid} (user {user or '-'}{named}{began})"
