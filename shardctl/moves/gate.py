@@ -53,6 +53,8 @@ class Gate:
     """A session that no PAUSE ever occupies."""
     retry: str | None = None
     """The pooler's `server_login_retry`, empty where only RELOAD puts it back; None at first."""
+    cancelled: tuple[str, ...] = ()
+    """Aliases on which a client cancelled a statement while PAUSE waited for it."""
     serving: Serving | None = None
     """How far its clients are served again; None before that."""
     guard: Guard | None = None
@@ -106,7 +108,7 @@ class Gate:
     def any_waits(self, asked: Console | None, *, ask: bool = False) -> bool:
         """Tell whether clients wait for what is paused, those too who are logging in.
 
-        Where that cannot be known, it is so.
+        Where that cannot be known, it is so. Requests to cancel that wait are noted, too.
         """
         if asked is None:
             return True
@@ -115,8 +117,12 @@ class Gate:
         except PoolerLost as error:
             logger.info("pooler %s: %s", self.pooler.name, error.message)
             return True
-        ours = set(self.aliases)
-        return any(row["database"] in ours and int(row["cl_waiting"] or 0) for row in rows)
+        held = set(self.aliases)
+        ours = [row for row in rows if row["database"] in held]
+        self.cancelled = tuple(
+            sorted({str(row["database"]) for row in ours if int(row["cl_waiting_cancel_req"] or 0)})
+        )
+        return any(int(row["cl_waiting"] or 0) for row in ours)
 
     def begin_serving(
         self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False

@@ -357,6 +357,14 @@ def _prove_now(world: World, *, closed: bool) -> list[ShardctlError]:
 def _tell_unserved(world: World, gates: Gates) -> None:
     if left := gates.await_served():
         world.notice(f"clients still wait for a connection: {', '.join(left[:5])}")
+    for gate in gates.all:
+        if gate.cancelled:
+            world.notice(
+                f"pooler {gate.pooler.name}: a client cancelled a statement on "
+                f"{', '.join(gate.cancelled[:5])} while PAUSE waited for it; right after the "
+                "pause, other clients there may have got 08P01 (server login has been failing), "
+                "and PgBouncer executed nothing of their requests"
+            )
 
 
 def complete(world: World) -> None:

@@ -15,6 +15,7 @@ from shardctl.postgres.connection import NodeLost
 from tests.fixtures.moves.harm import frozen, processes
 from tests.fixtures.moves.own import lose
 from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.straggler import straggling
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -110,3 +111,29 @@ def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
         at_work.let_go()  # nothing is paused any more, and what was left is put right
         assert retry(at_work) == before
         assert fleet_own.put(2) > 0
+
+
+def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet_own: Lab) -> None:
+    plan, topology = fleet_own.plan([0, 1], "c"), fleet_own.topology
+    (pooler,) = topology.poolers.values()
+    client = fleet_own.alias("shard0")
+    client.autocommit = True
+    with (
+        Gates(topology, topology, plan, purpose="shardctl test") as at_work,
+        Console(pooler, topology.database, purpose="test") as console,
+        ThreadPoolExecutor() as threads,
+        straggling(client, fleet_own.connect("a")) as straggler,
+    ):
+        at_work.open()
+        held = threads.submit(at_work.hold, seconds=30)
+        straggler.cancel(console)
+        straggler.end()
+        held.result()
+        at_work.settle()
+        assert at_work.await_served() == []
+        assert [gate.cancelled for gate in at_work.all] == [("shard0",)]
+        straggler.join()
+        at_work.hold(seconds=5)
+        at_work.settle()
+        at_work.await_served()
+        assert [gate.cancelled for gate in at_work.all] == [()]
