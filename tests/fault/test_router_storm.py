@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.pgbouncer import serving
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
-from tests.fault.conftest import EVERY_POINT
-from tests.fixtures import interrupting, storms
+from tests.fixtures import forking, interrupting, storms
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.storms import POOL, Storm
@@ -58,17 +57,6 @@ def served(storm: Storm) -> None:
 
 
 FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", "threads"])
-# Such clients end requests while PgBouncer logs in to a node. Now and then it takes that node for
-# one that fails, and clients get 08P01 until server_login_retry has passed. The cause is not found.
-KNOWN = pytest.mark.skipif(
-    not os.environ.get(EVERY_POINT),
-    reason="asyncio clients that give up during a move meet 08P01 in one run of three: "
-    "`make fault` runs it until the cause is found",
-)
-FACES_BEHIND_A_POOLER = pytest.mark.parametrize(
-    "work",
-    [pytest.param(in_tasks, id="asyncio", marks=KNOWN), pytest.param(in_threads, id="threads")],
-)
 
 
 @FACES
@@ -79,7 +67,7 @@ def test_every_connection_comes_back(fleet_routed: Fleet, work: Work) -> None:
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
-@FACES_BEHIND_A_POOLER
+@FACES
 def test_every_connection_comes_back_while_shards_move(
     fleet_points: MovingFleet, work: Work
 ) -> None:
@@ -95,7 +83,29 @@ def test_every_connection_comes_back_while_shards_move(
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
-@FACES_BEHIND_A_POOLER
+@FACES
+def test_every_connection_comes_back_while_an_alias_is_paused_again_and_again(
+    fleet_points: MovingFleet, work: Work
+) -> None:
+    storm = Storm(SECONDS, "writes", "token")
+    seed(fleet_points, storm)
+    alias, pauses = f"{fleet_points.database}_a", 0
+    with ThreadPoolExecutor(1) as beside, fleet_points.pg_bouncer.console() as console:
+        clients = beside.submit(work, fleet_points, storm.begin())
+        retry = serving.retry_of(console)
+        while storm.blows():
+            served(storm)
+            console.execute(f"PAUSE {alias}")
+            assert serving.begin(console, [alias], reload=False) == []
+            serving.watch(console, [alias], seconds=5)
+            serving.end(console, retry)
+            pauses += 1
+        clients.result()
+    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
+    assert pauses > 1
+
+
+@FACES
 def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
     fleet_points: MovingFleet, work: Work
 ) -> None:
@@ -124,3 +134,21 @@ def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(
     found = interrupting.run(fleet_routed.write(), SECONDS)
     assert found["raised"] > 0
     assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found
+
+
+@pytest.mark.parametrize("through", ["poolers", "nodes"])
+def test_children_of_forks_get_answers_of_their_own_while_shards_move(
+    fleet_points: MovingFleet, through: str
+) -> None:
+    seed(fleet_points, Storm(0, "writes", "token"))
+    topology = fleet_points.write()
+    with ThreadPoolExecutor(1) as beside:
+        given = (str(SECONDS), through, "writes", "token")
+        clients = beside.submit(forking.run, "storm", topology, *given)
+        mover = fleet_points.mover("start")
+        if mover.end() != 0:
+            finish(fleet_points, "resume")
+        found = clients.result()
+    assert fleet_points.state() == "done", mover.said
+    assert found["met"] == []
+    assert found["rounds"] > 1
