@@ -56,8 +56,8 @@ def problems(topology: Topology, plan: MovePlan) -> list[FileUnfit]:
     """Find what would keep `write` from changing the file; changes nothing."""
     path = topology.path
     try:
-        _edited(topology, _values(plan, planning.after(topology, plan)))
-        why = _unwritable(path.resolve(strict=True))
+        _, new = _edited(topology, _values(plan, planning.after(topology, plan)))
+        why = _unwritable(path.resolve(strict=True), len(new.encode()))
     except FileNotEdited as error:
         why = error.why
     except OSError as error:
@@ -113,8 +113,8 @@ def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str
         raise FileNotEdited(path, error.message, values) from error
 
 
-def _unwritable(path: Path) -> str | None:
-    """Tell why a file without links cannot be replaced by a new one; None where it can.
+def _unwritable(path: Path, size: int) -> str | None:
+    """Tell why a file without links cannot be replaced by one of `size` bytes; None where it can.
 
     Raises OSError where that cannot be seen.
     """
@@ -132,6 +132,9 @@ def _unwritable(path: Path) -> str | None:
     held, me = folder.stat(), os.geteuid()
     if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
         return f"it is another user's, and in {folder} only its owner may replace it"
+    room = os.statvfs(folder)
+    if room.f_bavail * room.f_frsize < size:
+        return f"there is no room in {folder} for a new file of {size:,} bytes"
     return None
 
 

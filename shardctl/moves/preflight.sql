@@ -274,3 +274,25 @@ SELECT n.nspname::text
 FROM shardctl.move AS m JOIN pg_catalog.pg_namespace AS n
      ON right(n.nspname, 18) = '__retired_' || m.id
 WHERE m.source = %(node)s AND m.state <> 'done' ORDER BY 1
+
+-- name: event_triggers
+-- Event triggers in force, but none on a standby, where nothing can be tried
+SELECT evtname::text FROM pg_event_trigger
+WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
+ORDER BY 1
+
+-- name: event_rehearsal
+-- What a move changes in a catalog, on objects of its own; to be rolled back
+CREATE SCHEMA {schema};
+SET LOCAL search_path TO {schema}, pg_catalog;
+CREATE TABLE photos (id bigint);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER shardctl_moving BEFORE INSERT ON photos
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+ALTER TABLE ONLY photos ENABLE ALWAYS TRIGGER shardctl_moving;
+{drop}
+ALTER SCHEMA {schema} RENAME TO {renamed}
+
+-- name: event_rehearsal_drop
+-- Part of that where writes are refused during the cutover
+DROP TRIGGER shardctl_moving ON photos;

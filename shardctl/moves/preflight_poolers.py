@@ -28,6 +28,8 @@ MARGIN_S = 5.0
 """How much longer than the budget clients must be let wait: a guard fires after it, and asks."""
 RETRY_S = 2.0
 """More `server_login_retry` than this is worth a note."""
+ROOM = 100
+"""Clients that a pooler can still take: with fewer, logins that wait could soon fill it."""
 GUARD_NEEDS = ("psql", "setsid", "timeout", "awk")
 """What a guard needs on the pooler's host and not every host has."""
 
@@ -157,6 +159,15 @@ def notes(plan: MovePlan, looked: Looked) -> Iterator[str]:
             f"pooler {looked.pooler.name}: after one login to node {plan.target} that fails, its "
             f"clients wait {retry:g} s (server_login_retry)"
         )
+    most = looked.config.get("max_client_conn", "")
+    if looked.fact is not None and most.isdecimal():
+        room = int(most) - looked.fact.clients
+        if room < ROOM:
+            yield (
+                f"pooler {looked.pooler.name}: {max(0, room)} more clients fill it "
+                f"(max_client_conn is {most}): logins that come during the cutover wait, and those "
+                "beyond are refused"
+            )
 
 
 def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked) -> None:

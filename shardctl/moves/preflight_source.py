@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,11 +12,13 @@ from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.moves import admission, wal
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
+from shardctl.moves import preflight_events as event_triggers
 from shardctl.moves import preflight_managers as managers
 from shardctl.moves import preflight_replication as replication
 from shardctl.moves import preflight_rights as rights
 from shardctl.moves import preflight_schemas as schemas
 from shardctl.moves import preflight_tls as tls
+from shardctl.moves.preflight_events import Events
 from shardctl.moves.preflight_fleet import QUERIES, refused
 from shardctl.moves.preflight_refusals import SourceUnfit, collected, listed
 from shardctl.postgres import OLDEST_MAJOR, copying
@@ -97,6 +99,7 @@ class Source:
     """None where that cannot be asked: of a standby, or by those who may not."""
     tls: OfSource | None = None
     """None where that cannot be asked by those who may not."""
+    events: Events = field(default_factory=Events)
     problems: tuple[ShardctlError, ...] = ()
     """What making the clone's own files would raise."""
 
@@ -150,6 +153,7 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 tables=_tables(session, plan),
                 wal=None if row[2] or rights.MONITOR in lacking else wal.look(node, session),
                 tls=None if lacking else tls.look_at_source(topology.nodes[plan.target], session),
+                events=Events() if lacking else event_triggers.look(session, plan),
                 problems=() if lacking else tuple(_unreadable(topology, plan, session)),
             )
     except psycopg.Error as error:
@@ -192,6 +196,7 @@ def judge(
     yield from replication.judge(plan, source, clones)
     yield from managers.judge(plan, source.managed, topology.database.user)
     yield from rights.judge(node.name, topology.database.user, source.lacking)
+    yield from event_triggers.judge(plan, source.events)
     yield from source.problems
     if locked := [s for s in plan.schemas if s in source.sizes and source.sizes[s] is None]:
         yield _locked(node.name, locked)

@@ -108,6 +108,16 @@ def test_a_read_only_file_system_is_found(topology: Path, kind: str) -> None:
 
 
 @needs_root
+def test_a_disk_without_room_is_found(topology: Path) -> None:
+    place = topology.parent
+    size = ["-o", "size=8k"]
+    with run(["mount", "-t", "tmpfs", *size, "none", str(place)], undo=["umount", str(place)]):
+        topology.write_text(TEXT)
+        (place / "full").write_bytes(b"x" * 4096)
+        assert found(topology).startswith(f"there is no room in {place} for a new file of ")
+
+
+@needs_root
 def test_a_file_that_is_a_mount_point_is_found(topology: Path) -> None:
     place = str(topology)
     with run(["mount", "--bind", place, place], undo=["umount", place]):

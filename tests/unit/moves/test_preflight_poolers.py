@@ -34,6 +34,14 @@ def test_clients_that_would_not_be_let_wait(key: str) -> None:
     assert seen.refused() == {}
 
 
+def test_a_pooler_that_logins_could_fill_is_noted() -> None:
+    seen = pooled()
+    seen.configure(max_client_conn="1000")
+    assert "max_client_conn" not in seen.notes()
+    seen.configure(max_client_conn="99")
+    assert "more clients fill it (max_client_conn is 99)" in seen.notes()
+
+
 def test_session_pooling_is_told_once() -> None:
     seen = pooled()
     seen.configure(pool_mode="session")

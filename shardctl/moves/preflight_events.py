@@ -1,0 +1,63 @@
+"""Event triggers of the source: whether they let through what a move changes in a catalog.
+
+They are tried in a transaction that is rolled back: some are met only past the point of no return.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.libpq import reason_of
+from shardctl.moves.preflight_fleet import QUERIES
+from shardctl.moves.preflight_refusals import SourceUnfit, listed
+from shardctl.topology import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Names of event triggers in force, and why one of them refuses a move's statements."""
+
+    triggers: Sequence[str] = ()
+    refused: str | None = None
+
+
+def look(session: Connection, plan: MovePlan) -> Events:
+    """Ask a source that is a primary, and try what is refused, if there is any event trigger."""
+    triggers = [name for (name,) in session.execute(QUERIES["event_triggers"])]
+    if not triggers:
+        return Events()
+    statements = QUERIES["event_rehearsal"].format(
+        schema=sql.Identifier(names.retired(plan.schemas[0], plan.id)),
+        renamed=sql.Identifier(f"shardctl_{plan.id}"),
+        drop=QUERIES["event_rehearsal_drop"].format() if plan.options.read_only else sql.SQL(""),
+    )
+    try:
+        with session.transaction(force_rollback=True):
+            session.execute("SET TRANSACTION READ WRITE")
+            session.execute(statements)
+    except psycopg.Error as error:
+        return Events(triggers, reason_of(error))
+    return Events(triggers)
+
+
+def judge(plan: MovePlan, found: Events) -> Iterator[SourceUnfit]:
+    """Refuse what would stop the move, perhaps past its point of no return."""
+    if found.refused is not None:
+        yield SourceUnfit(
+            plan.source,
+            "event_trigger",
+            f"an event trigger ({listed(found.triggers)}) refuses what the move does: "
+            f"{found.refused}",
+            hint="let its function pass statements of database.user, or disable it during the "
+            "move: ALTER EVENT TRIGGER ... DISABLE",
+        )
