@@ -20,7 +20,7 @@ from shardctl.cli.options import (
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
@@ -240,7 +240,7 @@ def finish(topology: Topology, world: World, output: Report) -> None:
     if output is Report.table:
         _show_report(report | ({"timeline": spans} if spans else {}))
     if entry.state == "unconfirmed":
-        say(f"move {entry.move.id} is unconfirmed: {_DOUBTS[entry.move.proof or '']}")
+        say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
     else:
         say(
             f"move {entry.move.id} is {entry.state}; `shardctl prune` gives the space back when "
@@ -248,13 +248,27 @@ def finish(topology: Topology, world: World, output: Report) -> None:
         )
 
 
+_ALL_HAD = (
+    "; the target had all that the source had committed. `shardctl prune` wants "
+    "--accept-unconfirmed"
+)
 _DOUBTS = {
     "": "nothing was compared",
-    "forked": "rows could not be compared, for the target's snapshot was lost; the target had all "
-    "that the source had committed. `shardctl prune` wants --accept-unconfirmed",
+    "forked": "rows could not be compared, for the target's snapshot was lost" + _ALL_HAD,
     "differs": "the copies differ, and `shardctl prune` leaves them; `shardctl moves show` names "
     "the tables",
 }
+
+
+def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
+    """Say why a move is not confirmed."""
+    if not (altered := report.get("uncompared")):
+        return _DOUBTS[proof or ""]
+    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5} more" if altered[5:] else "")
+    return (
+        f"{report['tables']} tables are equal, and clients of the target have dropped, renamed or "
+        f"altered {shown} before they could be compared{_ALL_HAD}"
+    )
 
 
 def _entry(topology: Topology, move: str | None) -> Entry:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
 from shardctl import fanout
@@ -30,6 +31,14 @@ SESSIONS = 2
 BLOCKS = 32_768
 """Of a larger table so many blocks are summed up by one statement, 256 MB by default: DDL on the
 target, and whatever queues behind it, waits no longer than that takes."""
+
+ALTERED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.WrongObjectType,
+)
+"""What a server says of a table that was dropped, renamed or altered by its clients."""
 
 _SENT = sql.SQL("record_send(ROW(t.{}))")
 _PLAIN = sql.SQL("t.{}")
@@ -61,10 +70,14 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was compared: numbers of tables and rows."""
+    """What was compared: numbers of tables and rows; and tables of which that was not possible.
+
+    These the target's clients have dropped, renamed or altered since the cutover.
+    """
 
     tables: int
     rows: int
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +150,27 @@ def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]])
         world.progress.expect(node, "comparing", len(tables))
     # The same name need not be the same object, nor does an object keep its name.
     rows = {table: table.exactly() for table in tables if table.refers}
-    here, there = _both(sessions, asked, tables, rows)
-    differing = [t for t, h, o in zip(tables, here, there, strict=True) if h != o]
+    first = list(zip(tables, *_both(sessions, asked, tables, rows), strict=True))
+    differing = [table for table, here, there in first if there is not None and here != there]
     # Columns added since differ in the text of a row, though nothing is missing.
     rows = {table: table.exactly() for table in differing}
-    again, other = _both(sessions, asked, differing, rows)
+    second = list(zip(differing, *_both(sessions, asked, differing, rows), strict=True))
     wrong = [
-        f"{t.schema}.{t.name}: {h.rows} rows on {plan.source}, {o.rows} on {plan.target}"
+        f"{table.schema}.{table.name}: "
+        f"{here.rows} rows on {plan.source}, {there.rows} on {plan.target}"
         # An old snapshot does not see the rows of a table that is rewritten by DDL.
-        + (", which has rewritten the table since the cutover" if h.file != o.file else "")
-        for t, h, o in zip(differing, again, other, strict=True)
-        if h != o
+        + (", which has rewritten the table since the cutover" if here.file != there.file else "")
+        for table, here, there in second
+        if there is not None and here != there
     ]
     if wrong:
         raise CopiesDiffer(plan.id, wrong)
-    return Compared(len(tables), sum(one.rows for one in here))
+    left = [table for table, _, there in (*first, *second) if there is None]
+    return Compared(
+        len(tables) - len(left),
+        sum(here.rows for table, here, _ in first if table not in left),
+        tuple(f"{table.schema}.{table.name}" for table in left),
+    )
 
 
 def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> list[_Table]:
@@ -195,8 +214,11 @@ def _both(
     asked: Mapping[NodeName, Sequence[Connection]],
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
-) -> tuple[list[_Sum], list[_Sum]]:
-    """Sum up tables on source and target at the same time; in the order of `tables`."""
+) -> tuple[list[_Sum], list[_Sum | None]]:
+    """Sum up tables on source and target at the same time; in the order of `tables`.
+
+    None where the target has a table no more, or not as it was.
+    """
     plan = sessions.world.plan
     outcomes = fanout.run(
         asked,
@@ -205,7 +227,7 @@ def _both(
         stop=sessions.stop,
     )
     sums = {outcome.item: outcome.result() for outcome in outcomes}
-    return sums[plan.source], sums[plan.target]
+    return [one for one in sums[plan.source] if one is not None], sums[plan.target]
 
 
 def _sums(
@@ -214,15 +236,19 @@ def _sums(
     asked: Sequence[Connection],
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
-) -> list[_Sum]:
+) -> list[_Sum | None]:
     """Sum up tables on a node over its sessions; rows are whole where none are composed."""
     free = deque(asked)
     world = sessions.world
 
-    def one(table: _Table) -> _Sum:
+    def one(table: _Table) -> _Sum | None:
         session = free.popleft()
         try:
             return _sum(sessions, node, session, table, rows.get(table, _WHOLE))
+        except ALTERED:
+            if node == world.plan.source:  # whose retired copies no client may change
+                raise
+            return None
         finally:
             free.append(session)
             world.progress.advance(node)

@@ -41,12 +41,16 @@ def make(world: World) -> None:
     if differs is not None:
         proof = "differs"
         report |= {"differing": list(differs.tables)}
-    elif compared is not None:
-        proof = "compared"
-        report |= {"tables": compared.tables, "rows": compared.rows}
     else:
-        fork.require(world, move.drained_to or "0/0")
-        proof = "forked"
+        if compared is not None:
+            report |= {"tables": compared.tables, "rows": compared.rows}
+        if compared is not None and not compared.left:
+            proof = "compared"
+        else:
+            fork.require(world, move.drained_to or "0/0")
+            proof = "forked"
+            if compared is not None:
+                report |= {"uncompared": list(compared.left)}
     for node in world.keepers:
         with world.on(node):
             journal.advance(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.moves import confirm, confirm_sessions
+from shardctl.moves import confirm, confirm_sessions, proof
 from shardctl.moves.confirm import CopiesDiffer
 from tests.fixtures.servers.postgres import wait_for
 
@@ -82,6 +82,33 @@ def test_what_wants_a_table_for_itself_does_not_wait_for_the_comparison(
     world.progress = doing = Doing(node, after, run(fleet_spares, node, statement))
     assert compared(world) == (TABLES, 0)
     assert doing.done
+    world.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE shard3.photos",
+        "ALTER TABLE shard3.photos RENAME TO pictures",
+        (
+            "ALTER TABLE shard3.photos ADD COLUMN later integer DEFAULT 1;"
+            "ALTER TABLE shard3.photos RENAME COLUMN user_id TO owner_id"
+        ),
+    ],
+)
+def test_a_table_that_the_targets_clients_altered_costs_its_own_comparison_only(
+    fleet_spares: MovedFleet, statement: str
+) -> None:
+    for shard in (2, 3):
+        fleet_spares.execute("a", f"INSERT INTO shard{shard}.photos (user_id) VALUES (1)")
+    world = fleet_spares.cut_over([2, 3], "c")
+    run(fleet_spares, "c", statement)()
+    proof.make(world)
+    move = world.journal()
+    assert move is not None
+    assert move.proof == "forked"
+    told = {"tables": TABLES - 1, "rows": 1, "uncompared": ["shard3.photos"]}
+    assert (move.report or {}).items() >= told.items()
     world.close()
 
 
