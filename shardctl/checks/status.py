@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
-from shardctl.checks import status_look, status_poolers
+from shardctl.checks import status_disk, status_look, status_poolers
 from shardctl.checks.status_nodes import State
+from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.state import ledger
 
@@ -106,6 +107,7 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
 
     try:
         nodes = _all(fanout.run(topology.nodes.values(), first, width=_WIDTH))
+        nodes = _with_disks(topology, nodes)
         if samples:
             since = max(sample.at for sample in samples.values())
             time.sleep(max(0.0, since + sample_s - time.monotonic()))
@@ -125,6 +127,22 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
 
 def _all(outcomes: Iterable[fanout.Outcome[Any, NodeStatus]]) -> tuple[NodeStatus, ...]:
     return tuple(outcome.result() for outcome in outcomes)
+
+
+def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """Measure the disks of the nodes that are up; hosts of others may not be there at all."""
+    there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
+    disks = {o.item.name: o for o in fanout.run(there, status_disk.measure, width=_WIDTH)}
+    found = []
+    for one in nodes:
+        outcome = disks.get(one.name)
+        if outcome is None:
+            found.append(one)
+        elif isinstance(outcome.error, ShardctlError):
+            found.append(replace(one, disk_error=outcome.error.message))
+        else:
+            found.append(replace(one, disk=outcome.result()))
+    return tuple(found)
 
 
 def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:

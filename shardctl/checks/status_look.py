@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from shardctl.access import read_only
-from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
-from shardctl.hosts import ports
+from shardctl.checks.status_nodes import NodeStatus, Retired, Slot, Standby, State
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -91,7 +89,6 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         idle_in_transaction=clients[1],
         slots=tuple(Slot(*slot) for slot in session.execute(QUERIES["slots"])),
         standbys=tuple(Standby(*standby) for standby in session.execute(QUERIES["standbys"])),
-        disk=disk_of(node),
         journal=ledger.copies(session, topology, node.name, known),
     )
 
@@ -122,18 +119,3 @@ def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retir
     return tuple(
         Retired(schema, shards.get(schema), schema[-8:], size) for schema, size in sizes.items()
     )
-
-
-def disk_of(node: Node) -> Disk | None:
-    """Measure the file system of a node's data directory; None where that is not known.
-
-    It is known where the file gives the directory, the host is this machine, and the node
-    is not reached by ssh. Other tablespaces, and a WAL directory elsewhere, are not looked at.
-    """
-    if node.data_directory is None or node.ssh is not None or not ports.is_here(node.host):
-        return None
-    try:
-        usage = shutil.disk_usage(node.data_directory)
-    except OSError:
-        return None
-    return Disk(free_bytes=usage.free, total_bytes=usage.total)

@@ -122,6 +122,8 @@ class NodeStatus:
     slots: tuple[Slot, ...] = ()
     standbys: tuple[Standby, ...] = ()
     disk: Disk | None = None
+    disk_error: str | None = None
+    """Why the disk of a node that is up is not known; None, too, without a data_directory."""
     journal: tuple[Copy, ...] = ()
 
     def read_only_alike(self) -> dict[Mark, tuple[ShardId, ...]]:
@@ -171,5 +173,6 @@ class NodeStatus:
             ],
             "disk_free_bytes": self.disk.free_bytes if self.disk else None,
             "disk_total_bytes": self.disk.total_bytes if self.disk else None,
+            "disk_error": self.disk_error,
             "error": self.error,
         }

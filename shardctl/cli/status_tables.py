@@ -31,14 +31,16 @@ def title(found: Status) -> str:
 
 
 def unreached(found: Status) -> list[str]:
-    """Say in one line what could not be looked at, in one which are other servers."""
+    """Say in a line each what could not be looked at, which are other servers, unknown disks."""
     told = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
     # A node without shards that is not there waits to be cloned onto: its row says so.
     missed = [text for state, text in told if state in {"down", "unreadable"}]
     others = [text for state, text in told if state == "up"]
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"could not be reached: {', '.join(missed)}"] if missed else []
-    return lines + ([f"not the node of the topology: {', '.join(others)}"] if others else [])
+    lines += [f"not the node of the topology: {', '.join(others)}"] if others else []
+    disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]
+    return lines + ([f"disks that are not known: {', '.join(disks)}"] if disks else [])
 
 
 def tables(found: Status) -> list[Table]:

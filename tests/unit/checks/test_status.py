@@ -9,11 +9,12 @@ import pytest
 
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
-from shardctl.checks.status_look import _retired, disk_of
+from shardctl.checks.status_disk import DiskUnknown, measure
+from shardctl.checks.status_look import _retired
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.fanout import Silent
 from shardctl.topology import names
-from shardctl.topology.model import NodeName, ShardId, Ssh
+from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
@@ -92,6 +93,7 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                 "standbys": [{"name": "c", "state": "streaming", "lag_bytes": 0, "lag_s": None}],
                 "disk_free_bytes": 1,
                 "disk_total_bytes": 2,
+                "disk_error": None,
                 "error": None,
             }
         ],
@@ -138,24 +140,16 @@ def test_nodes_that_are_not_there_are_down_or_absent(tmp_path: Path) -> None:
 
 def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None:
     there = local_node(tmp_path, "a", 1, range(1), data_directory=tmp_path)
-    disk = disk_of(there)
+    disk = measure(there)
     assert disk is not None
     assert 0 <= disk.free_bytes <= disk.total_bytes
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"data_directory": None},
-        {"data_directory": Path("/nowhere/at/all")},
-        {"host": "10.0.0.1"},
-        {"host": "db1.example"},
-        {"ssh": Ssh(None, None, None, None, accept_new=False)},
-    ],
-)
-def test_any_other_disk_is_not_known(tmp_path: Path, changes: dict[str, object]) -> None:
-    node = local_node(tmp_path, "a", 1, range(1), **{"data_directory": tmp_path} | changes)
-    assert disk_of(node) is None
+def test_a_disk_that_is_not_there_says_why(tmp_path: Path) -> None:
+    there = local_node(tmp_path, "a", 1, range(1), data_directory=Path("/nowhere/at/all"))
+    with pytest.raises(DiskUnknown, match="/nowhere/at/all: No such file or directory"):
+        measure(there)
+    assert measure(local_node(tmp_path, "a", 1, range(1), data_directory=None)) is None
 
 
 def test_retired_schemas_are_told_with_their_shard_and_move(

@@ -1,0 +1,46 @@
+"""The file system of a node's data directory, here or on its host."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from shardctl.checks.status_nodes import Disk
+from shardctl.errors import ShardctlError
+from shardctl.hosts import accounts, ports
+from shardctl.hosts.reach import host_of
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Node
+
+_SECONDS = 10.0
+_KB = 1024
+
+
+class DiskUnknown(ShardctlError):
+    """A data directory whose file system could not be measured."""
+
+
+def measure(node: Node) -> Disk | None:
+    """Measure the file system of a node's data directory; None where no file gives it.
+
+    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises DiskUnknown, and
+    what its host raises.
+    """
+    if node.data_directory is None:
+        return None
+    if node.ssh is None and ports.is_here(node.host):
+        try:
+            usage = shutil.disk_usage(node.data_directory)
+        except OSError as error:
+            raise DiskUnknown(f"{node.data_directory}: {error.strerror}") from error
+        return Disk(free_bytes=usage.free, total_bytes=usage.total)
+    host = host_of(node)
+    argv = ["df", "-P", "-k", "--", str(node.data_directory)]
+    user = accounts.account_on(host, node.os_user)
+    said = host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
+    try:
+        _, total, _, free = said[-1].split()[:4]
+        return Disk(free_bytes=int(free) * _KB, total_bytes=int(total) * _KB)
+    except (IndexError, ValueError) as error:
+        raise DiskUnknown(f"df does not tell: {' '.join(said)}") from error

@@ -1,0 +1,60 @@
+"""`status` measures the disks of hosts that are reached by SSH, too."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks.status import observe
+from shardctl.cli.status_tables import unreached
+from shardctl.fanout import Silent
+from shardctl.topology.model import NodeName, Ssh
+from tests.fixtures.servers.postgres import free_ports
+
+if TYPE_CHECKING:
+    from shardctl.checks.status import Status
+    from shardctl.topology.model import Topology
+    from tests.fixtures.fleets.fleet import Fleet
+
+A = NodeName("a")
+
+
+def by_ssh(fleet: Fleet, host: str, port: int | None = None) -> Topology:
+    """Let node a be reached by SSH, and node b as this machine."""
+    topology = fleet.topology()
+    nodes = {
+        name: dataclasses.replace(
+            node,
+            data_directory=fleet.servers[name].server.data_directory,
+            ssh=Ssh(host, None, port, None, accept_new=False) if name == A else None,
+        )
+        for name, node in topology.nodes.items()
+    }
+    return dataclasses.replace(topology, nodes=nodes)
+
+
+def look(topology: Topology) -> Status:
+    return observe(topology, sample_s=0, progress=Silent())
+
+
+@pytest.mark.usefixtures("box")
+def test_a_host_that_is_reached_by_ssh_tells_its_disk(fleet_8: Fleet) -> None:
+    there, here = look(by_ssh(fleet_8, "box")).nodes
+    assert there.disk is not None
+    assert here.disk is not None
+    assert there.disk_error is None
+    assert there.disk.total_bytes == pytest.approx(here.disk.total_bytes, rel=0.2)
+    assert 0 < there.disk.free_bytes <= there.disk.total_bytes
+
+
+@pytest.mark.usefixtures("box")
+def test_a_host_that_cannot_be_reached_says_why_and_the_rest_is_shown(fleet_8: Fleet) -> None:
+    found = look(by_ssh(fleet_8, "127.0.0.1", free_ports(1)[0]))
+    there, here = found.nodes
+    assert (there.state, there.disk, here.disk is None) == ("up", None, False)
+    assert there.disk_error is not None
+    assert there.disk_error.startswith("host 127.0.0.1 cannot be reached by ssh: ")
+    assert there.as_json()["disk_error"] == there.disk_error
+    assert unreached(found) == [f"disks that are not known: a ({there.disk_error})"]
