@@ -87,6 +87,10 @@ def always_json(output: Report) -> Iterator[None]:
         yield
     except ShardctlError as error:
         if output is Report.json:
-            told = [{"message": e.message, "hint": e.hint} for e in error.parts()]
-            print_json({"format": 1, "errors": told})
+            print_json({"format": 1, **errors_json(error)})
         raise
+
+
+def errors_json(error: ShardctlError) -> dict[str, Any]:
+    """Give the errors that one is made of, as JSON has them."""
+    return {"errors": [{"message": e.message, "hint": e.hint} for e in error.parts()]}

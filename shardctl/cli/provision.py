@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.cli.options import Report
-from shardctl.cli.output import always_json, plural, print_json, print_table, say
-from shardctl.errors import Problems
+from shardctl.cli.output import errors_json, plural, print_json, print_table, say
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,23 +20,67 @@ if TYPE_CHECKING:
 def run(
     make_plan: Callable[[], FleetPlan], options: Options, output: Report, *, dry_run: bool
 ) -> None:
-    """Observe, plan, show, and unless `dry_run`, apply and report."""
-    from shardctl.cli.progress import bars
-    from shardctl.provision.fleet import carry_out, require_free
+    """Observe, plan, show, and unless `dry_run`, apply and report.
+
+    JSON is one object, which is printed at the end, because it tells what came of the plan.
+    """
+    from shardctl.provision.fleet import require_free
 
     began = time.monotonic()
-    with always_json(output):
+    plan: FleetPlan | None = None
+    try:
         plan = make_plan()
         require_free(plan)
         for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
             say(f"note: {note}")
-        show(plan, output)
-    if not dry_run and plan.changes():
-        with bars() as progress:
-            carry_out(plan, options, progress, say)
-        _report(plan, time.monotonic() - began)
-    if plan.left_out:
-        raise Problems(list(plan.left_out))
+        if output is Report.table:
+            show(plan)
+        if not dry_run and plan.changes():
+            _carry_out(plan, options)
+            _report(plan, time.monotonic() - began)
+        if plan.left_out:
+            raise Problems(list(plan.left_out))
+    except ShardctlError as error:
+        if output is Report.json:
+            print_json(_json(plan, error, dry_run=dry_run))
+        raise
+    if output is Report.json:
+        print_json(_json(plan, None, dry_run=dry_run))
+
+
+def _carry_out(plan: FleetPlan, options: Options) -> None:
+    from shardctl.cli.progress import bars
+    from shardctl.provision.fleet import carry_out
+
+    with bars() as progress:
+        carry_out(plan, options, progress, say)
+
+
+def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
+    """Give the shape of docs/reference/json.md; `plan` is None where none could be made."""
+    from shardctl.provision.plan import summary
+
+    told: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
+    if plan is not None:
+        told |= {
+            "cluster": plan.topology.cluster,
+            "changes": [change.as_json() for change in plan.changes()],
+            "summary": summary(plan.changes()),
+            "left_out": [one.as_json() for one in plan.left_out],
+        }
+    return told | (errors_json(error) if error is not None else {})
+
+
+def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> str:
+    if isinstance(error, Interrupted):
+        return "interrupted"
+    if plan is None or (error is not None and error.exit_code != Unfinished.exit_code):
+        return "refused"
+    if dry_run:
+        return "planned"
+    if error is not None:
+        return "unfinished"
+    return "done" if plan.changes() else "unchanged"
 
 
 def _report(plan: FleetPlan, took_s: float) -> None:
@@ -48,22 +92,10 @@ def _report(plan: FleetPlan, took_s: float) -> None:
     say(f"done: {what} on {' and '.join(where)} in {took_s:.1f} s")
 
 
-def show(plan: FleetPlan, output: Report) -> None:
+def show(plan: FleetPlan) -> None:
     """Print the plan; a table with no lines becomes a sentence."""
-    from shardctl.provision.plan import summary
-
     changes = plan.changes()
-    if output is Report.json:
-        print_json(
-            {
-                "format": 1,
-                "cluster": plan.topology.cluster,
-                "changes": [change.as_json() for change in changes],
-                "summary": summary(changes),
-                "left_out": [one.as_json() for one in plan.left_out],
-            }
-        )
-    elif changes:
+    if changes:
         print_table(("where", "action", "what", "name", "shards"), _rows(changes))
     elif plan.left_out:
         print("nothing to do on the nodes that can be read")

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from shardctl.provision.failures import MigrationFailed, ShardFailed
+from shardctl.state import lock
 from shardctl.state.migrations import MigrationInvalid
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
@@ -369,3 +370,36 @@ def test_a_lock_that_short_attempts_wait_for_is_named_as_well(fleet_8: Fleet) ->
     told, holder = blocked_by(fleet_8, "--lock-timeout", "400", "--attempts", "8")
     assert f"node a: waits for a lock that {holder}" in told
     assert f"; {holder}" in told
+
+
+def told_json(one: Fleet, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = one.here("migrate", "-o", "json", *arguments)
+    (line,) = done.stdout.splitlines()
+    found: dict[str, Any] = json.loads(line)
+    assert "errors" not in found or found["errors"][0]["message"] in done.stderr
+    return done.returncode, found
+
+
+def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> None:
+    assert told_json(fleet_8)[1]["state"] == "unchanged"
+    fleet_8.migration("0002_odd.sql", "DO $$ BEGIN ASSERT current_schema() <> 'shard6'; END $$;")
+    code, planned = told_json(fleet_8, "--dry-run")
+    assert (code, planned["state"], planned["summary"]) == (0, "planned", {"run": 2})
+    topology = fleet_8.topology()
+    node = next(iter(topology.nodes.values()))
+    with lock.hold(topology, node, command="a test"):
+        code, refused = told_json(fleet_8)
+    assert (code, refused["state"]) == (1, "refused")
+    assert "a test" in refused["errors"][0]["message"]
+    code, unfinished = told_json(fleet_8)
+    assert (code, unfinished["state"]) == (3, "unfinished")
+    assert [change["node"] for change in unfinished["changes"]] == ["a", "b"]
+    fleet_8.migration("0002_odd.sql", "SELECT 1;")
+    code, changed = told_json(fleet_8)
+    assert (code, changed["state"]) == (1, "refused")
+    assert "changes" not in changed
+    fleet_8.execute("a", "DELETE FROM shardctl.migration WHERE file = '0002_odd.sql'")
+    fleet_8.execute("b", "DELETE FROM shardctl.migration WHERE file = '0002_odd.sql'")
+    code, done = told_json(fleet_8)
+    assert (code, done["state"]) == (0, "done")
+    assert "errors" not in done
