@@ -188,7 +188,7 @@ def require_resumable(
     """See that a move can go on, with this topology.
 
     Raises MoveEnded, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
-    not outlast the pause, SourceNeeded, SourceThere, NodeLocked while somebody is at it, and
+    not outlast the pause, SourceNeeded, SourceThere, NodeLocked while another process is at it, and
     NodeUnavailable of a source that is needed yet.
     """
     decided = _decided(topology, entry, may_be_there=False)
@@ -216,7 +216,7 @@ def require_abortable(
     """See that the source still owns the shards, or that it can have them back.
 
     Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, what
-    `destroyed.require_gone` raises, NodeLocked while somebody is at it, and NodeUnavailable of
+    `destroyed.require_gone` raises, NodeLocked while another is at it, and NodeUnavailable of
     the source.
     """
     entry.require_open()

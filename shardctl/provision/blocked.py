@@ -72,7 +72,7 @@ class Watch:
                 self._look(session)
         except (psycopg.Error, NodeUnavailable) as error:
             said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
-            logger.info("node %s: nobody looks at who holds locks: %s", self.node, said)
+            logger.info("node %s: who holds locks cannot be seen: %s", self.node, said)
 
     def _look(self, session: Connection) -> None:
         told: set[str] = set()

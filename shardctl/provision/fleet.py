@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, together
+from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
-from shardctl.provision import agreement, made_tables, refusals
+from shardctl.provision import agreement, made_tables, observe_fleet, refusals
 from shardctl.provision import apply as applying
-from shardctl.provision import observe as observing
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
 from shardctl.provision.chunks import Retrying
@@ -27,13 +26,12 @@ from shardctl.state import migrations as files
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.apply import Applied
-    from shardctl.provision.observe import Observed
     from shardctl.provision.plan import Action, NodePlan
     from shardctl.provision.poolers import PoolersPlan
     from shardctl.topology.model import NodeName, Topology
@@ -175,7 +173,7 @@ def _plan(
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
     tables = made_tables.ever(migrations)
-    observed, notes, unread = _observe(topology, command, tables, absent)
+    observed, notes, unread = observe_fleet.look(topology, command, tables, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
@@ -201,43 +199,6 @@ def _plan(
         left_out=left_out,
         doubts=tuple(agreement.doubted_moves(said, unread)),
     )
-
-
-def _observe(
-    topology: Topology,
-    command: str,
-    tables: Collection[str],
-    absent: Sequence[NodeUnavailable],
-) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
-    """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
-
-    A node that owns no shards need not be there (that is a note). Raises what else is wrong.
-    """
-    away = {one.node for one in absent}
-    outcomes = fanout.run(
-        [node for node in topology.nodes.values() if node.name not in away],
-        lambda node: observing.observe(topology, node, command=command, tables=tables),
-        width=_OBSERVE_WIDTH,
-    )
-    observed: list[Observed] = []
-    notes: list[str] = []
-    unread: list[NodeUnavailable] = list(absent)
-    problems: list[ShardctlError] = []
-    for outcome in outcomes:
-        node, error = outcome.item, outcome.error
-        if error is None:
-            observed.append(outcome.result())
-        elif isinstance(error, NodeUnavailable) and not node.shards:
-            notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
-        elif isinstance(error, NodeUnavailable):
-            unread.append(error)
-        elif isinstance(error, ShardctlError):
-            problems.append(error)
-        else:
-            raise error
-    if problems:
-        raise together([*unread, *problems])
-    return observed, notes, unread
 
 
 def require_free(plan: FleetPlan) -> None:

@@ -226,7 +226,7 @@ def test_every_command_with_a_dry_run_is_here() -> None:
     """What a new command refuses has to be added."""
     here = {" ".join(_words(arguments)) for arguments, _ in REFUSALS}
     here |= {"repack", "read-only off", "moves resume", "moves abort"}  # tests of their own
-    here |= {"sandbox up", "sandbox down"}  # test_sandbox.py: ports in use, and nothing to refuse
+    here |= {"sandbox up", "sandbox down"}  # the one in test_sandbox.py, the other refuses nothing
     offered = [entry for entry in reference.entries() if not entry.group]
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
     assert {entry.name.removeprefix("shardctl ") for entry in with_dry_run} == here

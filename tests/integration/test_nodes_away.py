@@ -162,7 +162,7 @@ def test_nodes_that_do_not_agree_are_all_left_as_they_are(pending: Fleet) -> Non
     assert not migrated(pending, "a", 0)
 
 
-def test_a_stale_file_is_refused_whoever_is_away(pending: Fleet) -> None:
+def test_a_stale_file_is_refused_while_a_node_is_away(pending: Fleet) -> None:
     pending.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 3")
     with away(pending, "b"):
         done = pending.here("migrate")

@@ -205,6 +205,26 @@ def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(fleet: To
     assert up(fleet) == {"a": "up", "b": "started"}
 
 
+def foreseen(topology: Topology) -> list[str]:
+    """Give what a dry run refuses, which has to be what the run refuses."""
+    with pytest.raises(Problems) as problems:
+        servers.foresee(topology)
+    told = [str(error) for error in problems.value.errors]
+    assert told == [str(error) for error in refused(topology)]
+    return told
+
+
+def test_a_dry_run_refuses_what_up_would(single: Topology) -> None:
+    assert "loopback" in foreseen(changed(single, "a", host="10.0.0.1"))[0]
+    data = data_of(single)
+    data.mkdir(parents=True)
+    (data / "photos.tar").touch()
+    assert "photos.tar" in foreseen(single)[0]
+    (data / "photos.tar").unlink()
+    with socket.create_server(("127.0.0.1", node_of(single, "a").port)):
+        assert "is in use by" in foreseen(single)[0]
+
+
 def test_when_no_server_came_up_the_exit_code_is_1(single: Topology) -> None:
     with (
         socket.create_server(("127.0.0.1", node_of(single, "a").port)),

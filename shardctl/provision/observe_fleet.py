@@ -1,0 +1,55 @@
+"""All nodes as they are today, and those that cannot be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.provision.observe import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from shardctl.provision.observe import Observed
+    from shardctl.topology.model import Topology
+
+_WIDTH = 16
+
+
+def look(
+    topology: Topology,
+    command: str,
+    tables: Collection[str],
+    absent: Sequence[NodeUnavailable],
+) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
+    """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
+
+    A node that owns no shards need not be there (that is a note). Raises what else is wrong.
+    """
+    away = {one.node for one in absent}
+    outcomes = fanout.run(
+        [node for node in topology.nodes.values() if node.name not in away],
+        lambda node: observe(topology, node, command=command, tables=tables),
+        width=_WIDTH,
+    )
+    observed: list[Observed] = []
+    notes: list[str] = []
+    unread: list[NodeUnavailable] = list(absent)
+    problems: list[ShardctlError] = []
+    for outcome in outcomes:
+        node, error = outcome.item, outcome.error
+        if error is None:
+            observed.append(outcome.result())
+        elif isinstance(error, NodeUnavailable) and not node.shards:
+            notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
+        elif isinstance(error, NodeUnavailable):
+            unread.append(error)
+        elif isinstance(error, ShardctlError):
+            problems.append(error)
+        else:
+            raise error
+    if problems:
+        raise together([*unread, *problems])
+    return observed, notes, unread
