@@ -79,8 +79,8 @@ def judge(
                 Severity.note,
                 actual=f"not known: {next(iter(untried.values()))}",
                 expected=f"a login of {role} to {', '.join(untried)}",
-                hint=f"put its password for {pooler.host}:{pooler.port} into the passfile of "
-                f"whoever runs `verify` ({PAGE})",
+                hint=f"put its password for {pooler.host}:{pooler.port} into your passfile "
+                f"({PAGE})",
                 pooler=pooler.name,
                 object=role,
             )

@@ -20,6 +20,20 @@ _ABSENT = 127  # what a command ends with that could not be begun
 _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
 
+def no_password(topology: Topology, plan: MovePlan) -> TargetUnfit:
+    """Refuse a target for which this shardctl has no password, though its source asks for one."""
+    node, database = topology.nodes[plan.target], topology.database
+    login = f"{node.host}:{node.port}:{database.name}:{database.user}"
+    return TargetUnfit(
+        node.name,
+        "password",
+        f"no line of the passfile is for {login}, and a clone asks for a password as its source "
+        "does: shardctl could not log in to it",
+        hint=f"add `{login}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to that of the user "
+        "who runs each pooler",
+    )
+
+
 def try_replication(
     topology: Topology,
     plan: MovePlan,

@@ -13,6 +13,7 @@ from shardctl.moves import admission, wal
 from shardctl.moves import plan as planning
 from shardctl.moves import preflight_clocks as clocks
 from shardctl.moves import preflight_events as event_triggers
+from shardctl.moves import preflight_login as login
 from shardctl.moves import preflight_managers as managers
 from shardctl.moves import preflight_replication as replication
 from shardctl.moves import preflight_rights as rights
@@ -21,7 +22,7 @@ from shardctl.moves import preflight_tls as tls
 from shardctl.moves.preflight_events import Events
 from shardctl.moves.preflight_fleet import QUERIES, refused
 from shardctl.moves.preflight_refusals import SourceUnfit, collected, listed
-from shardctl.postgres import OLDEST_MAJOR, copying
+from shardctl.postgres import OLDEST_MAJOR, copying, passfile
 from shardctl.postgres.connection import connect
 from shardctl.postgres.source import Source as CloneSource
 
@@ -100,6 +101,8 @@ class Source:
     tls: OfSource | None = None
     """None where that cannot be asked by those who may not."""
     events: Events = field(default_factory=Events)
+    knows_password: bool = True
+    """Whether a passfile has a password for the target, if the source asks for one."""
     problems: tuple[ShardctlError, ...] = ()
     """What making the clone's own files would raise."""
 
@@ -115,7 +118,7 @@ class Source:
 
 def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
     """Ask the source's server; raises NodeUnavailable and PreflightRefused."""
-    node = topology.nodes[plan.source]
+    node, target = topology.nodes[plan.source], topology.nodes[plan.target]
     owned = [topology.schema(shard) for shard in node.shards]
     moved = {"schemas": list(plan.schemas)}
     try:
@@ -154,6 +157,8 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 wal=None if row[2] or rights.MONITOR in lacking else wal.look(node, session),
                 tls=None if lacking else tls.look_at_source(topology.nodes[plan.target], session),
                 events=Events() if lacking else event_triggers.look(session, plan),
+                tls=None if lacking else tls.look_at_source(target, session),
+                knows_password=passfile.knows(session, target.host, target.port),
                 problems=() if lacking else tuple(_unreadable(topology, plan, session)),
             )
     except psycopg.Error as error:
@@ -198,6 +203,8 @@ def judge(
     yield from rights.judge(node.name, topology.database.user, source.lacking)
     yield from event_triggers.judge(plan, source.events)
     yield from source.problems
+    if not source.knows_password:
+        yield login.no_password(topology, plan)
     if locked := [s for s in plan.schemas if s in source.sizes and source.sizes[s] is None]:
         yield _locked(node.name, locked)
     writers = [one for one in source.transactions if one.writes]

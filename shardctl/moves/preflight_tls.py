@@ -101,7 +101,9 @@ def look(node: Node, source: OfSource, host: Host, account: str | None) -> Tls:
         return Tls()
     # What the source leaves at its default, a configuration file of the host's may set.
     free = set(wanted) - source.given - set(_given(node))
-    unknown = tuple(n for n in FILES if n in free and node.control and node.control.start)
+    unknown = tuple(
+        n for n in (CERTIFICATE, KEY) if n in free and node.control and node.control.start
+    )
     named = [(name, wanted[name]) for name in FILES if wanted.get(name) and name not in unknown]
     inside = {name: _inside(node, path) for name, path in named}
     outside = [(name, path) for name, path in named if inside[name] is None]

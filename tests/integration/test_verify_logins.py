@@ -53,7 +53,7 @@ class Secretive:
         self.fleet.pg_bouncer.start()
 
     def know(self, password: str) -> None:
-        """Put a password into the passfile of whoever runs shardctl."""
+        """Put a password into the passfile that shardctl uses."""
         port, role = self.fleet.pg_bouncer.port, self.fleet.role
         file = self.directory / "passfile"
         file.write_text(f"*:{port}:*:{role}:{password}\n")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.network.debian import password
+from tests.fixtures.network.machines import OPERATOR, home_of
 from tests.fixtures.network.pages import Command
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 TLS = "sslmode=verify-full sslrootcert=/etc/ssl/postgresql/ca.crt"
 LOGIN = f"psql 'host=10.0.0.9 port=6432 dbname={{alias}} user={{role}} {TLS}' -c 'SELECT 1'"
+PG_CTL = "sudo -n pg_ctlcluster 15 other"
+CONTROL = f"{{start: {PG_CTL} start, stop: {PG_CTL} stop -m fast}}"
 CLIENTS = Path("/srv/clients")
 CODE = f"""
 import psycopg, time
@@ -55,16 +58,9 @@ def followed(real_hosts: RealHosts) -> RealHosts:
     return real_hosts
 
 
-def test_the_page_leads_to_clusters_of_debian(followed: RealHosts) -> None:
-    clusters, rules, identifier = followed.said[-3:]
-    assert clusters.splitlines()[1].split()[:5] == ["15", "photos", "5432", "online", "postgres"]
-    assert "/var/lib/postgresql/15/photos/pg_hba.conf" in rules
-    assert "(1 row)" in identifier
-    followed.run("db2", "pg_ctlcluster 15 photos restart", root=True)
-    assert "online" in followed.run("db2", "pg_lsclusters")
-
-
-def test_one_node_with_another_secret_is_found_and_repaired(followed: RealHosts) -> None:
+@pytest.fixture(scope="module")
+def repaired(followed: RealHosts) -> RealHosts:
+    """Give node b a secret of its own, and follow the page that repairs that."""
     again = Command("db2", root=True, text="sudo -u postgres psql -c '\\password app'")
     followed.type(again)  # the same password, with another salt
     followed.run("pool1", "service pgbouncer restart", root=True)
@@ -77,11 +73,13 @@ def test_one_node_with_another_secret_is_found_and_repaired(followed: RealHosts)
     followed.run("pool1", "service pgbouncer restart", root=True)  # or it would wait 15 s
     followed.run("ops1", LOGIN.format(role="app", alias="shard200"))
     followed.run("ops1", "shardctl verify --check poolers")
+    return followed
 
 
-def test_a_password_changes_on_the_whole_fleet_while_applications_log_in(
-    followed: RealHosts,
-) -> None:
+@pytest.fixture(scope="module")
+def changed(repaired: RealHosts) -> RealHosts:
+    """Follow the page that changes the application's password, while applications log in."""
+    followed = repaired
     with applications(followed, "app") as logins:
         followed.follow("change-passwords.md", "change")
         logins.wait()
@@ -90,13 +88,88 @@ def test_a_password_changes_on_the_whole_fleet_while_applications_log_in(
         followed.follow("change-passwords.md", "close")
         logins.wait()
     assert logins.errors() == []
+    return followed
+
+
+@pytest.fixture(scope="module")
+def refused(changed: RealHosts) -> RealHosts:
+    """Describe a third node badly in every way that a dry run refuses, and then well."""
+    followed = changed
+    own = "{host: 10.0.0.2, port: 5433, shards: none, os_user: postgres"
+    own += ", ssh: {host: db2, user: shardctl}, data_directory: /var/lib/postgresql/15/other}"
+    followed.run("ops1", "cp topology.yaml other.yaml")
+    edit(followed, "poolers:\n", f"  c: {own}\npoolers:\n")
+    plan = "shardctl --topology other.yaml move-shards 128-130 --to c --dry-run"
+    # Its source is a clone, whose configuration pg_ctlcluster still takes from /etc.
+    with pytest.raises(AssertionError, match="pg_createcluster 15 other; in the topology"):
+        followed.run("ops1", plan)
+    followed.run("db2", "pg_createcluster 15 other --port 5433", root=True)
+    followed.run("db2", "rm -r /var/lib/postgresql/15/other", root=True)
+    with pytest.raises(AssertionError, match="is the data of Debian's cluster 15 other, and the"):
+        followed.run("ops1", plan)
+    edit(
+        followed, "15/other}", f"15/other, control: {CONTROL}, settings: {{ssl_cert_file: /none}}}}"
+    )
+    with pytest.raises(AssertionError, match="node c: ssl_cert_file = /none, which"):
+        followed.run("ops1", plan)
+    with pytest.raises(AssertionError, match=r"is for 10.0.0.2:5433:app:shardctl, and a clone"):
+        followed.run("ops1", plan)
+    edit(followed, "/none", "/etc/ssl/postgresql/ca.crt")
+    with pytest.raises(AssertionError, match=r"node c: it is for photos and not for 10.0.0.2"):
+        followed.run("ops1", plan)
+    edit(followed, ", settings: {ssl_cert_file: /etc/ssl/postgresql/ca.crt}", "")
+    return followed
+
+
+def test_the_page_leads_to_clusters_of_debian(followed: RealHosts) -> None:
+    clusters, rules, identifier = followed.said[-3:]
+    assert clusters.splitlines()[1].split()[:5] == ["15", "photos", "5432", "online", "postgres"]
+    assert "/var/lib/postgresql/15/photos/pg_hba.conf" in rules
+    assert "(1 row)" in identifier
+    followed.run("db2", "pg_ctlcluster 15 photos restart", root=True)
+    assert "online" in followed.run("db2", "pg_lsclusters")
+
+
+def test_one_node_with_another_secret_is_found_and_repaired(repaired: RealHosts) -> None:
+    assert "login_refused" not in repaired.run("ops1", "shardctl verify -o json")
+
+
+def test_a_password_changes_on_the_whole_fleet_while_applications_log_in(
+    changed: RealHosts,
+) -> None:
+    changed.run("ops1", LOGIN.format(role="app_2", alias="shard0"))
     with pytest.raises(AssertionError, match="SASL authentication failed"):
-        followed.run("ops1", LOGIN.format(role="app", alias="shard0"))
+        changed.run("ops1", LOGIN.format(role="app", alias="shard0"))
+
+
+def test_a_clone_is_cloned_in_its_turn_onto_another_cluster_of_its_host(
+    refused: RealHosts,
+) -> None:
+    sudoers = "sed 's/photos/other/' /etc/sudoers.d/shardctl > /etc/sudoers.d/other"
+    refused.run("db2", f"{sudoers}; chmod 440 /etc/sudoers.d/other", root=True)
+    more = f"echo '*:5433:*:shardctl:{password('shardctl')}' >> ~"
+    refused.run("ops1", f"{more}/.pgpass")
+    refused.run("pool1", f"{more}postgres/.pgpass", root=True)
+    refused.run("ops1", "shardctl --topology other.yaml move-shards 128-130 --to c --yes")
+    refused.run("ops1", "shardctl --topology other.yaml verify; cp other.yaml topology.yaml")
+    clusters = refused.run("db2", "pg_lsclusters --no-header").splitlines()
+    assert [line.split()[:4] for line in clusters] == [
+        ["15", "other", "5433", "online"],
+        ["15", "photos", "5432", "online"],
+    ]
+    refused.run("ops1", LOGIN.format(role="app_2", alias="shard128"))
+
+
+def edit(hosts: RealHosts, old: str, new: str) -> None:
+    """Change the topology that has a third node."""
+    file = hosts.machines["ops1"].view(home_of(OPERATOR) / "other.yaml")
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
 
 
 @dataclass
 class Applications:
-    """Programs that log in all the time, each time anew, to shards of both nodes."""
+    """Programs that log in again and again, to shards of both nodes."""
 
     machine: Machine
 

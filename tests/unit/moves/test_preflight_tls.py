@@ -124,3 +124,10 @@ def test_a_refusal_of_rights_has_the_statements() -> None:
         'GRANT SELECT ON pg_file_settings TO "ops"',
         "grant the others to ops",
     ]
+
+
+def test_a_target_for_which_no_passfile_has_a_password() -> None:
+    seen = fit()
+    seen.source(knows_password=False)
+    told = seen.only("password")
+    assert "node c: no line of the passfile is for 127.0.0.1:5434:app:postgres" in told
