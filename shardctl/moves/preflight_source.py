@@ -155,7 +155,6 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Source:
                 managed=managers.look(node, topology.database, session, purpose=purpose),
                 tables=_tables(session, plan),
                 wal=None if row[2] or rights.MONITOR in lacking else wal.look(node, session),
-                tls=None if lacking else tls.look_at_source(topology.nodes[plan.target], session),
                 events=Events() if lacking else event_triggers.look(session, plan),
                 tls=None if lacking else tls.look_at_source(target, session),
                 knows_password=passfile.knows(session, target.host, target.port),

@@ -45,8 +45,6 @@ def session(world: World) -> Connection:
     opened.execute("SET client_connection_check_interval TO 0")
     # A message to a client that is gone ends the session, and with it what the guard has begun.
     opened.execute("SET client_min_messages TO error")
-    if opened.info.server_version >= 170_000:
-        opened.execute("SET transaction_timeout TO 0")
     return opened
 
 

@@ -9,6 +9,7 @@ from shardctl.errors import Interrupted, ShardctlError, Unfinished
 from shardctl.moves import wal
 from shardctl.moves.world import NodeRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.state import leash
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -73,20 +74,36 @@ def stopped(world: World, *, aborting: bool = False) -> Iterator[None]:
             world.look_for_target()
             found = world.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
-            raise MoveStopped(move, None, error, kept=_kept(world), aborting=aborting) from caught
+            raise MoveStopped(
+                move, None, error, kept=_kept(world, guarded=None), aborting=aborting
+            ) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        raise MoveStopped(
-            move, found.state, error, kept=_kept(world), aborting=aborting
-        ) from caught
+        kept = _kept(world, guarded=_guarded(world))
+        raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
 
 
-def _kept(world: World) -> str:
+def _guarded(world: World) -> bool | None:
+    """Tell whether the source watches the move's slot; None where that cannot be asked."""
+    try:
+        with world.on(world.plan.source):
+            return leash.is_armed(world.session(world.plan.source), world.plan.slot)
+    except ShardctlError:
+        return None
+
+
+def _kept(world: World, *, guarded: bool | None) -> str:
     """Say what the source keeps for the move until that goes on or is aborted."""
-    limit = world.plan.options.max_wal_bytes
+    source, limit = world.plan.source, world.plan.options.max_wal_bytes
     if limit is None:
         return ""
+    if guarded is False:
+        return (
+            f"; node {source} may keep WAL for it without a limit: the guard of its slot has "
+            "ended, as with a restart of the server"
+        )
+    most = "" if guarded else " while its server is not restarted"
     return (
-        f"; node {world.plan.source} keeps WAL for it, {wal.megabytes(limit)} at most: "
+        f"; node {source} keeps WAL for it, {wal.megabytes(limit)} at most{most}: "
         "then it drops the slot, and the copy has to be made again"
     )

@@ -163,6 +163,14 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
     return replace(plan, options=replace(plan.options, max_wal_bytes=free // SHARE))
 
 
+def exceeding(session: Connection, plan: MovePlan) -> int | None:
+    """Give the bytes that the move's slot holds back if they are above its limit; else None."""
+    row = session.execute(QUERIES["held"], {"slot": plan.slot}).fetchone()
+    limit = plan.options.max_wal_bytes
+    held = row[0] if row else None
+    return held if held is not None and limit is not None and held > limit else None
+
+
 def forget(session: Connection, move: Move) -> None:
     """Take from the journal that the limit was exceeded: the copy is made again."""
     rest = {name: value for name, value in (move.report or {}).items() if name != journal.WAL_LIMIT}

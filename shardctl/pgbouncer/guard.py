@@ -184,6 +184,7 @@ def rehearse(
     guard = Guard(host, name, directory, user)
     argv = ["psql", "-X", "-w", "-q", "-A", "-t", "-d", question.dsn, "-c", question.query]
     kept = {"PGCONNECT_TIMEOUT": "2", "PGPASSWORD": "", "PGOPTIONS": "", "LC_ALL": "C"}
+    kept |= {"PGTARGETSESSIONATTRS": "any"}
     try:
         said = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
     except CommandFailed as error:

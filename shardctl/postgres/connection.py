@@ -42,6 +42,8 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
 }
 
+_THIS_ONE: dict[str, str | int] = {"target_session_attrs": "any"}
+"""A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS says."""
 _WITH_TRANSACTION_TIMEOUT = 170_000
 
 
@@ -93,7 +95,7 @@ def connect(
     NodeUnavailable.
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
-    given: dict[str, str | int] = LIVELINESS | dict(database.options)
+    given: dict[str, str | int] = LIVELINESS | _THIS_ONE | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
     given |= {"options": options(database, wanted), "client_encoding": "UTF8"}
@@ -111,6 +113,8 @@ def connect(
     if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
         # As an option of the login it would be refused by older servers.
         connection.pgconn.exec_(b"SET transaction_timeout = 0")
+    if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
+        connection.pgconn.exec_(b"SET DateStyle = 'ISO'")  # PGDATESTYLE goes before `options`
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
 

@@ -60,8 +60,6 @@ def arm(
     session.execute("SET client_min_messages TO error")
     session.execute("SET client_connection_check_interval TO 0")
     session.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(_LOCK_TIMEOUT)))
-    if session.info.server_version >= 170_000:
-        session.execute("SET transaction_timeout TO 0")
     statement = QUERIES["watch"].format(
         **_keys(slot),
         move=sql.Literal(move),

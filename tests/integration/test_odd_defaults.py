@@ -45,7 +45,11 @@ def odd(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
             session.execute("SET statement_timeout = 0; ALTER ROLE postgres RESET ALL")
 
 
-def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role(odd: MovedFleet) -> None:
+def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role_and_environment(
+    odd: MovedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
+    monkeypatch.setenv("PGDATESTYLE", "German")
     assert odd.here("init", "--yes").returncode == 0
     done = odd.here("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s")
     assert done.returncode == 0, done.stderr

@@ -102,3 +102,22 @@ def test_a_restart_of_the_source_ends_the_guard_and_verify_misses_it(limited: Mo
     assert going.end() == 0
     with limited.log_in("a", user="postgres") as session:
         wait_for(lambda: not leash.is_armed(session, slot))
+
+
+def test_a_restart_while_shardctl_is_alive_is_told_and_what_was_kept_meanwhile_is_not_in_the_way(
+    limited: MovingFleet,
+) -> None:
+    mover = limited.mover("start", "step follow run")
+    mover.at("step follow run")
+    limited.servers["a"].stop()
+    limited.servers["a"].start()
+    mover.go()
+    assert mover.end() == 3
+    assert any("node a may keep WAL for it without a limit" in line for line in mover.said)
+    kill(limited.place)  # else it follows, and nothing is kept for it
+    limited.ask("a", "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16 << 20))")
+    assert slots(limited)
+    going = limited.mover("resume")
+    assert going.end() == 0, going.said
+    assert any("of WAL without a guard; so the copy" in line for line in going.said), going.said
+    assert limited.owner == "c"

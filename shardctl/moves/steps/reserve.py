@@ -61,7 +61,10 @@ def run(world: World) -> None:
                 journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
                 raise
         elif not slots.keeps(session, plan.slot):
-            _begin_again(world, known)
+            _begin_again(world, known, "is gone")
+        elif held := wal.exceeding(session, plan):
+            # A leash would drop it at once, and the move would be aborted.
+            _begin_again(world, known, f"held back {wal.megabytes(held)} of WAL without a guard")
         leash.arm(
             world.session(plan.source, "leash"),
             session,
@@ -73,11 +76,10 @@ def run(world: World) -> None:
         slots.make(session, plan.slot)
 
 
-def _begin_again(world: World, move: Move) -> None:
-    """Delete a copy that cannot follow any more: nothing has kept the WAL that it lacks."""
+def _begin_again(world: World, move: Move, why: str) -> None:
+    """Delete a copy that cannot follow any more: nothing keeps the WAL that it lacks."""
     plan, told = world.plan, journal.wal_limit(move)
     if clones.remove(world.clone):
-        why = "is gone"
         if told is not None:
             held, limit = wal.megabytes(told["held_bytes"]), wal.megabytes(told["limit_bytes"])
             why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
@@ -86,7 +88,7 @@ def _begin_again(world: World, move: Move) -> None:
             "was deleted, and is made again"
         )
     session = world.session(plan.source)
-    slots.drop(session, plan.slot)  # there is one that has lost its WAL, or none
+    slots.drop(session, plan.slot)  # where there is one, it has lost its WAL or keeps too much
     if told is not None:
         wal.forget(session, move)
 
