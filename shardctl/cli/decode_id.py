@@ -44,8 +44,9 @@ def decode_id(
 ) -> None:
     """Take ids apart: time, shard, sequence; with a topology also schema and node.
 
-    Without a topology (no --topology, no ./topology.yaml) it uses the default layout. What
-    cannot be decoded is named on standard error, everything else is decoded, exit code 2.
+    The node is the topology file's, for no server is contacted: `shardctl route --id` asks the
+    databases. Without a topology (no --topology, no ./topology.yaml) it uses the default layout.
+    What cannot be decoded is named on standard error, everything else is decoded, exit code 2.
     """
     from shardctl.ids.decoding import Decoder, Place
     from shardctl.ids.layout import Layout
