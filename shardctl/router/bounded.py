@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Sequence
 
     from psycopg.abc import PQGen
 
@@ -19,6 +19,9 @@ GRACE_S = 0.25
 """How long after a server should have ended a statement by itself its answer is waited for."""
 
 Result = TypeVar("Result")
+
+_asking: set[asyncio.Task[None]] = set()
+"""Requests to cancel statements that are under way."""
 
 
 class _TimeUpError(Exception):
@@ -59,6 +62,8 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
     """The same for asyncio."""
 
     until: float | None = None
+    _waiting: asyncio.Task[Any] | None = None
+    """The task that runs something on it."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.process = os.getpid()
@@ -67,13 +72,16 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
         """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
         _require_own(self)
-        if self.until is None:
-            return await super().wait(gen, *given, **named)
+        self._waiting = asyncio.current_task()
         try:
+            if self.until is None:
+                return await super().wait(gen, *given, **named)
             return await super().wait(_limited(gen, self.until), *given, **named)
         except _TimeUpError:
             await self.close()
             raise TimeoutError("no answer in time") from None
+        finally:
+            self._waiting = None
 
     async def close(self) -> None:
         """Close it; in a child, leave that to the parent."""
@@ -85,10 +93,33 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
 
         Not where its time is over: a server that answers ends it by itself, and on one that does
         not the request would wait, too. A request that was begun is never broken off: PgBouncer
-        1.18 crashes when a client hangs up while its request is passed on.
+        1.18 crashes when a client hangs up while its request is passed on. Where the statement
+        of a cancelled task has ended and the request has not, the connection is closed: PgBouncer
+        lets requests wait while an alias is paused, and PAUSE waits for this transaction.
         """
-        if self.until is None or time.monotonic() < self.until - GRACE_S:
-            await _to_its_end(super().cancel_safe(timeout=timeout))
+        if self.until is not None and time.monotonic() >= self.until - GRACE_S:
+            return
+        asking = asyncio.create_task(super().cancel_safe(timeout=timeout))
+        _asking.add(asking)  # the loop itself keeps no hold on it
+        asking.add_done_callback(_forget)
+        waits = [asking]
+        if asyncio.current_task() is self._waiting:  # and so no other task reads from the socket
+            waits.append(asyncio.create_task(self._answer_and_grace()))
+        await _first_of(waits)
+        if asking.done():
+            asking.result()
+        else:
+            await self.close()
+
+    async def _answer_and_grace(self) -> None:
+        """Wait until something comes from the server, and a moment more."""
+        loop, come, socket = asyncio.get_running_loop(), asyncio.Event(), self.pgconn.socket
+        loop.add_reader(socket, come.set)
+        try:
+            await come.wait()
+        finally:
+            loop.remove_reader(socket)
+        await asyncio.sleep(GRACE_S)
 
 
 def is_quiet(connection: Bounded | AsyncBounded) -> bool:
@@ -111,18 +142,28 @@ def prolong(connection: Bounded | AsyncBounded) -> None:
         connection.until = max(connection.until, time.monotonic() + GRACE_S)
 
 
-async def _to_its_end(doing: Coroutine[Any, Any, None]) -> None:
-    """Do something to its end, though the task may be cancelled meanwhile, and again."""
-    task = asyncio.create_task(doing)
+def _forget(asking: asyncio.Task[None]) -> None:
+    """Let go of a request that has ended, and of its error, for which perhaps no task waits."""
+    _asking.discard(asking)
+    if not asking.cancelled():
+        asking.exception()
+
+
+async def _first_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for any of them, though the caller may be cancelled meanwhile, and again.
+
+    All but the first are cancelled then.
+    """
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    while not any(task.done() for task in tasks):
         try:
-            await asyncio.wait([task])
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:
             cancelled = error
+    for task in tasks[1:]:
+        task.cancel()
     if cancelled is not None:
-        raise cancelled from task.exception()
-    task.result()
+        raise cancelled
 
 
 def _require_own(connection: Bounded | AsyncBounded) -> None:

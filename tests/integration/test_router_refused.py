@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import errors, sql
 
 from shardctl.pgbouncer import serving
-from shardctl.router import NoConnection, PoolSettings
+from shardctl.router import AsyncShardedDatabase, NoConnection, PoolSettings
 from tests.fixtures.servers.postgres import free_ports, wait_for
-from tests.fixtures.straggler import straggling
+from tests.fixtures.straggler import cancels_wait, straggling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardctl.pgbouncer.console import Console
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.routed import Face, Open
 
@@ -156,3 +158,35 @@ def test_a_node_that_is_down_is_waited_for_as_long_as_patience(
     pooler.admin("RELOAD")
     pooler.admin(serving.setting(serving.SHORT_S))
     assert len(db.select("id", "photos", KEY)) == 1
+
+
+def test_a_pause_does_not_wait_for_a_task_whose_request_to_cancel_waits(
+    fleet_pooled: PooledFleet,
+) -> None:
+    alias = f"{fleet_pooled.database}_a"
+
+    async def work(console: Console, pausing: Console, holding: psycopg.Connection[Any]) -> None:
+        async with AsyncShardedDatabase(fleet_pooled.topology(), pool=POOL) as db:
+
+            async def transaction() -> None:
+                async with db.shard(KEY) as connection:
+                    await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(15)")
+
+            holding.execute("SELECT pg_advisory_lock(15)")
+            task = asyncio.create_task(transaction())
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            await asyncio.to_thread(wait_for, lambda: fleet_pooled.query("a", waits))
+            paused = asyncio.create_task(asyncio.to_thread(pausing.execute, f"PAUSE {alias}"))
+            await asyncio.to_thread(wait_for, lambda: console.databases()[alias].paused)
+            task.cancel()
+            await asyncio.to_thread(wait_for, lambda: cancels_wait(console, alias))
+            holding.execute("SELECT pg_advisory_unlock(15)")
+            await paused
+            assert cancels_wait(console, alias)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            console.execute(f"RESUME {alias}")
+
+    pooler = fleet_pooled.pg_bouncer
+    with pooler.console() as one, pooler.console() as other, fleet_pooled.connect("a") as holding:
+        asyncio.run(work(one, other, holding))
