@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +158,7 @@ def carry_out(
         for one in plans:
             if one.todo:
                 session = lock.hold(topology, topology.nodes[one.node], command=wanted.command)
-                locks[one.node] = stack.enter_context(closing(session))
+                locks[one.node] = stack.enter_context(lock.held(session))
         shards = [shard for one in plans if one.todo for shard in one.todo]
         now = plan(topology, shards, wanted, purpose=lock.purpose(wanted.command))
         deadline, stop = time.monotonic() + wait_s, threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,7 +87,7 @@ def carry_out(
         locks: dict[NodeName, Connection] = {}
         for name in plan.nodes:
             session = lock.hold(topology, topology.nodes[name], command=COMMAND)
-            locks[name] = stack.enter_context(closing(session))
+            locks[name] = stack.enter_context(lock.held(session))
         _require_no_move(topology, locks)
         stop = threading.Event()
         works = [

@@ -161,7 +161,7 @@ def carry_out(planned: Plan, progress: Progress) -> int:
         nodes = sorted({n for pair in planned.pairs for n in (pair.table.node, pair.node)})
         for name in nodes:
             held = lock.hold(topology, topology.nodes[name], command=COMMAND)
-            stack.enter_context(closing(held))
+            stack.enter_context(lock.held(held))
         wanted = {(pair.table, pair.belongs_to, pair.node) for pair in planned.pairs}
         names = {pair.table.name for pair in planned.pairs}
         now = plan(topology, {pair.table.shard for pair in planned.pairs}, names)

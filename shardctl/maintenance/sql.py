@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,7 @@ class Run:
         topology = self.plan.topology
         locks = {
             node: stack.enter_context(
-                closing(lock.hold(topology, topology.nodes[node], command=COMMAND))
+                lock.held(lock.hold(topology, topology.nodes[node], command=COMMAND))
             )
             for node in self.plan.places.nodes
         }

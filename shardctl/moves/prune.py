@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
         for node in topology.nodes.values():
             if node.name in concerned:
                 session = lock.hold(topology, node, command=COMMAND)
-                locks[node.name] = stack.enter_context(closing(session))
+                locks[node.name] = stack.enter_context(lock.held(session))
         fleet = prune_look.look(topology, lock.purpose(COMMAND))
         left = {
             one: why

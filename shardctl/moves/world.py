@@ -234,5 +234,8 @@ class World:
 
     def close(self) -> None:
         """End all sessions, and with them the locks."""
-        for session in self.sessions.values():
-            session.close()
+        for key, session in self.sessions.items():
+            if key.endswith("/lock"):
+                lock.let_go(session)
+            else:
+                session.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -242,7 +242,7 @@ def carry_out(
         made = _prepare(plan)
         try:
             locks = {
-                node: stack.enter_context(closing(_lock(plan, node))) for node in _to_lock(plan)
+                node: stack.enter_context(lock.held(_lock(plan, node))) for node in _to_lock(plan)
             }
             _check_still_true(plan, options)
         except ShardctlError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -240,7 +240,7 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     topology = plan.topology
     with ExitStack() as stack:
         locks = {
-            name: stack.enter_context(closing(_lock(topology, topology.nodes[name])))
+            name: stack.enter_context(lock.held(_lock(topology, topology.nodes[name])))
             for name in _to_lock(plan)
         }
         # A move may have ended after the plan was made: its poolers must not be led back.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import select
 import socket
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.pq import TransactionStatus
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
@@ -12,7 +17,7 @@ from shardctl.postgres.connection import connect
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 _CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
+_LET_GO_MS = 1000
 _WIDTH = 16
 
 
@@ -65,7 +71,7 @@ def take(connection: Connection, node: str) -> None:
 
 
 def hold(topology: Topology, node: Node, *, command: str) -> Connection:
-    """Open the session that holds the node's lock; closing it lets go. Raises NodeLocked."""
+    """Open the session that holds the node's lock, for `held` or `let_go`; raises NodeLocked."""
     connection = connect(node, topology.database, purpose=purpose(command), autocommit=True)
     try:
         take(connection, node.name)
@@ -73,6 +79,31 @@ def hold(topology: Topology, node: Node, *, command: str) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def let_go(connection: Connection) -> None:
+    """Let go of the node's lock and end its session.
+
+    A server ends a session some time after its client has: the next command could meet the lock
+    of one that has ended. A server that hangs is waited for no longer than a second.
+    """
+    if connection.info.transaction_status is TransactionStatus.IDLE:
+        with suppress(psycopg.OperationalError):  # lost at this moment, and the lock with it
+            connection.pgconn.send_query(b"SELECT pg_advisory_unlock_all()")
+            connection.pgconn.flush()
+            answer = select.poll()
+            answer.register(connection.fileno(), select.POLLIN)
+            answer.poll(_LET_GO_MS)
+    connection.close()
+
+
+@contextmanager
+def held(connection: Connection) -> Iterator[Connection]:
+    """Have what `hold` gave until the end of a `with`."""
+    try:
+        yield connection
+    finally:
+        let_go(connection)
 
 
 def require_free(connection: Connection, node: str) -> None:

@@ -1,0 +1,32 @@
+"""The lock of a node: the next command gets it when the last has let go of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shardctl.state import lock
+from tests.fixtures.moves.harm import frozen, processes
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.moves.own import Lab
+
+
+def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
+    topology = fleet_8.topology()
+    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
+    for _ in range(200):
+        with lock.held(lock.hold(topology, node, command="test")):
+            pass
+
+
+def test_a_server_that_hangs_does_not_hold_up_who_lets_go(fleet_own: Lab) -> None:
+    topology = fleet_own.topology
+    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
+    session = lock.hold(topology, node, command="test")
+    with frozen(lambda: processes(fleet_own.server("a").data_directory)):
+        began = time.monotonic()
+        lock.let_go(session)
+        assert time.monotonic() - began < 20
+    assert session.closed
