@@ -20,28 +20,33 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, Topology
 
+    Unread = tuple[NodeName, str]
+
 _WIDTH = 16
 
 
 class MoveNotFound(UsageError):
     """An id that no node's journal has."""
 
-    def __init__(self, move: str, known: Sequence[str], unread: Sequence[NodeName] = ()) -> None:
+    def __init__(self, move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> None:
         hint = f"its journal has: {', '.join(known)}" if known else "there was no move yet"
         super().__init__(f"no node knows a move {move}" + _but(unread), hint=_full(unread) or hint)
 
 
-def _but(unread: Sequence[NodeName]) -> str:
-    return f" on the nodes that answer (without: {', '.join(unread)})" if unread else ""
+def _but(unread: Sequence[Unread]) -> str:
+    names = ", ".join(node for node, _ in unread)
+    return f" on the nodes that answer (without: {names})" if unread else ""
 
 
-def _full(unread: Sequence[NodeName]) -> str | None:
+def _full(unread: Sequence[Unread]) -> str | None:
     """Say what helps where a node cannot be asked for a move, which may be why."""
     if not unread:
         return None
+    node, reason = unread[0]
     return (
-        f"start node {unread[0]}, and try again; if it cannot start because the WAL of a move has "
-        f"filled its disk: `shardctl moves abort MOVE --restart-source {unread[0]}`"
+        f"node {node}: {reason}; start it, or let `shardctl init` make tables that are missing, "
+        "and try again; if it cannot start because the WAL of a move has filled its disk: "
+        f"`shardctl moves abort MOVE --restart-source {node}`"
     )
 
 
@@ -57,7 +62,7 @@ class NoMoveYet(UsageError):
 class NothingUnfinished(UsageError):
     """No move that could be resumed or aborted, as far as nodes could be asked."""
 
-    def __init__(self, unread: Sequence[NodeName] = ()) -> None:
+    def __init__(self, unread: Sequence[Unread] = ()) -> None:
         hint = "`shardctl moves list` shows them all"
         super().__init__("no move is unfinished" + _but(unread), hint=_full(unread) or hint)
 
@@ -67,7 +72,7 @@ class Ledger:
     """What the journals say, newest first; `unread` are nodes that could not be asked."""
 
     entries: tuple[Entry, ...]
-    unread: tuple[tuple[NodeName, str], ...]
+    unread: tuple[Unread, ...]
 
     def entry(self, move: str | None) -> Entry:
         """Give one move; None stands for the one that is unfinished.
@@ -77,13 +82,13 @@ class Ledger:
         if move is None:
             found = next((entry for entry in self.entries if entry.open), None)
             if found is None:
-                raise NothingUnfinished([node for node, _ in self.unread])
+                raise NothingUnfinished(self.unread)
             return found
         for entry in self.entries:
             if entry.move.id == move:
                 return entry
         known = [entry.move.id for entry in self.entries]
-        raise MoveNotFound(move, known, [node for node, _ in self.unread])
+        raise MoveNotFound(move, known, self.unread)
 
     def newest(self) -> Entry:
         """Give the move that began last; raises NoMoveYet."""
@@ -95,7 +100,7 @@ class Ledger:
 def read(topology: Topology, *, purpose: str) -> Ledger:
     """Read the journals of all nodes that are there; raises NodeUnavailable when none is."""
     copies: list[Copy] = []
-    unread: list[tuple[NodeName, str]] = []
+    unread: list[Unread] = []
     answered = False
     outcomes = fanout.run(
         topology.nodes.values(), lambda node: _read(topology, node, purpose), width=_WIDTH

@@ -50,3 +50,13 @@ def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedF
     assert not any(t in orphaned.here("init", "--dry-run").stdout for t in TABLES)
     indexes = "SELECT indexname FROM pg_indexes WHERE tablename = 'move' ORDER BY 1"
     assert orphaned.query("a", indexes) == orphaned.query("b", indexes)
+
+
+def test_a_command_that_looks_for_a_move_says_that_the_journal_is_missing(
+    orphaned: MovedFleet,
+) -> None:
+    for words in (["resume"], ["abort", "--yes"]):
+        done = orphaned.here("moves", *words)
+        assert done.returncode == 2
+        assert 'node a: relation "shardctl.move" does not exist' in done.stderr
+        assert "`shardctl init` make tables that are missing" in done.stderr
