@@ -145,7 +145,8 @@ class InThreads(Routed):
                 stack.push(transaction)
                 yield connection
         finally:
-            task.release()
+            for held in task.held:  # at once: a signal's exception may come before any call
+                held.release()
 
     def _on_its_own(self, request: requests.Alone, task: _Task | None) -> Any:
         with self._alone:

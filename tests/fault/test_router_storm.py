@@ -50,9 +50,9 @@ def in_threads(fleet: Fleet, storm: Storm) -> None:
         storms.take_all(db)
 
 
-def served(storm: Storm) -> None:
+def served(storm: Storm, calls: int = 100) -> None:
     """Wait until clients have been served again."""
-    aim = storm.ended.total() + 100
+    aim = storm.ended.total() + calls
     wait_for(lambda: storm.ended.total() > aim or not storm.blows())
 
 
@@ -94,7 +94,7 @@ def test_every_connection_comes_back_while_an_alias_is_paused_again_and_again(
         clients = beside.submit(work, fleet_points, storm.begin())
         retry = serving.retry_of(console)
         while storm.blows():
-            served(storm)
+            served(storm, 20)
             console.execute(f"PAUSE {alias}")
             assert serving.begin(console, [alias], reload=False) == []
             serving.watch(console, [alias], seconds=5)
