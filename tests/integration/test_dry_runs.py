@@ -108,13 +108,14 @@ APPLY = ("pgbouncer", "apply", STRICT)
 MOVE = ("move-shards", "0", "--to", "c")
 READ_ONLY = ("read-only", "on", "0,4")
 WRITE = ("sql", "--write", "DELETE FROM photos")
+ROWS = ("rows", "move")
 TRAFFIC = ("sandbox", "traffic", "--seconds", "1", "--clients", "1")
 REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     *((command, locked) for command in (INIT, MIGRATE, MOVE, READ_ONLY, WRITE)),
     (APPLY, locked_and_unapplied),
-    *((command, node_away) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE)),
+    *((command, node_away) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
     (("prune",), node_away),
-    *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE)),
+    *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
     *((command, shadowed) for command in (INIT, MIGRATE)),
     *((command, moving) for command in (MOVE, WRITE)),
     *((command, pooler_down) for command in (("init",), APPLY, MOVE)),

@@ -70,9 +70,10 @@ def test_verify_leaves_the_connections_that_it_asks(
     pooler.admin(f"SET pool_mode = {mode}")
     with pooler.connect("shard5", fleet.role) as client:
         client.execute(COUNT)
-        before = [row["ptr"] for row in pooler.admin("SHOW SERVERS")]
+        before = {row["ptr"] for row in pooler.admin("SHOW SERVERS")}
         assert wrong_paths(fleet) == []
-        assert [row["ptr"] for row in pooler.admin("SHOW SERVERS")] == before
+        # It has logged in to other aliases, too.
+        assert {row["ptr"] for row in pooler.admin("SHOW SERVERS")} >= before
         client.execute("RESET ALL")
         assert [found.code for found in wrong_paths(fleet)] == ["search_path"]
 

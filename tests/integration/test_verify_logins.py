@@ -132,13 +132,16 @@ def test_it_is_found_before_the_poolers_sessions_end_and_without_a_password(
     log_in(secretive, "shard4")
     secretive.set("b", PASSWORD)
     log_in(secretive, "shard4")  # over the connection that is there
-    (found,) = examine(secretive.fleet, None, "poolers")
+    unknown = ("search_path_unknown", "note", (), f"aliases of {secretive.fleet.role}")
+    other, found = examine(secretive.fleet, None, "poolers")
+    assert (other.code, other.severity.value, other.shards, other.object) == unknown
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
     assert found.actual == "another SCRAM secret than in the pooler's auth_file"
     for secret in (secretive.secret("a"), secretive.secret("b"), PASSWORD):
         assert secret not in str(found)
     secretive.keep(PASSWORD)  # with which a pooler can log in whatever the salt is
     assert secretive.told() == [
+        unknown,
         ("login_untried", "note", (), secretive.fleet.role),
     ]
     secretive.restart()  # PgBouncer 1.18 goes on with the keys of the old secret
