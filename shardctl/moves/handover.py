@@ -323,7 +323,10 @@ def conclude(
             except ShardctlError as error:
                 failed[name] = error
     if failed:
-        raise together([*failed.values(), *_prove_now(world, closed="close" not in failed)])
+        errors = list(failed.values())
+        if "close" not in failed:
+            errors += _prove_now(world, errors)
+        raise together(errors)
     before = world.journal()
     report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(prediction.pause_ms(world.topology, plan, world.distance), 1),
@@ -340,13 +343,16 @@ def conclude(
             )
 
 
-def _prove_now(world: World, *, closed: bool) -> list[ShardctlError]:
+def _prove_now(world: World, failed: Sequence[ShardctlError]) -> list[ShardctlError]:
     """Compare the rows while the target's snapshot is held; give what comes of it as errors.
 
-    Rows of a source that is not closed cannot be compared: its tables are not retired.
+    It may take long, so what has failed is told before. The source has to be closed: otherwise its
+    tables are not retired.
     """
-    if world.snapshot is None or not closed:
+    if world.snapshot is None:
         return []
+    for error in (part for one in failed for part in one.parts()):
+        world.notice(f"{error.message}; shardctl compares the rows before it stops for that")
     try:
         proof.make(world)
     except ShardctlError as error:

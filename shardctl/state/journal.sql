@@ -13,7 +13,9 @@ FROM shardctl.move ORDER BY started DESC
 -- name: set_state
 -- The next state, where the move is in one of the given ones; nobody else's change is undone
 UPDATE shardctl.move
-SET state = %(state)s, revision = revision + 1, changed = clock_timestamp(),
+SET state = %(state)s, revision = revision + 1,
+    -- When the state changed: guards go by that, too.
+    changed = CASE WHEN state = %(state)s THEN changed ELSE clock_timestamp() END,
     ended = CASE WHEN %(state)s IN ('done', 'unconfirmed', 'aborted') THEN clock_timestamp() ELSE ended END,
     drained_to = coalesce(%(drained_to)s::pg_lsn, drained_to),
     proof = coalesce(%(proof)s, proof),
