@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
     topology = fleet_8.topology()
     node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
-    for _ in range(200):
+    for _ in range(50):
         with lock.held(lock.hold(topology, node, command="test")):
             pass
 
