@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -112,15 +111,15 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
 def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
     """Hold several connections of a pool at a time, each in a transaction, and give them back."""
     alias, user = pool["database"] or "", pool["user"] or ""
-    client = dataclasses.replace(pooler, admin_user=user)
     alone = pool.get("pool_mode") == "statement"  # PgBouncer ends connections for a BEGIN there
     most = 1 if alone else _MOST
     paths: list[str] = []
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(min(_idle(pool), most)):
-                session = Console(client, database, purpose=purpose, dbname=alias)
-                stack.enter_context(session)
+                session = stack.enter_context(
+                    Console(pooler, database, purpose=purpose, dbname=alias, user=user)
+                )
                 (row,) = session.execute(_PATH if alone else _BEGIN, seconds=_SECONDS)
                 paths.append(row["path"] or "")
                 if not alone:  # or PgBouncer would end the connection that was asked

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.logins import Attempt
+    from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import NodeName, Pooler, Topology
 
 
@@ -82,16 +83,17 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
             )
     except ShardctlError as error:
         return Looked(error)
+    entries = render.entries(topology, pooler)
     return replace(
         found,
-        logins=_log_in(topology, pooler, found, purpose),
+        logins=_log_in(topology, pooler, found, entries, purpose),
         secrets=logins.secrets(host, pooler, found.config) if host is not None else None,
-        asked=_ask(topology, pooler, found, purpose),
+        asked=_ask(topology, pooler, found, entries, purpose),
     )
 
 
 def _log_in(
-    topology: Topology, pooler: Pooler, found: Looked, purpose: str
+    topology: Topology, pooler: Pooler, found: Looked, entries: Sequence[Entry], purpose: str
 ) -> dict[NodeName, list[Attempt]]:
     """Log in as every application's role, to one alias of each node that has shards.
 
@@ -99,7 +101,7 @@ def _log_in(
     """
     database = topology.database
     fit: dict[NodeName, str] = {}
-    for entry in render.entries(topology, pooler):
+    for entry in entries:
         there = found.offered.get(entry.alias)
         if there is None or there.paused or there.disabled or found.held or not entry.shards:
             continue
@@ -112,10 +114,10 @@ def _log_in(
 
 
 def _ask(
-    topology: Topology, pooler: Pooler, looked: Looked, purpose: str
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry], purpose: str
 ) -> list[poolers_asked.Asked]:
     """Ask through the aliases of shards, unless their clients wait."""
-    names = {entry.alias for entry in render.entries(topology, pooler) if entry.connect_query}
+    names = {entry.alias for entry in entries if entry.connect_query}
     ours = {name: alias for name, alias in looked.offered.items() if name in names}
     if looked.held or not ours:
         return []

@@ -126,11 +126,20 @@ class Console:
     """
 
     def __init__(
-        self, pooler: Pooler, database: Database, *, purpose: str, dbname: str = "pgbouncer"
+        self,
+        pooler: Pooler,
+        database: Database,
+        *,
+        purpose: str,
+        dbname: str = "pgbouncer",
+        user: str | None = None,
     ) -> None:
-        """Log in as `admin_user`, to an alias where `dbname` is one; raises PoolerUnavailable."""
+        """Log in, to an alias where `dbname` is one, and as `admin_user` if no other is named.
+
+        Raises PoolerUnavailable.
+        """
         self.pooler = pooler.name
-        given = conninfo(pooler, database, purpose=purpose, dbname=dbname)
+        given = conninfo(pooler, database, purpose=purpose, dbname=dbname, user=user)
         try:
             self._session = psycopg.connect(given, autocommit=True)
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
