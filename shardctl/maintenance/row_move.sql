@@ -121,7 +121,7 @@ FROM ONLY {table} AS t WITH NO DATA
 COPY pg_temp.shardctl_incoming FROM STDIN
 
 -- name: hold_existing
--- Nobody changes rows of the same key while they are compared
+-- No session changes rows of the same key while they are compared
 SELECT count(*) FROM (
     SELECT FROM ONLY {table} AS t JOIN pg_temp.shardctl_incoming AS i ON {same} FOR SHARE OF t
 ) AS held
