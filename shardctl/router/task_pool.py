@@ -40,6 +40,7 @@ class TaskPool:
         self._gate = asyncio.Semaphore(settings.max_size)
         self._loop = asyncio.get_running_loop()
         self._returning: set[asyncio.Task[None]] = set()
+        self._watching = asyncio.create_task(self._close_with_loop())
 
     async def take(self, seconds: float | None) -> AsyncBounded:
         """Take a connection, within so many seconds or the pool's own.
@@ -86,8 +87,20 @@ class TaskPool:
         if self._loop.is_closed():
             return  # psycopg ends a connection that nothing refers to any more
         await self.connections.close(timeout)
+        self._watching.cancel()
         if self._returning:
             await asyncio.wait(self._returning, timeout=timeout)
+
+    async def _close_with_loop(self) -> None:
+        """Close psycopg's pool when its loop ends and cancels all tasks, as `asyncio.run` does.
+
+        A worker of that pool forgets a cancellation that comes while it connects, and would wait
+        for its next task for ever, and the loop for it; `close` gives each a task to end.
+        """
+        try:
+            await self._loop.create_future()
+        finally:
+            await self.connections.close()
 
     async def _next(self, until: float) -> AsyncBounded:
         """Wait at the gate, and take a connection of psycopg's pool."""
