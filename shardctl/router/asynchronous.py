@@ -22,11 +22,20 @@ if TYPE_CHECKING:
 class AsyncShardedDatabase(InTasks):
     """A sharded database for applications with asyncio; it belongs to one event loop.
 
-    All is as of ShardedDatabase, and to be awaited.
+    Use it in an `async with`, or call `close`. A child of a process that forks has connections of
+    its own. `source` is a topology (or its file), or the connection string of a node or of a
+    pooler's alias: a string with `=` or `://` in it. `through` chooses between a topology's
+    poolers and its nodes. `connect` has further keywords of libpq, such as `user`. `nodes` has a
+    connection string for each node, where there is neither topology nor pooler. `width` is how
+    many nodes one call asks at once. `patience` is for how many seconds a statement waits for a
+    shard that is fenced and not anywhere else. Nothing is connected to before it is needed.
     """
 
     async def open(self) -> Self:
-        """Read the first map, where there is no topology; raises MapUnread."""
+        """Read the first map, where there is no topology; raises MapUnread.
+
+        With a topology there is nothing to do.
+        """
         await self._run(self._begin())
         return self
 
@@ -35,14 +44,7 @@ class AsyncShardedDatabase(InTasks):
 
         Raises AnotherLoop, unless the loop that it belongs to is closed.
         """
-        for pool in self._pools.values():
-            pool.require_loop()
-        async with self._opening:
-            self._closed = True
-            pools, self._pools = list(self._pools.values()), {}
-        async with contextlib.AsyncExitStack() as stack:  # all of them, also where one fails
-            for pool in pools:
-                stack.push_async_callback(pool.close, timeout)
+        await self._close(timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -60,7 +62,10 @@ class AsyncShardedDatabase(InTasks):
         order_by: str | Order | Sequence[str | Order] | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        """Read rows of a key's shard."""
+        """Read rows of a key's shard.
+
+        Raises psycopg's errors, NoConnection and NameRefused, as the others do.
+        """
         return await self._run(
             plans.select(self._known, fields, table, shard_key, where, parameters, order_by, limit)
         )
@@ -98,7 +103,8 @@ class AsyncShardedDatabase(InTasks):
     async def shard(self, shard_key: Key) -> AsyncIterator[AsyncConnection]:
         """Give a connection in a transaction in which unqualified names are the shard's.
 
-        Raises ShardMoved where the shard has moved meanwhile.
+        Raises ShardMoved where the shard has moved meanwhile: nothing was written, and the
+        transaction may be run again.
         """
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
@@ -121,7 +127,10 @@ class AsyncShardedDatabase(InTasks):
         wanted: Sequence[tuple[Key, Any]],
         id_field: str = "id",
     ) -> list[Row | None]:
-        """Read the rows of pairs of key and id, None where there is none, in the order asked."""
+        """Read the rows of pairs of key and id, with one statement a node, all nodes at once.
+
+        They come in the order asked for, None where there is none. An id is unique in its shard.
+        """
         return await self._run(
             plans.fetch_many(self._known, fields, table, wanted, id_field, self._width)
         )
@@ -138,12 +147,20 @@ class AsyncShardedDatabase(InTasks):
         deadline: float | None = None,
         partial: bool = False,
     ) -> AsyncScattered:
-        """Read rows of all shards, in one order, as they come: for an `async for`."""
+        """Read rows of all shards, in one order, as they come: for an `async for`.
+
+        After `deadline` seconds what has not answered raises DeadlinePassed. With `partial`,
+        nodes that do not answer are left out instead, and their shards are `missing` in the
+        result. Raises OrderUnsupported, too.
+        """
         asked = self._scatter(fields, table, where, parameters, order_by, limit, deadline, partial)
         return AsyncScattered(asked, self._hand_out(asked.plan()))
 
     async def read_map(self) -> int:
-        """Read the map anew, and give its version; raises MapUnread, MapWentBack."""
+        """Read the map again, and give its version; raises MapUnread, MapWentBack.
+
+        Nothing needs to call it: the map is read when a shard has moved.
+        """
         return await self._run(self._reread())
 
     async def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:  # noqa: ASYNC109  # same

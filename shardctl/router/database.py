@@ -1,4 +1,4 @@
-"""The face for threads."""
+"""The face for threads; `make docs` writes it from that for asyncio: do not edit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from shardctl.router import fence, plans, statements
 from shardctl.router.threads import Connection, InThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from shardctl.router.requests import Parameters, Row
     from shardctl.router.scatter import Scatter
@@ -23,14 +22,13 @@ if TYPE_CHECKING:
 class ShardedDatabase(InThreads):
     """A sharded database for applications with threads, which may share it.
 
-    Use it in a `with`, or call `close`. A child of a process that forks has connections of its
-    own. `source` is a topology (or its
-    file), or the connection string of a node or of a pooler's alias: a string with `=` or `://`
-    in it. `through` chooses between a topology's poolers and its nodes. `connect` has further
-    keywords of libpq, such as `user`. `nodes` has a connection string for each node, where there
-    is neither topology nor pooler. `width` is how many nodes one call asks at once. `patience` is
-    for how many seconds a statement waits for a shard that is fenced and not anywhere else.
-    Nothing is connected to before it is needed.
+    Use it in a `with`, or call `close`. A child of a process that forks has connections of
+    its own. `source` is a topology (or its file), or the connection string of a node or of a
+    pooler's alias: a string with `=` or `://` in it. `through` chooses between a topology's
+    poolers and its nodes. `connect` has further keywords of libpq, such as `user`. `nodes` has a
+    connection string for each node, where there is neither topology nor pooler. `width` is how
+    many nodes one call asks at once. `patience` is for how many seconds a statement waits for a
+    shard that is fenced and not anywhere else. Nothing is connected to before it is needed.
     """
 
     def open(self) -> Self:
@@ -43,13 +41,7 @@ class ShardedDatabase(InThreads):
 
     def close(self, timeout: float = 5.0) -> None:
         """Close all pools; connections in use are closed when they come back."""
-        with self._opening:
-            self._closed = True
-            pools, self._pools = list(self._pools.values()), {}
-        with contextlib.ExitStack() as stack:  # all of them, also where one fails
-            stack.callback(self._threads.shutdown, wait=False)
-            for pool in pools:
-                stack.callback(pool.connections.close, timeout)
+        self._close(timeout)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -160,9 +152,9 @@ class ShardedDatabase(InThreads):
         return Scattered(asked, self._hand_out(asked.plan()))
 
     def read_map(self) -> int:
-        """Read the map anew, and give its version; raises MapUnread, MapWentBack.
+        """Read the map again, and give its version; raises MapUnread, MapWentBack.
 
-        Nobody needs to: it is read when a shard has moved.
+        Nothing needs to call it: the map is read when a shard has moved.
         """
         return self._run(self._reread())
 
@@ -176,9 +168,9 @@ class ShardedDatabase(InThreads):
 
 
 class Scattered:
-    """The rows of a scatter: iterate once, and `close` it (or use a `with`) to end it early."""
+    """The rows of a scatter: iterate once, and `close` it (or use `with`) to end early."""
 
-    def __init__(self, asked: Scatter, rows: Iterator[Row]) -> None:
+    def __init__(self, asked: Scatter, rows: Generator[Row, None, None]) -> None:
         self._asked = asked
         self._rows = rows
 
@@ -192,15 +184,10 @@ class Scattered:
 
     def close(self) -> None:
         """Give back the connections that it holds."""
-        self._rows.close()  # type: ignore[attr-defined]  # it is a generator
+        self._rows.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -157,6 +157,16 @@ class InTasks(Routed):
         holding.append(reserved)
         return reserved
 
+    async def _close(self, timeout: float) -> None:  # noqa: ASYNC109  # the pool's own
+        for pool in self._pools.values():
+            pool.require_loop()
+        async with self._opening:
+            self._closed = True
+            pools, self._pools = list(self._pools.values()), {}
+        async with contextlib.AsyncExitStack() as stack:  # all of them, also where one fails
+            for pool in pools:
+                stack.push_async_callback(pool.close, timeout)
+
     def make_room(self, places: Mapping[NodeName, int]) -> None:
         """Let others have places that were reserved."""
         self._room.give_back(places)

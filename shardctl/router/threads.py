@@ -21,7 +21,7 @@ from shardctl.router.room import Room
 from shardctl.router.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from shardctl.router.bounded import Bounded
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
@@ -68,7 +68,7 @@ class InThreads(Routed):
             value: Result = done.value
             return value
 
-    def _hand_out(self, plan: Plan[Any]) -> Iterator[Row]:
+    def _hand_out(self, plan: Plan[Any]) -> Generator[Row, None, None]:
         """Carry a plan out that hands rows out."""
         task = _Task()
         try:
@@ -170,6 +170,15 @@ class InThreads(Routed):
                 pool = ThreadPool(node, conninfo, self._settings.timeout, options)
                 self._pools[node] = pool
             return pool
+
+    def _close(self, timeout: float) -> None:
+        with self._opening:
+            self._closed = True
+            pools, self._pools = list(self._pools.values()), {}
+        with contextlib.ExitStack() as stack:  # all of them, also where one fails
+            stack.callback(self._threads.shutdown, wait=False)
+            for pool in pools:
+                stack.callback(pool.connections.close, timeout)
 
     def _together(self, request: requests.Together, task: _Task | None) -> list[Any]:
         """Run plans in threads, of which the caller's is one unless there is a deadline."""
