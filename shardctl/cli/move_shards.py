@@ -20,8 +20,8 @@ from shardctl.cli.output import always_json, confirm, plural, print_json, print_
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan, Options
-    from shardctl.moves.preflight import Facts
-    from shardctl.moves.preflight_poolers import PoolerFact
+    from shardctl.moves.preflight.check import Facts
+    from shardctl.moves.preflight.poolers import PoolerFact
     from shardctl.topology.model import Topology
 
 app = command_app()
@@ -90,7 +90,8 @@ def move_shards(
     """
     from shardctl.cli.moves import finish, tell
     from shardctl.cli.progress import bars
-    from shardctl.moves import preflight, service
+    from shardctl.moves import service
+    from shardctl.moves.preflight import check as preflight
     from shardctl.state import lock
 
     with always_json(output):
@@ -152,7 +153,8 @@ def _shards(
 ) -> list[int]:
     """Take the shards as they were named: a list, half of a node's, or all of them."""
     from shardctl.errors import UsageError
-    from shardctl.moves import plan, preflight
+    from shardctl.moves import plan
+    from shardctl.moves.preflight import check as preflight
     from shardctl.state import lock
     from shardctl.topology import routes
     from shardctl.topology.model import NodeName

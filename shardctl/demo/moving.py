@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.demo.failed import DemoFailed
-from shardctl.moves import preflight, prune, service
+from shardctl.moves import prune, service
 from shardctl.moves.plan import Options
+from shardctl.moves.preflight import check as preflight
 from shardctl.state import lock
 from shardctl.topology import loader, ranges
 from shardctl.traffic.load import Load

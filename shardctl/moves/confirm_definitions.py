@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.moves.confirm_sessions import QUERIES
-from shardctl.moves.preflight_refusals import listed
+from shardctl.moves.refusals import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

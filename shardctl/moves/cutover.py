@@ -17,13 +17,14 @@ from psycopg.conninfo import make_conninfo
 from shardctl import fanout
 from shardctl.access import fence, write_fence
 from shardctl.errors import Unfinished
-from shardctl.moves import handover, interrupts, prediction, preflight_schemas, undoing
+from shardctl.moves import handover, interrupts, prediction, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves import source_guard as guard
 from shardctl.moves.budget import REST_S, Budget
 from shardctl.moves.distance import Distance, shortest_ms
 from shardctl.moves.gates import Gates
 from shardctl.moves.gates_refusals import PauseFailed, PauseLost
+from shardctl.moves.preflight import schemas as preflight_schemas
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import clone as clones
 from shardctl.postgres import connection, replay

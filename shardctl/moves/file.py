@@ -14,7 +14,7 @@ from shardctl.errors import Unfinished
 from shardctl.hosts import files
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
-from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.moves.refusals import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
-from shardctl.moves import preflight_poolers as pooling
 from shardctl.moves.gates import CONSOLES
-from shardctl.moves.preflight_refusals import PauseTooShort
+from shardctl.moves.preflight import poolers as pooling
+from shardctl.moves.refusals import PauseTooShort
 from shardctl.pgbouncer import cost
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import confirm, fork
 from shardctl.moves import plan as planning
-from shardctl.moves import preflight_schemas as schemas
 from shardctl.moves.confirm import CopiesDiffer
+from shardctl.moves.preflight import schemas
 from shardctl.state import journal
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, prediction, preflight_poolers, wal
+from shardctl.moves import destroyed, prediction, wal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.admission import admit
 from shardctl.moves.distance import Distance
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
+from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped

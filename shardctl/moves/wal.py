@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import accounts
 from shardctl.hosts.reach import host_of
-from shardctl.moves.preflight_refusals import SourceUnfit
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal, leash
 

@@ -10,7 +10,8 @@ import pytest
 
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.moves import handover, preflight_source
+from shardctl.moves import handover
+from shardctl.moves.preflight import source as preflight_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,11 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
-from shardctl.moves import distance, prediction, preflight, preflight_clocks
+from shardctl.moves import distance, prediction
 from shardctl.moves.distance import Distance
-from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.preflight import clocks as preflight_clocks
+from shardctl.moves.refusals import PreflightRefused
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.moves import preflight_poolers as pooling
+from shardctl.moves.preflight import poolers as pooling
 from tests.fixtures import resets
 from tests.fixtures.fleets.pooled import STATS_USER
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION

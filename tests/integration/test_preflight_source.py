@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.moves import preflight_login as login
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.preflight import login
+from shardctl.moves.refusals import TargetUnfit
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
-from shardctl.moves import preflight_directory as directories
-from shardctl.moves import preflight_libraries
-from shardctl.moves import preflight_login as login
-from shardctl.moves.preflight_target import PROGRAMS
+from shardctl.moves.preflight import directory as directories
+from shardctl.moves.preflight import libraries as preflight_libraries
+from shardctl.moves.preflight import login
+from shardctl.moves.preflight.target import PROGRAMS
 from shardctl.postgres import binaries
 from shardctl.topology.model import Control, Ssh
 from tests.fixtures.servers.postgres import SUPERUSER
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.moves.preflight_directory import Directory
+    from shardctl.moves.preflight.directory import Directory
     from tests.fixtures.moves.preflight import Movable
 
 

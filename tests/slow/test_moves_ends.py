@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import destroyed, handover, preflight, service
+from shardctl.moves import destroyed, handover, service
 from shardctl.moves.destroyed import PoolerUnasked, TargetServed
 from shardctl.moves.plan import TopologyChanged
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
 from shardctl.provision import fleet

@@ -13,9 +13,10 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import gates, handover, preflight
+from shardctl.moves import gates, handover
 from shardctl.moves.gates_refusals import RouteFailed
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.world import World
 from shardctl.postgres import clone as clones

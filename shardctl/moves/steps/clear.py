@@ -6,7 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError, together
-from shardctl.moves import preflight_directory, preflight_fleet, preflight_occupant
+from shardctl.moves.preflight import directory as preflight_directory
+from shardctl.moves.preflight import fleet as preflight_fleet
+from shardctl.moves.preflight import occupant as preflight_occupant
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres.connection import NodeUnavailable

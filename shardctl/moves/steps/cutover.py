@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import write_fence
 from shardctl.errors import together
-from shardctl.moves import cutover, file, handover, preflight_source, undoing
+from shardctl.moves import cutover, file, handover, undoing
+from shardctl.moves.preflight import source as preflight_source
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardctl.checks import host_tests
-from shardctl.moves import preflight_poolers
+from shardctl.moves.preflight import poolers as preflight_poolers
 
 
 def test_a_pooler_s_host_is_looked_through_for_what_its_guard_needs() -> None:

@@ -12,7 +12,7 @@ from shardctl.moves import plan, prediction
 from shardctl.moves.distance import Distance
 from shardctl.moves.gates import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
-from shardctl.moves.preflight_refusals import PauseTooShort
+from shardctl.moves.refusals import PauseTooShort
 from shardctl.topology.loader import parse
 from tests.reference import SUB_STEPS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardctl.moves.preflight_debian import Debian
+from shardctl.moves.preflight.debian import Debian
 from shardctl.topology.model import Control
 from tests.fixtures.moves.facts import C, fit
 

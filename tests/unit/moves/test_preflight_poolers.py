@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shardctl.moves.preflight_source import Transaction
+from shardctl.moves.preflight.source import Transaction
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import PoolerName
 from tests.fixtures.moves.facts import P1, C, pooled

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves.preflight_occupant import Occupant
-from shardctl.moves.preflight_schemas import Some, Version
+from shardctl.moves.preflight.occupant import Occupant
+from shardctl.moves.preflight.schemas import Some, Version
 from tests.fixtures.moves.facts import MB, PLACE, SYSTEM, A, C, MoveFacts, fit
 
 if TYPE_CHECKING:
-    from shardctl.moves.preflight_directory import Kind
+    from shardctl.moves.preflight.directory import Kind
 
 
 def occupied(**changes: object) -> MoveFacts:

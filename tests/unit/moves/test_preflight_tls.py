@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from shardctl.moves.preflight_rights import grants
-from shardctl.moves.preflight_tls import OfSource, Tls
+from shardctl.moves.preflight.rights import grants
+from shardctl.moves.preflight.tls import OfSource, Tls
 from shardctl.postgres import certificates
 from tests.fixtures.moves.facts import C, MoveFacts, fit, pooled
 from tests.fixtures.servers.certificates import Authority

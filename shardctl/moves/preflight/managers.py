@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight_refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit, listed
 from shardctl.postgres import patroni, repmgr
 from shardctl.postgres.connection import NodeUnavailable
 

@@ -12,8 +12,8 @@ import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
-from shardctl.moves.preflight_fleet import QUERIES
-from shardctl.moves.preflight_refusals import SourceUnfit, listed
+from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.refusals import SourceUnfit, listed
 from shardctl.topology import names
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from psycopg import sql
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
-from shardctl.moves.preflight_fleet import QUERIES
-from shardctl.moves.preflight_refusals import SHOWN, SourceUnfit, listed
+from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import TableShadowed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from shardctl.hosts.host import CommandFailed
-from shardctl.moves.preflight_refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

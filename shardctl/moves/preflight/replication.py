@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.checks import settings as checked
-from shardctl.moves.preflight_refusals import PreflightRefused, SourceUnfit, listed
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight_source import Source
+    from shardctl.moves.preflight.source import Source
     from shardctl.topology.model import NodeName
 
 STANDBY_CRITICAL = (

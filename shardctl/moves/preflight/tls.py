@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
-from shardctl.moves.preflight_fleet import QUERIES
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import certificates
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight_poolers import Looked
+    from shardctl.moves.preflight.poolers import Looked
     from shardctl.postgres.certificates import Certificate
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology

@@ -13,9 +13,9 @@ import psycopg
 from shardctl.errors import ShardctlError
 from shardctl.hosts import ports
 from shardctl.hosts.reach import host_of
-from shardctl.moves.preflight_fleet import QUERIES, refused
-from shardctl.moves.preflight_refusals import TargetUnfit, listed
-from shardctl.moves.preflight_schemas import Some, tables, way_in
+from shardctl.moves.preflight.fleet import QUERIES, refused
+from shardctl.moves.preflight.schemas import Some, tables, way_in
+from shardctl.moves.refusals import TargetUnfit, listed
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.observe import connect_for_maintenance
 

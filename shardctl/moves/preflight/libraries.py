@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight_refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Preflight of a move: everything that can be known beforehand, told at once; it only reads.
 
-Each part looks first and judges then: `preflight_fleet` all nodes, `preflight_source` and
-`preflight_schemas` what is moved and what would stay bound to it, `preflight_target` with
-`preflight_directory` and `preflight_occupant` the place for the clone, `preflight_poolers`.
+Each part looks first and judges then: `fleet` all nodes, `source` and `schemas` what is moved
+and what would stay bound to it, `target` with `directory` and `occupant` the place for the clone,
+`poolers`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.moves import file, prediction, wal
-from shardctl.moves import preflight_clocks as clocks
-from shardctl.moves import preflight_fleet as fleets
-from shardctl.moves import preflight_poolers as pooling
-from shardctl.moves import preflight_source as sources
-from shardctl.moves import preflight_target as targets
-from shardctl.moves import preflight_tls as tls
 from shardctl.moves.distance import Distance
-from shardctl.moves.preflight_refusals import PreflightRefused, collected
+from shardctl.moves.preflight import clocks, tls
+from shardctl.moves.preflight import fleet as fleets
+from shardctl.moves.preflight import poolers as pooling
+from shardctl.moves.preflight import source as sources
+from shardctl.moves.preflight import target as targets
+from shardctl.moves.refusals import PreflightRefused, collected
 from shardctl.provision import maps
 from shardctl.state import journal
 
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
     from shardctl.checks.clock import Offset
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight_fleet import Fleet
-    from shardctl.moves.preflight_poolers import Looked, PoolerFact
-    from shardctl.moves.preflight_source import Source
-    from shardctl.moves.preflight_target import Target
+    from shardctl.moves.preflight.fleet import Fleet
+    from shardctl.moves.preflight.poolers import Looked, PoolerFact
+    from shardctl.moves.preflight.source import Source
+    from shardctl.moves.preflight.target import Target
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 COPY_RATE = 200 * 1024 * 1024

@@ -12,17 +12,11 @@ from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUn
 from shardctl.hosts.reach import HostUnfit, host_of
 from shardctl.moves import distance
 from shardctl.moves import plan as planning
-from shardctl.moves import preflight_clocks as clocks
-from shardctl.moves import preflight_control as control
-from shardctl.moves import preflight_copy as copy
-from shardctl.moves import preflight_debian as debian
-from shardctl.moves import preflight_directory as directories
-from shardctl.moves import preflight_libraries as libraries
-from shardctl.moves import preflight_login as login
-from shardctl.moves import preflight_occupant as occupants
-from shardctl.moves import preflight_tls as tls
-from shardctl.moves.preflight_refusals import PreflightRefused, TargetUnfit, collected
-from shardctl.moves.preflight_replication import STANDBY_CRITICAL, lock_table
+from shardctl.moves.preflight import clocks, control, copy, debian, libraries, login, tls
+from shardctl.moves.preflight import directory as directories
+from shardctl.moves.preflight import occupant as occupants
+from shardctl.moves.preflight.replication import STANDBY_CRITICAL, lock_table
+from shardctl.moves.refusals import PreflightRefused, TargetUnfit, collected
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
@@ -32,11 +26,11 @@ if TYPE_CHECKING:
     from shardctl.checks.clock import Offset
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight_debian import Debian
-    from shardctl.moves.preflight_directory import Directory
-    from shardctl.moves.preflight_occupant import Occupant
-    from shardctl.moves.preflight_source import Source
-    from shardctl.moves.preflight_tls import Tls
+    from shardctl.moves.preflight.debian import Debian
+    from shardctl.moves.preflight.directory import Directory
+    from shardctl.moves.preflight.occupant import Occupant
+    from shardctl.moves.preflight.source import Source
+    from shardctl.moves.preflight.tls import Tls
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node, Topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import clone as clones
 from shardctl.postgres import hosted, repmgr, repmgr_clone
 from shardctl.postgres.clone import Clone

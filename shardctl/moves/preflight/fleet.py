@@ -10,7 +10,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.libpq import reason_of
-from shardctl.moves.preflight_refusals import (
+from shardctl.moves.refusals import (
     MoveUnfinished,
     PreflightRefused,
     SourceUnfit,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
 
-QUERIES = queries.load("shardctl.moves", "preflight.sql")
+QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
 
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""

@@ -11,17 +11,11 @@ from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.moves import admission, wal
 from shardctl.moves import plan as planning
-from shardctl.moves import preflight_clocks as clocks
-from shardctl.moves import preflight_events as event_triggers
-from shardctl.moves import preflight_login as login
-from shardctl.moves import preflight_managers as managers
-from shardctl.moves import preflight_replication as replication
-from shardctl.moves import preflight_rights as rights
-from shardctl.moves import preflight_schemas as schemas
-from shardctl.moves import preflight_tls as tls
-from shardctl.moves.preflight_events import Events
-from shardctl.moves.preflight_fleet import QUERIES, refused
-from shardctl.moves.preflight_refusals import SourceUnfit, collected, listed
+from shardctl.moves.preflight import clocks, login, managers, replication, rights, schemas, tls
+from shardctl.moves.preflight import events as event_triggers
+from shardctl.moves.preflight.events import Events
+from shardctl.moves.preflight.fleet import QUERIES, refused
+from shardctl.moves.refusals import SourceUnfit, collected, listed
 from shardctl.postgres import OLDEST_MAJOR, copying, passfile
 from shardctl.postgres.connection import connect
 from shardctl.postgres.source import Source as CloneSource
@@ -32,8 +26,8 @@ if TYPE_CHECKING:
     from shardctl.checks.clock import Offset
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight_managers import Managed
-    from shardctl.moves.preflight_tls import OfSource
+    from shardctl.moves.preflight.managers import Managed
+    from shardctl.moves.preflight.tls import OfSource
     from shardctl.moves.wal import Wal
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
-from shardctl.moves.preflight_refusals import PreflightRefused
+from shardctl.moves.refusals import PreflightRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

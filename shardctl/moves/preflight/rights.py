@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves.preflight_fleet import QUERIES
-from shardctl.moves.preflight_refusals import SourceUnfit
+from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.refusals import SourceUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

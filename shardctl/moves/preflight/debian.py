@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight_refusals import TargetUnfit
+from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.hosts.host import Host
-    from shardctl.moves.preflight_source import Source
+    from shardctl.moves.preflight.source import Source
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node
 

@@ -11,7 +11,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.moves.distance import shortest_ms
-from shardctl.moves.preflight_refusals import PoolerUnfit, collected, listed
+from shardctl.moves.refusals import PoolerUnfit, collected, listed
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.topology import aliases as names
