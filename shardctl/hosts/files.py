@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
+from shardctl.hosts import scripts
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
@@ -29,70 +30,10 @@ UNFINISHED = ".shardctl-new"
 
 HINT = "make room or give permission there, or correct the path"
 
-_ABSENT = 66  # EX_NOINPUT of sysexits.h
+_ABSENT = 66  # EX_NOINPUT of sysexits.h, as `scripts/file.sh` has it
 _SECONDS = 30.0
 _MOST_BYTES = 16 << 20
 """Bytes of the largest file that is read: ten times what the aliases of 65,536 shards need."""
-
-# What stands in a directory that may not be entered looks as if it were not there.
-_IS_THERE = """
-seen=$1
-until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
-if [ -d "$seen" ] && [ ! -x "$seen" ]; then echo "$seen: may not be entered" >&2; exit 1; fi
-[ "$seen" = "$1" ]
-"""
-# In base64, for what comes back as text has lost its carriage returns.
-_READ = f"""
-is_there() {{ {_IS_THERE} }}
-is_there "$1" || exit {_ABSENT}
-# From a FIFO nothing would come, from a device no end.
-[ -f "$1" ] || {{ echo "$1: is not a regular file" >&2; exit 1; }}
-size=$(wc -c < "$1") || exit 1
-[ "$size" -le {_MOST_BYTES} ] || {{ echo "$1: is larger than {_MOST_BYTES} bytes" >&2; exit 1; }}
-exec base64 -- "$1"
-"""
-_TARGET = """
-if ! target=$(readlink -f -- "$1"); then
-    [ ! -L "$1" ] || { echo "$1: a link that leads nowhere" >&2; exit 1; }
-    target=$1
-fi
-"""
-# Beside the file, whole and on the disk, before it takes the file's place; an error leaves the
-# old one as it is. Mode and owner stay; of a link, what it leads to is replaced. Who feeds the
-# pipe may be killed, which looks like the end of the text: hence the count of its bytes.
-_WRITE = f"""
-set -eu
-{_TARGET}
-new=$target{UNFINISHED}
-trap 'rm -f -- "$new"' EXIT
-rm -f -- "$new"
-model=${{3:-$target}}
-if [ -e "$model" ]; then cp -p -- "$model" "$new"; fi
-dd of="$new" conv=fsync status=none
-[ "$(wc -c < "$new")" -eq "$2" ] || {{ echo "$1: the text broke off on its way" >&2; exit 1; }}
-if [ -e "$target" ]; then
-    # A file of another user's may not be linked to.
-    ln -f -- "$target" "$target{BACKUP}" 2> /dev/null || cp -p -- "$target" "$target{BACKUP}"
-fi
-mv -f -- "$new" "$target"
-sync "$(dirname -- "$target")"
-"""
-_PLACE = f"""
-{_TARGET}
-folder=$(dirname -- "$target")
-[ -d "$folder" ] || {{ echo "$folder: there is no such directory" >&2; exit 1; }}
-[ -w "$folder" ] && [ -x "$folder" ] || {{ echo "$folder: may not be written" >&2; exit 1; }}
-[ ! -e "$target" ] || [ -f "$target" ] || {{ echo "$target: is no file" >&2; exit 1; }}
-IFS= read -r machine < /proc/sys/kernel/random/boot_id || machine=$(uname -n)
-printf '%s %s\\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
-"""
-_SIZE = f"""
-is_there() {{ {_IS_THERE} }}
-is_there "$1" || {{ echo 0; exit; }}
-[ -f "$1" ] || {{ echo "$1: is not a regular file" >&2; exit 1; }}
-[ -r "$1" ] || {{ echo "$1: may not be read" >&2; exit 1; }}
-exec wc -c < "$1"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +68,7 @@ def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
     Raises FileRefused, as all of these do, whatever becomes of the host.
     """
     try:
-        coded = _run(host, _READ, path, user=user)
+        coded = _run(host, "content", path, str(_MOST_BYTES), user=user)
     except CommandFailed as error:
         if error.completed.code == _ABSENT:
             return None
@@ -143,8 +84,8 @@ def write(
     `like` is a file, perhaps not there, whose mode and owner it gets instead of its own. Raises
     FileRefused with the old file as it was, unless the host was lost.
     """
-    words = (str(len(text.encode())), *((str(like),) if like else ()))
-    _carry_out(host, _WRITE, path, *words, user=user, text=text)
+    words = (str(len(text.encode())), UNFINISHED, BACKUP, *((str(like),) if like else ()))
+    _carry_out(host, "write", path, *words, user=user, text=text)
 
 
 def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None) -> None:
@@ -168,24 +109,23 @@ def hold_replace(
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:
     """Remove a file, there or not; raises FileRefused."""
-    _carry_out(host, 'exec rm -f -- "$1"', path, user=user)
+    _carry_out(host, "remove", path, user=user)
 
 
 def place(host: Host, path: Path, *, user: str | None = None) -> Place:
     """Find the file behind links; raises FileRefused where `write` could not write it."""
-    folder, _, found = _carry_out(host, _PLACE, path, user=user).partition("\n")
+    folder, _, found = _carry_out(host, "place", path, user=user).partition("\n")
     return Place(found, folder, found.rpartition("/")[2])
 
 
 def place_of(host: Host, path: Path, *, user: str | None = None) -> str:
     """Name a file, there or not, without links; raises FileRefused."""
-    script = 'readlink -f -- "$1" || printf "%s" "$1"'
-    return _carry_out(host, script, path, user=user).rstrip("\n")
+    return _carry_out(host, "name", path, user=user).rstrip("\n")
 
 
 def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
     """Count a file's bytes, 0 where there is none; raises FileRefused."""
-    return int(_carry_out(host, _SIZE, path, user=user))
+    return int(_carry_out(host, "size", path, user=user))
 
 
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:
@@ -197,26 +137,26 @@ def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -
 
 def _carry_out(
     host: Host,
-    script: str,
+    part: str,
     path: Path | str,
     *words: str,
     user: str | None,
     text: str | None = None,
 ) -> str:
-    """Run a script whose every failure is a refusal."""
+    """Run a part of the script whose every failure is a refusal."""
     with named(path):
-        return _run(host, script, path, *words, user=user, text=text)
+        return _run(host, part, path, *words, user=user, text=text)
 
 
 def _run(
     host: Host,
-    script: str,
+    part: str,
     path: Path | str,
     *words: str,
     user: str | None,
     text: str | None = None,
 ) -> str:
-    argv = ["sh", "-c", script, "sh", str(path), *words]
+    argv = scripts.argv("file", part, str(path), *words)
     with named(path, failed=False):
         return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
 

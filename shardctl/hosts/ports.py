@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import ShardctlError
+from shardctl.hosts import scripts
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
 
 _KNOCK_S = 5.0
 _LOOK_S = 30.0
-# Whose sockets they are is told to their own user, and to root. By /proc/net, for not every
-# host has `ss`; empty where that is not there either.
-_LISTENER = """
-for inode in $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-    awk -v port="$1" '$4 == "0A" && $2 ~ ":" port "$" { print $10 }'); do
-    for link in $(find /proc/[0-9]*/fd -lname "socket:\\[$inode\\]" 2>/dev/null); do
-        pid=${link#/proc/} pid=${pid%%/*}
-        { read -r name < "/proc/$pid/comm"; } 2>/dev/null || continue
-        printf '%s (pid %s)\\n' "$name" "$pid"
-        exit
-    done
-done
-"""
 
 
 class PortInUse(ShardctlError):
@@ -132,7 +120,7 @@ def listener(port: int, host: Host | None = None) -> str | None:
 
     The host is this machine if None. Raises what `Host.run` raises of another.
     """
-    argv = ["sh", "-c", _LISTENER, "sh", f"{port:04X}"]
+    argv = scripts.argv("listener", f"{port:04X}")
     return (host or Local()).run(argv, timeout=_LOOK_S).stdout.strip() or None
 
 

@@ -1,7 +1,8 @@
-"""POSIX shell scripts that ship with shardctl, run on a host part by part."""
+"""POSIX shell scripts that ship with shardctl, in `scripts/`, and are run on a host."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,17 @@ eval "$script"
 """
 
 
+@cache
+def source(name: str) -> str:
+    """Give `scripts/NAME.sh`, which is ASCII and needs nothing else of shardctl."""
+    return resources.files("shardctl").joinpath(f"scripts/{name}.sh").read_text("ascii")
+
+
+def argv(name: str, *words: str) -> list[str]:
+    """Give the command that runs a short script with these words; its input is its own."""
+    return ["sh", "-c", source(name), name, *words]
+
+
 def run(
     host: Host,
     name: str,
@@ -28,12 +40,11 @@ def run(
     text: str = "",
     timeout: float | None = None,
 ) -> str:
-    """Run one part of `templates/<name>.sh` on `host`, and give what it prints.
+    """Run one part of `scripts/NAME.sh` on `host`, and give what it prints.
 
-    The script is ASCII, takes the part as its first argument, and ends by running it. `text`
+    The script takes the part as its first argument, and ends by running it. `text`
     is the part's standard input, `timeout` in seconds. Raises CommandFailed, CommandTimedOut.
     """
-    script = resources.files("shardctl").joinpath(f"templates/{name}.sh").read_text("ascii")
-    script = script.rstrip("\n")
-    argv = ["sh", "-c", _SHELL, name, str(len(script)), part, *words]
-    return host.run(argv, user=user, input=script + text, timeout=timeout).stdout
+    script = source(name).rstrip("\n")
+    command = ["sh", "-c", _SHELL, name, str(len(script)), part, *words]
+    return host.run(command, user=user, input=script + text, timeout=timeout).stdout

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Literal, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.errors import ShardctlError
+from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
 from shardctl.ids.generator import quote_identifier
 from shardctl.topology.aliases import MAX_ALIAS
@@ -247,9 +247,8 @@ def _check(
 
 def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
     """Run a part of the script on the guard's host, and give what it prints."""
-    script = resources.files("shardctl").joinpath("templates/guard.sh").read_text("utf-8")
     argv = ["sh", "-c", _SHELL, "guard", part, str(guard.directory), guard.owner or "", *words]
-    given = f"{script}{_END_OF_SCRIPT}\n{text}"
+    given = f"{scripts.source('guard')}{_END_OF_SCRIPT}\n{text}"
     return guard.host.run(argv, user=guard.user, input=given, timeout=timeout).stdout
 
 

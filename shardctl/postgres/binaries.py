@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.postgres import OLDEST_MAJOR, embedded
@@ -36,40 +36,8 @@ _SYSTEM = (
 _SECONDS = 30.0
 _INTERPRETED = re.compile(r'["$`\\\x00-\x1f]')
 """What a shell interprets within double quotes."""
-# A line for each directory: its name, that without links, what it lacks, what its postgres says.
-# None for a second name of the same: it costs some milliseconds to let a postgres say anything.
-_SURVEY = """
-seen=:
-see() {
-    real=$(readlink -f -- "$1")
-    case "$seen" in *":$real:"*) return ;; esac
-    seen="$seen$real:"
-    lacking=
-    [ -d "$1" ] || lacking=directory
-    for program in postgres initdb pg_ctl; do
-        [ -f "$1/$program" ] && [ -x "$1/$program" ] || lacking="$lacking $program"
-    done
-    said=
-    [ -n "$lacking" ] || said=$("$1/postgres" --version 2>/dev/null)
-    printf '%s\\t%s\\t%s\\t%s\\n' "$1" "$real" "$lacking" "$said"
-}
-"""
-_SYSTEMS = f"""{_SURVEY}
-for pattern; do
-    for directory in $pattern; do
-        [ ! -d "$directory" ] || see "$directory"
-    done
-done
-IFS=:
-for directory in $PATH; do
-    [ -x "$directory/postgres" ] || continue
-    see "$directory"
-    see "$(dirname -- "$(readlink -f -- "$directory/postgres")")"
-done
-"""
-_NAMED = f"""{_SURVEY}
-for directory; do see "$directory"; done
-"""
+_SYSTEMS, _NAMED = "of_patterns_and_path", "named"
+"""Parts of `scripts/programs.sh`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +137,11 @@ def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
 
 
 def _survey(
-    host: Host, script: str, words: Sequence[str], account: str | None = None
+    host: Host, part: str, words: Sequence[str], account: str | None = None
 ) -> Iterator[_Seen]:
     """Look at directories on a host, as `account`, all with one command."""
-    said = host.run(["sh", "-c", script, "sh", *words], user=account, timeout=_SECONDS).stdout
+    argv = scripts.argv("programs", part, *words)
+    said = host.run(argv, user=account, timeout=_SECONDS).stdout
     for line in said.splitlines():
         directory, real, lacking, version = line.split("\t", 3)
         match = re.search(r"\(PostgreSQL\) (\d+)", version)

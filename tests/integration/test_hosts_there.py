@@ -93,7 +93,7 @@ def test_programs_are_those_of_the_host(
     with pytest.raises(BinariesRefused, match="lacks postgres, initdb, pg_ctl"):
         binaries.find(server_directory, account=sshd.login, host=box)
     monkeypatch.setattr(binaries, "_SYSTEM", (f"{server_directory}/*",))
-    monkeypatch.setattr(binaries, "_SYSTEMS", binaries._SYSTEMS.partition("IFS=:")[0])
+    monkeypatch.setattr(binaries, "_SYSTEMS", "of_patterns")
     with pytest.raises(NoBinaries, match="is installed there") as refused:
         binaries.find(None, account=sshd.login, host=box)
     assert "on that host" in refused.value.hint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,8 @@ from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import error_of, gone, shell, sleeping
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardctl.hosts.host import Host
     from shardctl.hosts.ssh import Ssh
     from tests.fixtures.servers.sshd import Sshd
@@ -201,10 +202,9 @@ def test_files_go_the_same_way_as_here(box: Ssh, server_directory: Path) -> None
 
 
 def test_scripts_run_as_they_do_here(box: Ssh) -> None:
-    name = next(Path(scripts.__file__).parents[1].joinpath("templates").glob("*.sh")).stem
     for host in (Local(), box):
         with pytest.raises(CommandFailed):
-            scripts.run(host, name, "no_such_part", "a $word", text="text\n")
+            scripts.run(host, "clone", "no_such_part", "a $word", text="text\n")
     length = str(len("echo $0 $1; cat"))
     argv = ["sh", "-c", scripts._SHELL, "name", length, "part"]
     for host in (Local(), box):

@@ -1,0 +1,13 @@
+# shardctl's look for the program that listens on a port, given in hexadecimal: prints its name
+# and process, and nothing where /proc does not tell: it names sockets to their own user and to
+# root. Not every host has `ss`. It needs a POSIX shell, awk and find.
+
+for inode in $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk -v port="$1" '$4 == "0A" && $2 ~ ":" port "$" { print $10 }'); do
+    for link in $(find /proc/[0-9]*/fd -lname "socket:\[$inode\]" 2>/dev/null); do
+        pid=${link#/proc/} pid=${pid%%/*}
+        { read -r name < "/proc/$pid/comm"; } 2>/dev/null || continue
+        printf '%s (pid %s)\n' "$name" "$pid"
+        exit
+    done
+done

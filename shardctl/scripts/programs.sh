@@ -1,0 +1,42 @@
+# shardctl's look at directories with PostgreSQL's programs: a line for each, with its name, its
+# name without links, what it lacks, and its version. It needs a POSIX shell and coreutils.
+# None for a second name of the same: it costs some milliseconds to let a postgres say anything.
+
+seen=:
+see() { # directory
+    real=$(readlink -f -- "$1")
+    case "$seen" in *":$real:"*) return ;; esac
+    seen="$seen$real:"
+    lacking=
+    [ -d "$1" ] || lacking=directory
+    for program in postgres initdb pg_ctl; do
+        [ -f "$1/$program" ] && [ -x "$1/$program" ] || lacking="$lacking $program"
+    done
+    said=
+    [ -n "$lacking" ] || said=$("$1/postgres" --version 2>/dev/null)
+    printf '%s\t%s\t%s\t%s\n' "$1" "$real" "$lacking" "$said"
+}
+
+of_patterns() { # patterns
+    for pattern; do
+        for directory in $pattern; do
+            [ ! -d "$directory" ] || see "$directory"
+        done
+    done
+}
+
+of_patterns_and_path() { # patterns
+    of_patterns "$@"
+    IFS=:
+    for directory in $PATH; do
+        [ -x "$directory/postgres" ] || continue
+        see "$directory"
+        see "$(dirname -- "$(readlink -f -- "$directory/postgres")")"
+    done
+}
+
+named() { # directories
+    for directory; do see "$directory"; done
+}
+
+"$@"
