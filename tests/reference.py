@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperOption
 from shardctl import moves
 from shardctl.cli.app import app
 from shardctl.moves.methods import METHODS
+from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 FILE = REFERENCE / "commands.md"
 MOVES = REFERENCE / "moves.md"
+PREFLIGHT = REFERENCE / "preflight.md"
 _CODE = Path(moves.__path__[0])
 
 _HEAD = """\
@@ -44,6 +46,19 @@ _MOVES_HEAD = """\
 
 [moves.md](../moves.md) tells what a move does and why in this order.
 These are the names that `shardctl moves show` and `-o json` use.
+"""
+
+_PREFLIGHT_HEAD = """\
+# Preflight: what it looks at
+
+<!-- Written by `make docs` from the registry of subjects: do not edit. -->
+
+Before a move, shardctl looks at all of these, and refuses everything that is wrong at once.
+[moves.md](../moves.md#what-preflight-refuses) lists the refusals, and what to do about each.
+It asks the places at the same time, and the clone's after those of source and target.
+
+| subject | where | what has to be true |
+|---|---|---|
 """
 
 SUB_STEPS = {
@@ -201,6 +216,12 @@ def render_moves() -> str:
     return "\n".join(parts)
 
 
+def render_preflight() -> str:
+    """Compose the page of the subjects, in the order of the registry."""
+    lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in SUBJECTS]
+    return "".join([_PREFLIGHT_HEAD, *lines])
+
+
 _ONWARD = {a.value for a, _, _ in TRANSITIONS if not a.undoable}
 
 
@@ -294,3 +315,4 @@ if __name__ == "__main__":
     REFERENCE.mkdir(parents=True, exist_ok=True)
     FILE.write_text(render(), encoding="utf-8")
     MOVES.write_text(render_moves(), encoding="utf-8")
+    PREFLIGHT.write_text(render_preflight(), encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.state import journal
-from shardctl.topology import names, ranges
+from shardctl.topology import aliases, names, ranges
 from shardctl.topology.model import CloneWith, Node, NodeName, Pooler, ShardId
 from shardctl.topology.routes import ShardNotFound
 
@@ -221,6 +221,22 @@ def leaving(topology: Topology, plan: MovePlan) -> tuple[str, ...]:
     """
     moved = set(plan.shards)
     return tuple(topology.schema(s) for s in topology.nodes[plan.source].shards if s not in moved)
+
+
+def paused(topology: Topology, plan: MovePlan, pooler: Pooler) -> tuple[str, ...]:
+    """Name the aliases that lead to what moves: those of its shards, and of its node."""
+    found: list[str] = []
+    if "node" in pooler.aliases:
+        found.append(aliases.of_node(topology.database.name, plan.source))
+    if "shard" in pooler.aliases:
+        found += plan.schemas
+    return tuple(found)
+
+
+def offered(topology: Topology, pooler: Pooler) -> int:
+    """Count the aliases that a pooler offers."""
+    nodes = len(topology.nodes) if "node" in pooler.aliases else 0
+    return nodes + (topology.shard_count if "shard" in pooler.aliases else 0)
 
 
 def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
 from shardctl.moves.gates import CONSOLES
-from shardctl.moves.preflight import poolers as pooling
 from shardctl.moves.refusals import PauseTooShort
 from shardctl.pgbouncer import cost
 
@@ -117,7 +116,7 @@ def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float
     """Estimate what the slowest pooler takes."""
     poolers = [0.0]
     for one in topology.poolers.values():
-        paused, size = len(pooling.paused(topology, plan, one)), pooling.size(topology, one)
+        paused, size = len(planning.paused(topology, plan, one)), planning.offered(topology, one)
         over_ssh = one.ssh is not None
         trips = math.ceil(paused / CONSOLES) - 1 + (_SSH_TRIPS if over_ssh else 0)
         poolers.append(

@@ -11,7 +11,7 @@ import pytest
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.moves import handover
-from shardctl.moves.preflight import source as preflight_source
+from shardctl.moves.preflight import check as preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,13 +89,13 @@ def test_a_file_that_was_deleted_before_the_cutover_stops_the_move_before_it(
     fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fleet_spares.write()
-    again = preflight_source.again
+    again = preflight.again
 
     def meanwhile(*given: Any, **named: Any) -> list[ShardctlError]:
         path.rename(path.with_suffix(".gone"))
         return again(*given, **named)
 
-    monkeypatch.setattr(preflight_source, "again", meanwhile)
+    monkeypatch.setattr(preflight, "again", meanwhile)
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     path.with_suffix(".gone").rename(path)

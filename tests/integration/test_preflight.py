@@ -222,7 +222,7 @@ def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
 
 def skewed(**offsets: float) -> list[str]:
     found = {name: Offset(ahead, 0.001) for name, ahead in offsets.items()}
-    return [str(one) for one in preflight_clocks.judge(found)]
+    return [str(one) for one in preflight_clocks.differing(found)]
 
 
 def test_clocks_that_differ() -> None:

@@ -64,7 +64,7 @@ def test_what_the_console_tells(preflight_pooled: Movable) -> None:
         (looked,) = preflight_pooled.look_at_poolers()
     assert looked.fact is not None
     assert looked.fact.clients == 2
-    told = "\n".join(pooling.notes(preflight_pooled.plan(), looked))
+    told = "\n".join(pooling.notes_of(preflight_pooled.plan(), looked))
     assert "clients wait 15 s (server_login_retry)" in told
     for key in ("query_wait_timeout", "client_login_timeout"):
         before = looked.config[key]

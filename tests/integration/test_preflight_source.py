@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.hosts.local import Local
 from shardctl.moves.preflight import login
+from shardctl.moves.preflight import wal as room
 from shardctl.moves.refusals import TargetUnfit
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
@@ -49,7 +49,7 @@ def test_what_is_seen_of_its_configuration(preflight_fleet: Movable) -> None:
     ):
         told = preflight_fleet.only_source("synchronous_clone")
         assert "synchronous_standby_names has c, so commits would wait for the clone" in told
-        wal = preflight_fleet.look_at_source().wal
+        wal = preflight_fleet.look_at_source().need(room.look)
         assert wal is not None
         assert wal.keep_bytes == 64 << 20
 
@@ -183,13 +183,6 @@ def test_a_server_without_senders_lets_no_clone_log_in(
     poor = pg_server({"wal_level": "minimal", "max_wal_senders": "0"})
     topology = preflight_fleet.changed("a", port=poor.port)
     with pytest.raises(TargetUnfit) as refused:
-        login.try_replication(
-            topology,
-            preflight_fleet.plan(topology),
-            Local(),
-            programs=preflight_fleet.server().binaries,
-            account=None,
-            purpose="test",
-        )
+        login.try_replication(preflight_fleet.on_this_machine(topology))
     assert refused.value.code == "replication_login"
     poor.stop()

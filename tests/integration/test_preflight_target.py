@@ -17,7 +17,9 @@ from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
 from shardctl.moves.preflight import libraries as preflight_libraries
 from shardctl.moves.preflight import login
-from shardctl.moves.preflight.target import PROGRAMS
+from shardctl.moves.preflight import server as servers
+from shardctl.moves.preflight import target as targets
+from shardctl.moves.preflight.target import PROGRAMS, Machine
 from shardctl.postgres import binaries
 from shardctl.topology.model import Control, Ssh
 from tests.fixtures.servers.postgres import SUPERUSER
@@ -171,7 +173,7 @@ def test_what_is_seen_of_a_small_disk_and_where_it_is_mounted(
 
 def look_at_place(preflight_fleet: Movable, path: Path) -> Directory:
     there = preflight_fleet.server()
-    return directories.look(Local(), path, programs=there.binaries, account=there.account)
+    return directories.look_at(Local(), path, programs=there.binaries, account=there.account)
 
 
 def test_a_clone_that_runs_and_then_is_stopped(
@@ -272,15 +274,17 @@ def test_libraries_without_which_the_clone_would_not_start(
 
 def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
     assert preflight_fleet.fit is not None
-    source = preflight_fleet.fit.source
-    assert source is not None
+    source = preflight_fleet.fit.need(servers.look)
     assert source.settings["shared_preload_libraries"] == ""
     server = preflight_fleet.server()
 
     def lacking(**settings: str) -> object:
         found = {**source.settings, "shared_preload_libraries": "auto_explain, nosuch"}
-        return preflight_libraries.look(
-            preflight_fleet.target, found | settings, server.binaries, Local(), server.account
+        return preflight_libraries.missing(
+            preflight_fleet.target,
+            found | settings,
+            server.binaries,
+            Machine(Local(), server.account),
         )
 
     assert lacking() == ["nosuch"]
@@ -322,15 +326,8 @@ def test_the_login_is_tried_as_copy_and_standby_will_log_in(
     database = dataclasses.replace(topology.database, options=options)
     monkeypatch.setenv("PGOPTIONS", "-c nothing.of=this -c role=nobody_of_this_name")
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
-    untried = login.try_replication(
-        dataclasses.replace(topology, database=database),
-        preflight_fleet.plan(),
-        Local(),
-        programs=preflight_fleet.server().binaries,
-        account=None,
-        purpose="test",
-    )
-    assert untried is None
+    changed = dataclasses.replace(topology, database=database)
+    assert login.try_replication(preflight_fleet.on_this_machine(changed)) is None
 
 
 def test_a_login_that_cannot_be_tried(
@@ -372,7 +369,7 @@ def test_hosts_with_other_c_libraries(
     seen = server_directory / "seen"
     other = f"[ -e {seen} ] && echo glibc 2.17 && exit; : > {seen}; echo glibc 2.36"
     first_in_path(monkeypatch, programs(server_directory / "bin", getconf=other))
-    assert preflight_fleet.look_at_target().libc == ("glibc 2.36", "glibc 2.17")
+    assert preflight_fleet.look_at_target().need(targets.libc) == ("glibc 2.36", "glibc 2.17")
     seen.unlink()
     with preflight_fleet.having(
         "CREATE COLLATION public.german (provider = icu, locale = 'de');"

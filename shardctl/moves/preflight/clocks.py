@@ -1,4 +1,4 @@
-"""Clocks before a move: new ids must lie above all earlier ones, whoever made those."""
+"""Clocks: new ids must lie above all earlier ones, whoever made those."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
+from shardctl.moves.preflight import target
 from shardctl.moves.refusals import PreflightRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from shardctl.checks.clock import Offset
-    from shardctl.hosts.host import Host
-    from shardctl.postgres.connection import Connection
+    from shardctl.moves.preflight.subject import Context
 
 _SECONDS = 10.0
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 
 
-def of_server(session: Connection) -> Offset:
-    """Compare a server's clock with the one here; raises psycopg.Error."""
+def of_source(context: Context) -> Offset:
+    """Compare the source's clock with the one here."""
 
     def ask() -> float:
-        row = session.execute(_CLOCK).fetchone()
+        row = context.session.execute(_CLOCK).fetchone()
         if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
             raise AssertionError
         return float(row[0])
@@ -32,9 +32,9 @@ def of_server(session: Connection) -> Offset:
     return _offset(ask)
 
 
-def of_host(host: Host) -> Offset:
-    """Compare a host's clock with the one here; raises CommandFailed, CommandTimedOut."""
-    whole = False
+def of_target(context: Context) -> Offset:
+    """Compare the clock of the target's host with the one here."""
+    host, whole = context.need(target.look).host, False
 
     def ask() -> float:
         nonlocal whole
@@ -46,7 +46,16 @@ def of_host(host: Host) -> Offset:
     return replace(offset, uncertainty=offset.uncertainty + 0.5) if whole else offset
 
 
-def judge(offsets: Mapping[str, Offset]) -> Iterator[PreflightRefused]:
+def judge(context: Context) -> Iterator[PreflightRefused]:
+    """Compare the clocks of source and target, as far as they are known."""
+    found = {
+        f"node {context.plan.source}": context.of(of_source),
+        f"the host of node {context.plan.target}": context.of(of_target),
+    }
+    yield from differing({where: one for where, one in found.items() if one is not None})
+
+
+def differing(offsets: Mapping[str, Offset]) -> Iterator[PreflightRefused]:
     """Find clocks that differ for certain by more than `clock.ERROR_S`, in s.
 
     Of two that differ from each other each may be near enough to the one here.

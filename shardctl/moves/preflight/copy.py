@@ -1,54 +1,48 @@
-"""Preflight of a copy by repmgr: its own dry run, on the target's host."""
+"""A copy by repmgr: its own dry run, on the target's host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
+from shardctl.moves.preflight import managers, target
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import clone as clones
-from shardctl.postgres import hosted, repmgr, repmgr_clone
+from shardctl.postgres import hosted, repmgr_clone
 from shardctl.postgres.clone import Clone
-from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.postgres.repmgr_clone import RepmgrUnfit
 from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
-    from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.binaries import Binaries
-    from shardctl.postgres.repmgr import Repmgr
-    from shardctl.topology.model import Topology
 
 _SECONDS = 60.0
 _ABSENT = (126, 127)  # what a command ends with that could not be begun
 
 
-def try_repmgr(
-    topology: Topology,
-    plan: MovePlan,
-    host: Host,
-    *,
-    programs: Binaries | None,
-    account: str | None,
-    purpose: str,
-) -> None:
+def look(context: Context) -> None:
     """Let `repmgr standby clone` try all but the copy, where it is to make it.
 
     It logs in to the source, for its tables and for replication, as the target's server's user.
     What cannot be tried is refused elsewhere. Raises TargetUnfit.
     """
-    node = topology.nodes[plan.target]
-    if plan.options.clone_with != "repmgr" or programs is None or node.data_directory is None:
+    plan, node, machine = context.plan, context.target, context.need(target.look)
+    if plan.options.clone_with != "repmgr" or node.data_directory is None:
         return
-    known = _known(topology, plan, purpose)
+    programs, known = context.need(target.programs), context.need(managers.look).repmgr
     if known is None or known.primary is None:
         return
     server = hosted.of_node(
-        node, node.data_directory, machine=host, account=account, programs=programs
+        node,
+        node.data_directory,
+        machine=machine.host,
+        account=machine.account,
+        programs=programs,
     )
     clone = Clone(plan.id, plan.slot, server)
-    source = Source(topology.nodes[plan.source], topology.database)
+    source = Source(context.source, context.topology.database)
     try:
         argv, configuration = repmgr_clone.of_cluster(clone, source, known, plan.options.max_rate)
         clones.attempt(clone, [*argv, "--dry-run"], timeout=_SECONDS, configuration=configuration)
@@ -63,16 +57,6 @@ def try_repmgr(
             f"the dry run of `repmgr standby clone` did not end within {error.seconds:g} s",
             hint="see what the host of the node waits for when it logs in to the source",
         ) from error
-
-
-def _known(topology: Topology, plan: MovePlan, purpose: str) -> Repmgr | None:
-    """Ask the source for repmgr's cluster; None also where it is not there, which is told of it."""
-    node, database = topology.nodes[plan.source], topology.database
-    try:
-        with connect(node, database, purpose=purpose, autocommit=True) as session:
-            return repmgr.look(node, database, session, purpose=purpose)
-    except NodeUnavailable:
-        return None
 
 
 def _refused(plan: MovePlan, error: CommandFailed, programs: Binaries) -> TargetUnfit:

@@ -1,4 +1,4 @@
-"""Preflight of Debian's clusters: whether the tools of the target's host would know the clone.
+"""Debian's clusters: whether the tools of the target's host would know the clone.
 
 Debian keeps a cluster's configuration under /etc/postgresql, and its `pg_lsclusters`,
 `pg_ctlcluster` and init scripts go by that. A clone that is started without them is none of it.
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardctl.moves.preflight import server, target
 from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.hosts.host import Host
-    from shardctl.moves.preflight.source import Source
-    from shardctl.postgres.binaries import Binaries
-    from shardctl.topology.model import Node
+    from shardctl.moves.preflight.server import Server
+    from shardctl.moves.preflight.subject import Context
 
 _SECONDS = 30.0
 _PROGRAMS = Path("/usr/lib/postgresql")
@@ -37,14 +36,12 @@ class Debian:
     """Its version and name, as `15 main`."""
 
 
-def look(host: Host, node: Node, account: str | None) -> Debian | None:
-    """Ask the target's host for Debian's clusters; None where it has no such tools.
-
-    Raises what `Host.run` raises.
-    """
-    argv = ["sh", "-c", _LIST]
-    said = host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
-    return read(said, node.data_directory)
+def look(context: Context) -> Debian | None:
+    """Ask the target's host for Debian's clusters; None where it has no such tools."""
+    machine, argv = context.need(target.look), ["sh", "-c", _LIST]
+    c = {"LC_ALL": "C"}
+    said = machine.host.run(argv, user=machine.account, env=c, timeout=_SECONDS).stdout
+    return read(said, context.target.data_directory)
 
 
 def read(said: str, data_directory: Path | None) -> Debian | None:
@@ -65,10 +62,10 @@ def read(said: str, data_directory: Path | None) -> Debian | None:
     return Debian(None)
 
 
-def judge(
-    node: Node, debian: Debian | None, programs: Binaries | None, source: Source
-) -> Iterator[TargetUnfit]:
+def judge(context: Context) -> Iterator[TargetUnfit]:
     """Find a clone that Debian's tools would not know, though they are how servers are kept."""
+    node, debian, source = context.target, context.need(look), context.need(server.look)
+    programs = context.of(target.programs)
     if debian is None or (node.control is not None and node.control.start is not None):
         return
     if debian.cluster is not None:
@@ -104,7 +101,7 @@ def control(cluster: str) -> str:
     return f"control: {{{', '.join(said)}}}"
 
 
-def _is_debians(source: Source) -> bool:
+def _is_debians(source: Server) -> bool:
     """Tell whether a server's configuration is elsewhere than its data, as with Debian's tools."""
     config, data = source.settings.get("config_file"), source.settings.get("data_directory")
     return config is not None and data is not None and not config.startswith(f"{data}/")

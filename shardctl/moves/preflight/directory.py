@@ -1,4 +1,4 @@
-"""Preflight of the place for a clone: what stands in the target's data directory, and its disk."""
+"""The place for a clone: what is in the target's data directory, and room on its disk."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
+from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.moves.preflight import fleet, occupant, server, target
 from shardctl.moves.refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.hosts.host import Host
+    from shardctl.moves.preflight.server import Server
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.binaries import Binaries
-    from shardctl.topology.model import Node
 
 Kind = Literal["absent", "empty", "server", "other", "file", "link", "mount", "closed"]
 """`server`: there is a PG_VERSION; `closed`: its user may not enter or read it."""
@@ -24,30 +27,14 @@ LEFTOVER = ".clone"
 """What the name of a clone's working directory has at its end, beside the data directory."""
 
 _SECONDS = 30.0
+_SHARE = 0.1
+_MB = 1024 * 1024
 _C = {"LC_ALL": "C"}
 _NOT_RUNNING = 3  # what pg_ctl status ends with then
 _DF = re.compile(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s")
 _SYSTEM = re.compile(r"^Database system identifier:\s+(\d+)$", re.MULTILINE)
 _STATE = re.compile(r"^Database cluster state:\s+(.+)$", re.MULTILINE)
 _STANDBYS = ("in archive recovery", "shut down in recovery")
-# What stands in a directory that may not be entered looks as if it were not there.
-_LOOK = f"""
-dir=$1 seen=$1 leftover=
-until [ -e "$seen" ] || [ -L "$seen" ]; do seen=$(dirname -- "$seen"); done
-if [ -d "$seen" ] && [ ! -x "$seen" ]; then kind=closed
-elif [ "$seen" != "$dir" ]; then kind=absent
-elif [ -L "$dir" ]; then kind=link
-elif [ ! -d "$dir" ]; then kind=file
-elif [ ! -r "$dir" ]; then kind=closed
-elif [ "$(stat -c %d "$dir")" != "$(stat -c %d "$dir/..")" ]; then kind=mount
-elif [ -e "$dir/PG_VERSION" ]; then kind=server
-elif [ -n "$(ls -A "$dir")" ]; then kind=other
-else kind=empty
-fi
-[ ! -e "$dir{LEFTOVER}" ] || leftover=yes
-printf '%s\\n' "$kind" "$leftover" "$seen" "$(df -P -k "$seen" | tail -n 1)"
-[ "$kind" != other ] || ls -A "$dir"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +55,28 @@ class Directory:
     """The state in which its server was last, as pg_controldata names it."""
 
 
-def look(host: Host, path: Path, *, programs: Binaries | None, account: str | None) -> Directory:
+def look(context: Context) -> Directory:
+    """Look at the target's data directory; raises TargetUnfit where the topology names none."""
+    path = context.target.data_directory
+    if path is None:
+        raise TargetUnfit(
+            context.target.name,
+            "no_data_directory",
+            "it has no data_directory, so there is no place for a clone",
+            hint="write one into the topology: an absolute path on the node's host",
+        )
+    machine, programs = context.need(target.look), context.of(target.programs)
+    return look_at(machine.host, path, programs=programs, account=machine.account)
+
+
+def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str | None) -> Directory:
     """Look at a data directory as `account`, who is to run its server; None is oneself.
 
     Without programs nobody tells whose a stopped server's directory is. Raises CommandFailed,
     CommandTimedOut.
     """
-    argv = ["sh", "-c", _LOOK, "sh", str(path)]
-    lines = host.run(argv, user=account, env=_C, timeout=_SECONDS).stdout.splitlines()
+    argv = scripts.argv("directory", str(path), LEFTOVER)
+    lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
     kind, leftover, seen, disk, *holds = lines
     if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other
         raise AssertionError(kind)
@@ -96,21 +97,48 @@ def look(host: Host, path: Path, *, programs: Binaries | None, account: str | No
     )
 
 
-def judge(
-    node: Node,
-    place: Directory,
-    *,
-    systems: Collection[str],
-    unproven: Sequence[str],
-    account: str | None,
-    occupied: bool,
-) -> Iterator[TargetUnfit]:
+def judge(context: Context) -> Iterator[TargetUnfit]:
+    """Find what is in the way of a clone, and a disk without room for it."""
+    place, node = context.need(look), context.target
+    yield from in_the_way(context)
+    source = context.of(server.look)
+    needed = needed_bytes(source) if source is not None else None
+    if source is None or needed is None or place.free_bytes is None or place.free_bytes >= needed:
+        return
+    yield TargetUnfit(
+        node.name,
+        "disk",
+        f"{place.seen} has {place.free_bytes / _MB:,.0f} MB free, and a clone needs "
+        f"{needed / _MB:,.0f} MB: the source's {(source.bytes or 0) / _MB:,.0f} MB, a tenth of "
+        f"that, and max_wal_size = {source.settings['max_wal_size']} MB",
+        hint="make room there, or give the node a data_directory on a larger disk",
+    )
+
+
+def needed_bytes(source: Server) -> int | None:
+    """Say how much room a clone needs: the data, a tenth of it, and the WAL that is kept."""
+    if source.bytes is None:
+        return None
+    return int(source.bytes * (1 + _SHARE)) + source.number("max_wal_size") * _MB
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say what becomes of what is in the clone's place."""
+    node, there = context.target, context.of(occupant.look)
+    if there is not None:
+        old = f" ({there.retired} retired schemas)" if there.retired else ""
+        yield f"the empty server of node {node.name} is stopped, and its data directory moved{old}"
+    elif context.need(look).kind == "server":
+        yield f"{node.data_directory} is moved aside: it has an old clone of this cluster"
+
+
+def in_the_way(context: Context) -> Iterator[TargetUnfit]:
     """Find what is in the way of a clone.
 
-    `systems` are the identifiers of this cluster's servers; a stopped clone of one may be
-    moved aside, unless `unproven` names moves whose only copies may be in it. `occupied` when a
-    server at the node's address was found to be of this place.
+    A stopped clone of one of this cluster's servers may be moved aside, unless the only copies
+    of unconfirmed moves may be in it. A server that runs there was looked at by itself.
     """
+    node, place, account = context.target, context.need(look), context.need(target.look).account
     path = node.data_directory
     name = node.name
     elsewhere = "give the node another data_directory"
@@ -143,19 +171,13 @@ def judge(
             f"{path} is not empty, and no server's: {listed(place.holds)}",
             hint=f"move away what is in it, or {elsewhere}",
         )
-    elif place.kind == "server" and not occupied:
-        yield from _stopped(node, place, systems, unproven, elsewhere)
+    elif place.kind == "server" and context.of(occupant.look) is None:
+        yield from _stopped(context, place, elsewhere)
 
 
-def _stopped(
-    node: Node,
-    place: Directory,
-    systems: Collection[str],
-    unproven: Sequence[str],
-    elsewhere: str,
-) -> Iterator[TargetUnfit]:
+def _stopped(context: Context, place: Directory, elsewhere: str) -> Iterator[TargetUnfit]:
     """Refuse a server's directory of which nobody can tell that nothing in it is missed."""
-    path = node.data_directory
+    node, path, unproven = context.target, context.target.data_directory, fleet.unproven(context)
     if place.running:
         yield TargetUnfit(
             node.name,
@@ -163,7 +185,7 @@ def _stopped(
             f"a server runs in {path}, on another port than the topology's {node.port}",
             hint="write its port into the topology, or stop it",
         )
-    elif place.system is None or place.system not in systems:
+    elif place.system is None or place.system not in fleet.systems(context):
         yield TargetUnfit(
             node.name,
             "directory_foreign",

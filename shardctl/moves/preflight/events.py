@@ -12,15 +12,15 @@ import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
-from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.preflight import rights
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, listed
 from shardctl.topology import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardctl.moves.plan import MovePlan
-    from shardctl.postgres.connection import Connection
+    from shardctl.moves.preflight.subject import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,11 @@ class Events:
     refused: str | None = None
 
 
-def look(session: Connection, plan: MovePlan) -> Events:
+def look(context: Context) -> Events:
     """Ask a source that is a primary, and try what is refused, if there is any event trigger."""
+    session, plan = context.session, context.plan
+    if context.need(rights.look):
+        raise Unknown
     triggers = [name for (name,) in session.execute(QUERIES["event_triggers"])]
     if not triggers:
         return Events()
@@ -50,11 +53,12 @@ def look(session: Connection, plan: MovePlan) -> Events:
     return Events(triggers)
 
 
-def judge(plan: MovePlan, found: Events) -> Iterator[SourceUnfit]:
+def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse what would stop the move, perhaps past its point of no return."""
+    found = context.need(look)
     if found.refused is not None:
         yield SourceUnfit(
-            plan.source,
+            context.plan.source,
             "event_trigger",
             f"an event trigger ({listed(found.triggers)}) refuses what the move does: "
             f"{found.refused}",

@@ -1,4 +1,4 @@
-"""Preflight over all nodes: nobody else has the shards, and no other move is under way."""
+"""All nodes: no other one has the shards, and no other move is under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.libpq import reason_of
+from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import (
     MoveUnfinished,
     PreflightRefused,
@@ -17,8 +17,8 @@ from shardctl.moves.refusals import (
     collected,
     listed,
 )
-from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision import maps
 from shardctl.provision.refusals import SchemaInTheWay
 from shardctl.state import cluster, journal
 
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.errors import ShardctlError
-    from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight.subject import Context
     from shardctl.state.journal import Move
-    from shardctl.topology.model import Node, NodeName, Topology
-
-QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
+    from shardctl.topology.model import Node, NodeName
 
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""
@@ -62,12 +60,17 @@ class Fleet:
     problems: tuple[ShardctlError, ...]
 
 
-def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Fleet:
+def look_at_map(context: Context) -> None:
+    """See that the map is still the plan's; raises what `maps.require` does."""
+    maps.require(context.topology, context.plan.map_version, purpose=context.purpose)
+
+
+def look(context: Context) -> Fleet:
     """Ask every node; why one could not be asked is in the result."""
     peers: dict[NodeName, Peer] = {}
     problems: list[ShardctlError] = []
     outcomes = fanout.run(
-        topology.nodes.values(), lambda node: _ask(topology, plan, node, purpose), width=_WIDTH
+        context.topology.nodes.values(), lambda node: _ask(context, node), width=_WIDTH
     )
     for outcome in outcomes:
         with collected(problems):
@@ -79,11 +82,13 @@ def look(topology: Topology, plan: MovePlan, *, purpose: str) -> Fleet:
     return Fleet(peers, tuple(problems))
 
 
-def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[ShardctlError]:
+def judge(context: Context) -> Iterator[ShardctlError]:
     """Find unfinished moves, and shards that are not on the source or not there alone."""
+    topology, plan, fleet = context.topology, context.plan, context.need(look)
     yield from fleet.problems
-    others = unfinished(plan, fleet)
-    clones = {move.target for move, _ in others}  # what is there is a copy, and not to be dropped
+    unfinished = others(context)
+    # What is there is a copy, and not to be dropped.
+    clones = {move.target for move, _ in unfinished}
     for name, peer in fleet.peers.items():
         if topology.nodes[name].shards and (peer.format or 0) < WITH_MOVES:
             said = "is not there" if peer.format is None else f"has format {peer.format}"
@@ -118,46 +123,54 @@ def judge(topology: Topology, plan: MovePlan, fleet: Fleet) -> Iterator[Shardctl
                 sorted(peer.live),
                 hint="prove that the copy holds nothing which its owner lacks, then drop it",
             )
-    for move, known in others:
+    for move, known in unfinished:
         yield MoveUnfinished(move.id, move.state.value, known)
 
 
-def unproven(node: NodeName, fleet: Fleet) -> list[str]:
-    """List the moves from a node whose retired copies there no comparison has confirmed.
+def unproven(context: Context) -> list[str]:
+    """List the moves from the target whose retired copies there no comparison has confirmed.
 
     By all journals: that node's server need not run.
     """
-    newest = (journal.newest(known.values()) for known in _copies(fleet).values())
+    newest = (journal.newest(known.values()) for known in _copies(context).values())
     return [
         move.id
         for move in newest
-        if move is not None and move.source == node and not move.state.terminal
+        if move is not None and move.source == context.plan.target and not move.state.terminal
     ]
 
 
-def _copies(fleet: Fleet) -> dict[str, dict[NodeName, Move]]:
+def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
+    """Give the other moves that have not ended, by their newest record, and who knows them."""
+    found = []
+    for known in _copies(context).values():
+        newest = journal.newest(known.values())
+        if newest is not None and not newest.state.closed and newest.id != context.plan.id:
+            found.append((newest, list(known)))
+    return found
+
+
+def systems(context: Context) -> set[str]:
+    """Give the system identifiers of the cluster's servers."""
+    fleet = context.of(look)
+    return {peer.system for peer in fleet.peers.values()} if fleet is not None else set()
+
+
+def _copies(context: Context) -> dict[str, dict[NodeName, Move]]:
     copies: dict[str, dict[NodeName, Move]] = defaultdict(dict)
-    for name, peer in fleet.peers.items():
+    fleet = context.of(look)
+    for name, peer in fleet.peers.items() if fleet is not None else ():
         for move in peer.moves:
             copies[move.id][name] = move
     return copies
 
 
-def unfinished(plan: MovePlan, fleet: Fleet) -> list[tuple[Move, list[NodeName]]]:
-    """Give the other moves that have not ended, by their newest record, and who knows them."""
-    found = []
-    for known in _copies(fleet).values():
-        newest = journal.newest(known.values())
-        if newest is not None and not newest.state.closed and newest.id != plan.id:
-            found.append((newest, list(known)))
-    return found
-
-
-def _ask(topology: Topology, plan: MovePlan, node: Node, purpose: str) -> Peer:
+def _ask(context: Context, node: Node) -> Peer:
+    topology, schemas = context.topology, list(context.plan.schemas)
     try:
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+        with connect(node, topology.database, purpose=context.purpose, autocommit=True) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
-            live = session.execute(QUERIES["live"], {"schemas": list(plan.schemas)})
+            live = session.execute(QUERIES["live"], {"schemas": schemas})
             (system,) = session.execute(
                 "SELECT system_identifier::text FROM pg_control_system()"
             ).fetchone() or ("",)
@@ -177,22 +190,3 @@ def _ask(topology: Topology, plan: MovePlan, node: Node, purpose: str) -> Peer:
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
-
-
-def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
-    """Say why a node did not answer a question."""
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return PreflightRefused(
-            f"node {node.name}",
-            "rights",
-            f"{user} may not look: {reason_of(error)}",
-            hint="log in as the role that made the fleet (`database.user`), or a superuser",
-        )
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        return PreflightRefused(
-            f"node {node.name}",
-            "locked",
-            "somebody holds a table of the shards locked, for longer than a cutover may take",
-            hint="find them in pg_locks and let them end, then try again",
-        )
-    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))

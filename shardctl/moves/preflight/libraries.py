@@ -1,16 +1,19 @@
-"""Preflight of the libraries that a server loads at its start: whether a clone finds them."""
+"""The libraries that a server loads at its start: whether a clone finds them."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from shardctl.hosts import scripts
+from shardctl.moves.preflight import server, target
 from shardctl.moves.refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from shardctl.hosts.host import Host
+    from shardctl.moves.preflight.subject import Context
+    from shardctl.moves.preflight.target import Machine
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node
 
@@ -19,40 +22,6 @@ PATH = "dynamic_library_path"
 
 _SECONDS = 30.0
 _WORD = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",]*?))\s*(?:,|$)')
-# Where a server's libraries are, is asked of pg_config, which not every host has; every server
-# has the library by which standbys follow. Then those are told that are not there.
-_MISSING = """
-bin=$1 path=$2
-shift 2
-libdir=
-for directory in "$("$bin/pg_config" --pkglibdir 2>/dev/null)" "$bin/../lib" \\
-    "$bin/../lib/postgresql" "$bin/../lib64"; do
-    for suffix in .so .dylib; do
-        [ -z "$libdir" ] && [ -e "$directory/libpqwalreceiver$suffix" ] || continue
-        libdir=$directory dl=$suffix
-    done
-done
-[ -n "$libdir" ] || exit 0
-printf '%s\\n' "$libdir"
-is_there() {
-    case $1 in '$libdir'*) set -- "$libdir${1#?libdir}" ;; esac
-    [ -e "$1" ] || [ -e "$1$dl" ]
-}
-is_on_path() {
-    rest=$path:
-    while [ -n "$rest" ]; do
-        ! is_there "${rest%%:*}/$1" || return 0
-        rest=${rest#*:}
-    done
-    return 1
-}
-for name; do
-    case $name in
-    */*) is_there "$name" ;;
-    *) is_on_path "$name" ;;
-    esac || printf '%s\\n' "$name"
-done
-"""
 
 
 def names(setting: str) -> list[str]:
@@ -65,14 +34,16 @@ def names(setting: str) -> list[str]:
     return [name for name in found if name]
 
 
-def look(
-    node: Node,
-    settings: Mapping[str, str],
-    programs: Binaries,
-    host: Host,
-    account: str | None,
+def look(context: Context) -> list[str] | None:
+    """Name the libraries that the target's host lacks; None where that cannot be told."""
+    settings, programs = context.need(server.look).settings, context.need(target.programs)
+    return missing(context.target, settings, programs, context.need(target.look))
+
+
+def missing(
+    node: Node, settings: Mapping[str, str], programs: Binaries, machine: Machine
 ) -> list[str] | None:
-    """Name the libraries that the node's host lacks; None where nobody tells.
+    """Name the libraries that the node's host lacks; None where that cannot be told.
 
     `settings` are the source's, which the clone gets where the node has none of its own. Raises
     what `Host.run` raises.
@@ -83,19 +54,26 @@ def look(
         return None
     if not wanted:
         return []
-    argv = ["sh", "-c", _MISSING, "sh", str(programs.directory), given.get(PATH, "$libdir")]
-    said = host.run([*argv, *wanted], user=account, timeout=_SECONDS).stdout.splitlines()
+    argv = scripts.argv("libraries", str(programs.directory), given.get(PATH, "$libdir"), *wanted)
+    done = machine.host.run(argv, user=machine.account, timeout=_SECONDS)
+    said = done.stdout.splitlines()
     return said[1:] if said else None
 
 
-def judge(node: Node, missing: Sequence[str] | None) -> Iterator[TargetUnfit]:
+def judge(context: Context) -> Iterator[TargetUnfit]:
     """Find libraries without which the clone would not start."""
-    if missing:
+    if lacking := context.need(look):
         yield TargetUnfit(
-            node.name,
+            context.target.name,
             "preload_libraries",
-            f"{PRELOADED} names {listed(missing)}, which its host does not have: the clone would "
+            f"{PRELOADED} names {listed(lacking)}, which its host does not have: the clone would "
             "not start",
             hint="install there what the source has, or leave it out with `settings: "
             f"{{{PRELOADED}: ...}}` of the node",
         )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say that the libraries were not looked for."""
+    if context.need(look) is None:
+        yield f"it was not looked whether node {context.target.name} has what {PRELOADED} names"

@@ -1,4 +1,4 @@
-"""Preflight of what manages the source beside shardctl: repmgr and Patroni."""
+"""What manages the source beside shardctl: repmgr and Patroni."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from shardctl.postgres.connection import NodeUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardctl.moves.plan import MovePlan
-    from shardctl.postgres.connection import Connection
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.patroni import Patroni
     from shardctl.postgres.repmgr import Repmgr
     from shardctl.topology.model import Database, Node
@@ -49,11 +48,12 @@ class Managed:
         return [*runs, *unknown]
 
 
-def look(node: Node, database: Database, session: Connection, *, purpose: str) -> Managed:
+def look(context: Context) -> Managed:
     """Ask the source, and repmgr's standbys what their repmgrd does."""
-    known = repmgr.look(node, database, session, purpose=purpose)
+    node, database, purpose = context.source, context.topology.database, context.purpose
+    known = repmgr.look(node, database, context.session, purpose=purpose)
     daemons = _daemons(node, database, known, purpose) if known is not None else {}
-    return Managed(known, daemons, patroni.look(session))
+    return Managed(known, daemons, patroni.look(context.session))
 
 
 def _daemons(node: Node, database: Database, known: Repmgr, purpose: str) -> dict[str, str]:
@@ -66,12 +66,10 @@ def _daemons(node: Node, database: Database, known: Repmgr, purpose: str) -> dic
     return found
 
 
-def judge(plan: MovePlan, managed: Managed, user: str) -> Iterator[SourceUnfit]:
-    """Find what keeps the source from being copied as is wanted, or promotes a standby of it.
-
-    `user` is whom shardctl logs in as.
-    """
-    yield from unpaused(plan, managed)
+def judge(context: Context) -> Iterator[SourceUnfit]:
+    """Find what keeps the source from being copied as is wanted, or promotes a standby of it."""
+    plan, managed, user = context.plan, context.need(look), context.topology.database.user
+    yield from unpaused(context)
     if managed.repmgr is not None and not managed.repmgr.may_leave:
         yield SourceUnfit(
             plan.source,
@@ -92,8 +90,9 @@ def judge(plan: MovePlan, managed: Managed, user: str) -> Iterator[SourceUnfit]:
         )
 
 
-def unpaused(plan: MovePlan, managed: Managed) -> Iterator[SourceUnfit]:
+def unpaused(context: Context) -> Iterator[SourceUnfit]:
     """Find what fails over by itself, and would know no fence: it may come about until the end."""
+    plan, managed = context.plan, context.need(look)
     if plan.options.ignore_standby:
         return
     if managed.unpaused:
@@ -115,8 +114,9 @@ def unpaused(plan: MovePlan, managed: Managed) -> Iterator[SourceUnfit]:
         )
 
 
-def notes(plan: MovePlan, managed: Managed) -> Iterator[str]:
+def notes(context: Context) -> Iterator[str]:
     """Say what has to be done for the source's manager afterwards, and what the new node needs."""
+    plan, managed = context.plan, context.need(look)
     if managed.repmgr is not None:
         if plan.options.clone_with == "repmgr":
             yield f"node {plan.target} is copied by `repmgr standby clone`"

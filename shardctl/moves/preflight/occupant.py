@@ -1,4 +1,4 @@
-"""Preflight of whoever listens at the target's address already."""
+"""What listens at the target's address already."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts import ports
+from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
-from shardctl.moves.preflight.fleet import QUERIES, refused
+from shardctl.moves import distance
+from shardctl.moves.preflight import target
 from shardctl.moves.preflight.schemas import Some, tables, way_in
+from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import TargetUnfit, listed
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.observe import connect_for_maintenance
@@ -22,6 +24,7 @@ from shardctl.provision.observe import connect_for_maintenance
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
@@ -49,13 +52,14 @@ class Occupant:
     """Retired schemas of moves from here that no comparison has confirmed."""
 
 
-def look(topology: Topology, node: Node, *, purpose: str) -> Occupant | None:
-    """Look at who is there; None: nobody listens. Raises TargetUnfit, NodeUnavailable."""
+def look(context: Context) -> Occupant | None:
+    """Look at the server there; None: nothing listens. Raises TargetUnfit, NodeUnavailable."""
+    topology, node = context.topology, context.target
     if not _listens(node):
         return None
     try:
-        with connect_for_maintenance(topology, node, purpose) as session:
-            return _ask(topology, node, session, purpose)
+        with connect_for_maintenance(topology, node, context.purpose) as session:
+            return _ask(topology, node, session, context.purpose)
     except NodeUnavailable as error:
         who = _listener(node)
         raise TargetUnfit(
@@ -70,11 +74,29 @@ def look(topology: Topology, node: Node, *, purpose: str) -> Occupant | None:
         raise refused(node, topology.database.user, error) from error
 
 
-def judge(
-    node: Node, there: Occupant, *, user: str, same_place: bool | None
-) -> Iterator[TargetUnfit]:
-    """Find what would be lost; `same_place` False when its data directory is another one."""
-    if same_place is False:
+def measure(context: Context) -> float:
+    """Measure a round trip to the target's machine, in ms."""
+    context.need(look)  # what cannot be reached is not measured
+    return distance.of_machine(context.target)
+
+
+def same_place(context: Context) -> bool | None:
+    """Tell whether its data directory is the topology's; None where that is not known."""
+    there, path = context.of(look), context.target.data_directory
+    if there is None or there.data_directory is None or path is None:
+        return None
+    host, user = context.need(target.look).host, context.need(target.look).account
+    return files.place_of(host, path, user=user) == files.place_of(
+        host, there.data_directory, user=user
+    )
+
+
+def judge(context: Context) -> Iterator[TargetUnfit]:
+    """Find what would be lost."""
+    node, there, user = context.target, context.need(look), context.topology.database.user
+    if there is None:
+        return
+    if context.of(same_place) is False:
         yield TargetUnfit(
             node.name,
             "other_directory",

@@ -1,4 +1,4 @@
-"""Preflight of the poolers: whether each would hold its clients through the cutover."""
+"""The poolers: whether each would hold its clients through the cutover."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
+from shardctl.moves import plan as planning
 from shardctl.moves.distance import shortest_ms
 from shardctl.moves.refusals import PoolerUnfit, collected, listed
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
-from shardctl.topology import aliases as names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight.subject import Context
     from shardctl.pgbouncer.console import Alias
     from shardctl.topology.model import Pooler, PoolerName, Topology
 
@@ -33,6 +35,7 @@ ROOM = 100
 GUARD_NEEDS = ("psql", "setsid", "timeout", "awk")
 """What a guard needs on the pooler's host and not every host has."""
 
+_WIDTH = 16
 _SECONDS = 10.0
 _NOT_FOUND = 2  # what getent ends with for a name that nobody knows
 _LACKING = 'for one; do command -v "$one" >/dev/null || echo "$one"; done'
@@ -74,24 +77,17 @@ class Looked:
     notes: list[str] = field(default_factory=list)
 
 
-def paused(topology: Topology, plan: MovePlan, pooler: Pooler) -> tuple[str, ...]:
-    """Name the aliases that lead to what moves: those of its shards, and of its node."""
-    found: list[str] = []
-    if "node" in pooler.aliases:
-        found.append(names.of_node(topology.database.name, plan.source))
-    if "shard" in pooler.aliases:
-        found += plan.schemas
-    return tuple(found)
+def look(context: Context) -> list[Looked]:
+    """Look at all poolers at the same time."""
+    found = fanout.run(
+        context.topology.poolers.values(), lambda one: look_at(context, one), width=_WIDTH
+    )
+    return [outcome.result() for outcome in found]
 
 
-def size(topology: Topology, pooler: Pooler) -> int:
-    """Count the aliases that a pooler offers."""
-    nodes = len(topology.nodes) if "node" in pooler.aliases else 0
-    return nodes + (topology.shard_count if "shard" in pooler.aliases else 0)
-
-
-def look(topology: Topology, plan: MovePlan, pooler: Pooler, *, purpose: str) -> Looked:
+def look_at(context: Context, pooler: Pooler) -> Looked:
     """Ask one pooler's console, its host and its file; what goes wrong is in the result."""
+    topology, plan, purpose = context.topology, context.plan, context.purpose
     looked = Looked(pooler)
     with collected(looked.problems), _named(pooler):
         host = host_of(pooler)
@@ -112,16 +108,25 @@ def look(topology: Topology, plan: MovePlan, pooler: Pooler, *, purpose: str) ->
     return looked
 
 
-def judge(topology: Topology, plan: MovePlan, looked: Looked) -> Iterator[ShardctlError]:
+def judge(context: Context) -> Iterator[ShardctlError]:
     """Find what would let clients down during the cutover."""
-    pooler = looked.pooler
-    yield from looked.problems
+    for looked in context.need(look):
+        yield from looked.problems
+        yield from _of_host(context, looked)
+        if looked.fact is not None:
+            yield from _held(looked, looked.fact.paused)
+            yield from _configured(context.plan, looked)
+
+
+def _of_host(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
+    """Find what the pooler's host lacks."""
+    pooler, node = looked.pooler, context.target
     if looked.unresolved:
         yield PoolerUnfit(
             pooler.name,
             "target_unresolved",
-            f"its host does not know the name {topology.nodes[plan.target].pooler_host}, under "
-            f"which it is to reach node {plan.target}",
+            f"its host does not know the name {node.pooler_host}, under which it is to reach node "
+            f"{node.name}",
             hint="correct pooler_host of the node in the topology, or make the name known there",
         )
     if looked.lacking:
@@ -132,9 +137,6 @@ def judge(topology: Topology, plan: MovePlan, looked: Looked) -> Iterator[Shardc
             hint="install it there: setsid is in util-linux, psql in postgresql-client, timeout in "
             "coreutils; awk is mawk or gawk",
         )
-    if looked.fact is not None:
-        yield from _held(looked, looked.fact.paused)
-        yield from _configured(plan, looked)
 
 
 def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
@@ -150,8 +152,25 @@ def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> Non
         raise together(problems)
 
 
-def notes(plan: MovePlan, looked: Looked) -> Iterator[str]:
-    """Say what the operator should know of the pooler beside refusals."""
+def notes(context: Context) -> Iterator[str]:
+    """Say what the operator should know of the poolers beside refusals."""
+    found, plan = context.need(look), context.plan
+    if found:
+        yield (
+            f"whether poolers can log in to node {plan.target} is seen when it runs: it gets the "
+            f"pg_hba.conf of node {plan.source}"
+        )
+    else:
+        yield (
+            "the topology has no poolers: clients of moved shards get errors from the fence until "
+            "they read the map again"
+        )
+    for looked in found:
+        yield from notes_of(plan, looked)
+
+
+def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
+    """Say what the operator should know of one of them."""
     yield from looked.notes
     retry = _seconds(looked.config, "server_login_retry")
     if retry > RETRY_S:
@@ -187,7 +206,7 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
 
 def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purpose: str) -> None:
     pooler = looked.pooler
-    aliases = paused(topology, plan, pooler)
+    aliases = planning.paused(topology, plan, pooler)
     wanted = set(aliases)
     with Console(pooler, topology.database, purpose=purpose) as console:
         looked.distance_ms = shortest_ms(console.version)
@@ -203,7 +222,7 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
             name=pooler.name,
             version=console.version(),
             paused=aliases,
-            aliases=size(topology, pooler),
+            aliases=planning.offered(topology, pooler),
             clients=len(console.clients()),
         )
 

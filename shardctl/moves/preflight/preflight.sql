@@ -6,7 +6,7 @@ SELECT set_config('default_transaction_read_only', 'on', false),
 -- name: server
 -- What kind of server this is; its size is null to those who may not know
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
-       pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
+       pg_is_in_recovery(),
        CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE')
             THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END,
        array(SELECT spcname::text FROM pg_tablespace

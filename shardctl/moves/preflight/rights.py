@@ -1,19 +1,17 @@
-"""Preflight of the login role's rights on the source: what a move needs, and what grants it."""
+"""The login role's rights on the source: what a move needs, and what grants it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardctl.moves.plan import MovePlan
-    from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName
+    from shardctl.moves.preflight.subject import Context
 
 MONITOR = "pg_monitor"
 
@@ -33,11 +31,11 @@ _VIEWS = ("pg_file_settings", "pg_hba_file_rules")
 _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
 
 
-def lacking(
-    session: Connection, plan: MovePlan, owned: Sequence[str], replication_user: str
-) -> tuple[str, ...]:
-    """Name the rights that the session's role lacks; `owned` are the schemas of the source."""
-    found = session.execute(
+def look(context: Context) -> tuple[str, ...]:
+    """Name the rights that the session's role lacks."""
+    plan = context.plan
+    owned = [context.topology.schema(shard) for shard in context.source.shards]
+    found = context.session.execute(
         QUERIES["rights"],
         {
             "schemas": [*{*owned, *plan.schemas}],
@@ -46,14 +44,15 @@ def lacking(
             "views": list(_VIEWS),
             "tables": list(_TABLES),
             "refusing": list(plan.schemas) if plan.options.read_only else [],
-            "replication_user": replication_user,
+            "replication_user": context.topology.database.replication_user,
         },
     )
     return tuple(what for (what,) in found)
 
 
-def judge(node: NodeName, user: str, missing: Sequence[str]) -> Iterator[SourceUnfit]:
+def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a role without these rights, with the statements that grant them."""
+    node, user, missing = context.plan.source, context.topology.database.user, context.need(look)
     if missing:
         yield SourceUnfit(
             node,

@@ -1,4 +1,4 @@
-"""Preflight of what the source holds: things that a fence does not bind, or a clone duplicates."""
+"""What the source holds: things that a fence does not bind, or a clone duplicates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg import sql
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
-from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import NodeName
 
 _WITH_DATABASE_COLLATIONS = 150_000
 _KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
@@ -73,11 +74,11 @@ class Contents:
     collations: tuple[Version, ...]
 
 
-def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: str) -> Contents:
+def look(context: Context) -> Contents:
     """Ask the source; a fixed number of questions for each of its databases."""
-    node = topology.nodes[plan.source]
+    topology, plan, session = context.topology, context.plan, context.session
     moved = {"schemas": list(plan.schemas), "shown": SHOWN}
-    databases, closed = other_databases(topology, node, session, purpose=purpose)
+    databases, closed = _other_databases(context)
     large_objects = session.execute(QUERIES["large_objects"]).fetchone()
     return Contents(
         prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
@@ -88,7 +89,7 @@ def look(topology: Topology, plan: MovePlan, session: Connection, *, purpose: st
         referring=_some(session.execute(_referring(plan)).fetchall()),
         shadows=catalog.read_shadows(session, topology, plan.schemas),
         crossings=crossings(session, plan.schemas, planning.leaving(topology, plan)),
-        tables=tables(session, [topology.schema(shard) for shard in node.shards]),
+        tables=tables(session, [topology.schema(shard) for shard in context.source.shards]),
         databases=databases,
         closed=closed,
         collations=_collations(session),
@@ -115,17 +116,14 @@ def tables(session: Connection, known: Sequence[str]) -> Some:
     )
 
 
-def other_databases(
-    topology: Topology, node: Node, session: Connection, *, purpose: str
-) -> tuple[dict[str, Some], dict[str, str]]:
-    """Look into a server's databases but the session's own: those with data, those closed to us."""
+def _other_databases(context: Context) -> tuple[dict[str, Some], dict[str, str]]:
+    """Look into the source's databases but its own one: those with data, those closed to us."""
+    node, database, purpose = context.source, context.topology.database, context.purpose
     found: dict[str, Some] = {}
     closed: dict[str, str] = {}
-    for (name,) in session.execute(QUERIES["databases"]).fetchall():
+    for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
         try:
-            with connect(
-                node, topology.database, purpose=purpose, dbname=name, autocommit=True
-            ) as other:
+            with connect(node, database, purpose=purpose, dbname=name, autocommit=True) as other:
                 there = tables(other, [])
         except NodeUnavailable as error:
             closed[name] = error.reason
@@ -135,10 +133,10 @@ def other_databases(
     return found, closed
 
 
-def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
+def judge(context: Context) -> Iterator[ShardctlError]:
     """Find what would write behind the fence, be lost, or be there twice afterwards."""
-    node = plan.source
-    yield from unfenced(plan, there)
+    node, there = context.plan.source, context.need(look)
+    yield from unfenced(context)
     for one in there.collations:
         if one.recorded != one.actual:
             yield SourceUnfit(
@@ -149,7 +147,7 @@ def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[Shard
                 hint="REINDEX what uses it, then ALTER DATABASE (or COLLATION) ... REFRESH "
                 "COLLATION VERSION",
             )
-    if not plan.options.duplicate_shared:
+    if not context.plan.options.duplicate_shared:
         yield from _shared(node, there)
     for name, reason in there.closed.items():
         yield SourceUnfit(
@@ -157,7 +155,7 @@ def judge(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[Shard
             "database_closed",
             f"database {name} cannot be looked into: {reason}",
             hint="let shardctl log in to it, for a clone would have what is in it: "
-            + way_in(topology.database.user, name),
+            + way_in(context.topology.database.user, name),
         )
 
 
@@ -170,18 +168,19 @@ def way_in(user: str, database: str) -> str:
     )
 
 
-def unfenced(plan: MovePlan, there: Contents) -> Iterator[ShardctlError]:
+def unfenced(context: Context) -> Iterator[ShardctlError]:
     """Find what would write behind the fence or be lost: it may come about until the cutover."""
-    node = plan.source
-    yield from _unbound(plan, there)
+    node, there = context.plan.source, context.need(look)
+    yield from _unbound(node, there)
     if there.crossings.total:
         yield _crossing(node, there.crossings)
     for schema, table in there.shadows:
         yield TableShadowed(node, schema, table)
 
 
-def notes(topology: Topology, plan: MovePlan, there: Contents) -> Iterator[str]:
+def notes(context: Context) -> Iterator[str]:
     """Say what the operator should know of the contents beside refusals."""
+    topology, plan, there = context.topology, context.plan, context.need(look)
     if there.publications:
         yield (
             f"publications hold tables of moved shards: {listed(there.publications)}; their "
@@ -213,25 +212,25 @@ def _crossing(node: NodeName, found: Some) -> SourceUnfit:
     )
 
 
-def _unbound(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:
+def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
     if there.prepared:
         shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
         yield SourceUnfit(
-            plan.source,
+            node,
             "prepared_transactions",
             f"it has prepared transactions: {listed(shown)}",
             hint="COMMIT PREPARED or ROLLBACK PREPARED them: they could be ended on both nodes",
         )
     if there.unlogged.total:
         yield SourceUnfit(
-            plan.source,
+            node,
             "unlogged",
             f"unlogged tables would arrive empty: {there.unlogged}",
             hint="ALTER TABLE ... SET LOGGED, or drop them",
         )
     if there.large_objects:
         yield SourceUnfit(
-            plan.source,
+            node,
             "large_objects",
             f"it has {there.large_objects} large objects, which belong to no schema and which no "
             "fence binds",
@@ -240,7 +239,7 @@ def _unbound(plan: MovePlan, there: Contents) -> Iterator[SourceUnfit]:
     if there.subscriptions:
         shown = [f"{name} in database {database}" for name, database in there.subscriptions]
         yield SourceUnfit(
-            plan.source,
+            node,
             "subscriptions",
             f"it has subscriptions: {listed(shown)}; those write behind a fence, and a clone would "
             "take their changes away from it",

@@ -1,4 +1,4 @@
-"""Preflight of TLS: the files with which the clone would begin, and the names that they are for."""
+"""TLS: the files with which the clone would begin, and the names that they are for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
-from shardctl.moves.preflight.fleet import QUERIES
+from shardctl.moves.preflight import poolers, rights, target
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import certificates
 
@@ -16,12 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
-    from shardctl.hosts.host import Host
-    from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight.poolers import Looked
+    from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.certificates import Certificate
-    from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Node
 
 CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
 FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
@@ -67,15 +65,21 @@ class Tls:
     """Whether the certificate is the source's."""
 
 
-def look_at_source(target: Node, session: Connection) -> OfSource:
-    """Ask the source for its parameters, and for those files that its clone would have."""
+def look_at_source(context: Context) -> OfSource:
+    """Ask the source for its parameters, and for those files that its clone would have.
+
+    Raises Unknown for those who may not read them.
+    """
+    if context.need(rights.look):
+        raise Unknown
+    node, session = context.target, context.session
     found = session.execute(QUERIES["tls"], {"names": ["ssl", *FILES]}).fetchall()
     settings = {name: value for name, value, _ in found}
-    wanted = {**settings, **_given(target)}
+    wanted = {**settings, **_given(node)}
     copied: dict[str, bool] = {}
     certificate = None
     for name in FILES:
-        inside = _inside(target, wanted.get(name, ""))
+        inside = _inside(node, wanted.get(name, ""))
         if inside is None or not _is_on(wanted):
             continue
         row = session.execute(QUERIES["copied_file"], {"path": inside}).fetchone()
@@ -94,8 +98,10 @@ def look_at_source(target: Node, session: Connection) -> OfSource:
     )
 
 
-def look(node: Node, source: OfSource, host: Host, account: str | None) -> Tls:
-    """Look on the target's host for the files that are not copied; raises what the host does."""
+def look(context: Context) -> Tls:
+    """Look on the target's host for the files that are not copied."""
+    node, source, machine = context.target, context.need(look_at_source), context.need(target.look)
+    host, account = machine.host, machine.account
     wanted = {**source.settings, **_given(node)}
     if not _is_on(wanted):
         return Tls()
@@ -130,11 +136,9 @@ def look(node: Node, source: OfSource, host: Host, account: str | None) -> Tls:
     )
 
 
-def judge(
-    topology: Topology, plan: MovePlan, tls: Tls, source: OfSource, poolers: Sequence[Looked]
-) -> Iterator[ShardctlError]:
+def judge(context: Context) -> Iterator[ShardctlError]:
     """Find what would keep the clone from starting, or its clients from trusting it."""
-    node = topology.nodes[plan.target]
+    node, tls, source = context.target, context.need(look), context.need(look_at_source)
     if not tls.on:
         if _is_on(source.settings) and source.sslmode in _DEMANDING:
             yield TargetUnfit(
@@ -163,13 +167,14 @@ def judge(
     asking = [("shardctl", source.sslmode, node.host)]
     asking += [
         (f"pooler {one.pooler.name}", one.config.get("server_tls_sslmode", ""), node.pooler_host)
-        for one in poolers
+        for one in context.of(poolers.look) or ()
     ]
-    yield from _distrust(plan, node, tls, source, asking)
+    yield from _distrust(context, tls, source, asking)
 
 
-def notes(node: Node, tls: Tls) -> Iterator[str]:
+def notes(context: Context) -> Iterator[str]:
     """Say what the operator should know of it beside refusals."""
+    node, tls = context.target, context.need(look)
     if tls.unknown:
         yield (
             f"it was not looked whether node {node.name} has its TLS files: its own configuration "
@@ -185,13 +190,15 @@ def notes(node: Node, tls: Tls) -> Iterator[str]:
 
 
 def _distrust(
-    plan: MovePlan, node: Node, tls: Tls, source: OfSource, asking: Sequence[tuple[str, str, str]]
+    context: Context, tls: Tls, source: OfSource, asking: Sequence[tuple[str, str, str]]
 ) -> Iterator[TargetUnfit]:
     """Find who would not trust the certificate; `asking` has who, with which sslmode, for whom."""
-    certificate = tls.certificate
+    node, certificate = context.target, tls.certificate
     if certificate is None:
         return
-    whose = f"a clone has the certificate of node {plan.source}, which" if tls.copied else "it"
+    whose = (
+        f"a clone has the certificate of node {context.plan.source}, which" if tls.copied else "it"
+    )
     cure = f"give node {node.name} files of its own with `{_OWN}`" if tls.copied else "replace it"
     for who, mode, host in asking:
         if mode != "verify-full" or host.startswith("/") or certificate.is_for(host):

@@ -6,9 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError, together
-from shardctl.moves.preflight import directory as preflight_directory
-from shardctl.moves.preflight import fleet as preflight_fleet
-from shardctl.moves.preflight import occupant as preflight_occupant
+from shardctl.moves.preflight import directory, fleet, occupant, target
+from shardctl.moves.preflight.subject import Context
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres.connection import NodeUnavailable
@@ -33,13 +32,13 @@ def run(world: World) -> None:
 
     It may be long ago that the plan was made. Raises TargetUnfit, or Problems of several.
     """
-    target = world.plan.target
+    node = world.plan.target
     with contextlib.suppress(NodeUnavailable):  # it does not run, or has no such database
-        world.lock(target)
+        world.lock(node)
     problems = _problems(world)
     if problems:
         raise together(problems)
-    world.forget(target)
+    world.forget(node)
     clones.set_aside(world.clone)
 
 
@@ -49,30 +48,16 @@ def undo(world: World) -> None:
 
 
 def _problems(world: World) -> list[ShardctlError]:
-    node, server = world.target, world.clone.server
-    found = preflight_occupant.look(world.topology, node, purpose=world.purpose)
-    if found is not None:
-        same = server.running()
-        user = world.topology.database.user
-        return list(preflight_occupant.judge(node, found, user=user, same_place=same))
-    place = preflight_directory.look(
-        world.clone.machine,
-        server.data_directory,
-        programs=server.binaries,
-        account=server.account,
-    )
-    fleet = preflight_fleet.look(world.topology, world.plan, purpose=world.purpose)
-    return [
-        *fleet.problems,  # whose journal may know what is in it
-        *preflight_directory.judge(
-            node,
-            place,
-            systems={peer.system for peer in fleet.peers.values()},
-            unproven=preflight_fleet.unproven(node.name, fleet),
-            account=server.account,
-            occupied=False,
-        ),
-    ]
+    server, context = world.clone.server, Context(world.topology, world.plan, world.purpose)
+    context.found[target.look] = target.Machine(world.clone.machine, server.account)
+    context.found[target.programs] = server.binaries
+    if context.ask(occupant.look) is not None:
+        context.found[occupant.same_place] = server.running()
+        return list(occupant.judge(context))
+    context.ask(directory.look)
+    # The journals of the nodes may know what is in it.
+    problems = context.ask(fleet.look).problems
+    return [*problems, *directory.in_the_way(context)]
 
 
 STEP = Step("clear", "moves an empty server out of the clone's way", probe, run, undo)

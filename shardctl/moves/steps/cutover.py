@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.access import write_fence
 from shardctl.errors import together
 from shardctl.moves import cutover, file, handover, undoing
-from shardctl.moves.preflight import source as preflight_source
+from shardctl.moves.preflight import check as preflight
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 
@@ -41,7 +41,7 @@ def run(world: World) -> None:
         handover.complete(world)
         return
     problems = [
-        *preflight_source.again(world.topology, world.plan, purpose=world.purpose),
+        *preflight.again(world.topology, world.plan, purpose=world.purpose),
         *file.problems(world.topology, world.plan),
     ]
     if problems:

@@ -60,6 +60,12 @@ def test_a_move_past_its_point_of_no_return_is_not_drawn_as_going_back() -> None
     assert [b for _, b in onward if b is not MoveState.aborted] == [MoveState.promoting]
 
 
+def test_the_reference_of_preflight_is_what_its_registry_says() -> None:
+    assert reference.PREFLIGHT.read_text(encoding="utf-8") == reference.render_preflight(), (
+        "docs/reference/preflight.md is out of date: run `make docs`"
+    )
+
+
 def test_the_reference_is_the_same_in_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     before = reference.render()
     for name, value in {"COLUMNS": "20", "TERMINAL_WIDTH": "20", "FORCE_COLOR": "1"}.items():

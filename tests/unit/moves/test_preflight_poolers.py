@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from shardctl.moves.preflight.source import Transaction
+from shardctl.moves.preflight import poolers
+from shardctl.moves.preflight.transactions import Transaction
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import PoolerName
 from tests.fixtures.moves.facts import P1, C, pooled
@@ -105,7 +106,9 @@ def test_several_poolers_are_told_each_by_name() -> None:
     p2 = PoolerName("p2")
     other = dataclasses.replace(seen.topology.poolers[P1], name=p2)
     seen.topology = dataclasses.replace(seen.topology, poolers={**seen.topology.poolers, p2: other})
-    seen.seen.poolers.append(dataclasses.replace(seen.looked, pooler=other, lacking=("awk",)))
+    seen.found[poolers.look].append(
+        dataclasses.replace(seen.looked, pooler=other, lacking=("awk",))
+    )
     seen.alias("shard2", paused=True)
     told = seen.refused()
     assert "pooler p1: aliases are paused" in told["paused"]

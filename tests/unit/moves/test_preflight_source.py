@@ -8,7 +8,7 @@ import re
 import pytest
 
 from shardctl.moves import budget, prediction
-from shardctl.moves.preflight.source import Transaction
+from shardctl.moves.preflight.transactions import Transaction
 from shardctl.moves.wal import Wal
 from shardctl.state.journal import Move, MoveState
 from tests.fixtures.fleets.facts import NOW

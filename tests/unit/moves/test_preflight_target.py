@@ -189,7 +189,7 @@ def test_a_login_that_was_not_tried_is_noted() -> None:
 
 def test_without_a_source_the_place_is_judged_all_the_same() -> None:
     seen = fit()
-    seen.seen.source = None
+    seen.without_source()
     seen.place("other", holds=("photo.jpg",))
     assert set(seen.refused()) == {"directory_not_empty"}
     assert seen.plan.source == A

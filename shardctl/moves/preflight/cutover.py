@@ -1,0 +1,51 @@
+"""The cutover: whether its budget lasts, and whether the topology file can be written after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.moves import file, prediction
+from shardctl.moves.distance import Distance
+from shardctl.moves.preflight import clocks, occupant, poolers, shards
+from shardctl.moves.refusals import PauseTooShort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.file import FileUnfit
+    from shardctl.moves.preflight.subject import Context
+
+
+def distance(context: Context) -> Distance:
+    """Give the round trips to all who are asked in the cutover; near where one is not known."""
+    clock = context.of(clocks.of_source)
+    return Distance.of(
+        source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
+        target=context.of(occupant.measure) or 0.0,
+        pooler=max((one.distance_ms for one in context.of(poolers.look) or ()), default=0.0),
+    )
+
+
+def judge(context: Context) -> Iterator[PauseTooShort]:
+    """Refuse a budget that the cutover would surely exceed."""
+    found = context.of(shards.look)
+    tables = found.tables if found is not None else 0
+    try:
+        prediction.require_time(context.topology, context.plan, distance(context), tables)
+    except PauseTooShort as error:
+        yield error
+
+
+def look_at_file(context: Context) -> list[FileUnfit]:
+    """See whether the new owners could be written into the topology file."""
+    return file.problems(context.topology, context.plan)
+
+
+def judge_file(context: Context) -> list[FileUnfit]:
+    """Refuse a file into which they could not."""
+    return context.need(look_at_file)
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say what the new node will not have."""
+    yield f"node {context.plan.target} will have no standby and no backup yet"

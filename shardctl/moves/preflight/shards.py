@@ -1,0 +1,96 @@
+"""The shards of the source: their sizes, and tables that other sessions hold locked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from shardctl.access.write_fence import QUERIES as WRITES
+from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.moves import plan as planning
+from shardctl.moves.preflight.server import keep_out
+from shardctl.moves.preflight.subject import refused
+from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.postgres.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What the source's shards are like."""
+
+    sizes: Mapping[str, int | None]
+    """Bytes of live and retired schemas; None where a lock forbids to ask."""
+    tables: int = 0
+    """How many have to refuse writes during the cutover; 0 where writes wait."""
+
+
+def look(context: Context) -> Shards:
+    """Measure the source's schemas, and count the moved tables where writes are refused."""
+    schemas = {"schemas": list(context.plan.schemas)}
+    refusing = context.plan.options.read_only
+    tables = context.session.execute(WRITES["tables"], schemas).fetchall() if refusing else []
+    owned = [context.topology.schema(shard) for shard in context.source.shards]
+    return Shards(_sizes(context.session, owned), len(tables))
+
+
+def judge(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse moved shards with a table that another session holds locked."""
+    sizes = context.need(look).sizes
+    if locked := [s for s in context.plan.schemas if s in sizes and sizes[s] is None]:
+        yield _locked(context.plan.source, locked)
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say what is copied although no shard of it lives."""
+    live = {context.topology.schema(shard) for shard in context.topology.owners()}
+    retired = len(context.need(look).sizes.keys() - live)
+    if retired:
+        yield f"{retired} retired schemas of earlier moves are copied, too: `shardctl prune` first"
+
+
+def reclaimed(context: Context) -> int:
+    """Sum up what prune gives back: moved shards on the source, all others on the target."""
+    owned = [*context.plan.schemas, *planning.leaving(context.topology, context.plan)]
+    return sum(context.need(look).sizes.get(schema) or 0 for schema in owned)
+
+
+def measure(topology: Topology, node: NodeName, *, purpose: str) -> dict[ShardId, int]:
+    """Measure the shards that live on a node, in bytes: what `--half` goes by.
+
+    Raises NodeUnavailable and PreflightRefused.
+    """
+    there = topology.nodes[node]
+    names = {topology.schema(shard): shard for shard in there.shards}
+    try:
+        with connect(there, topology.database, purpose=purpose, autocommit=True) as session:
+            keep_out(session, seconds=1)
+            found = _sizes(session, list(names))
+    except psycopg.Error as error:
+        raise refused(there, topology.database.user, error) from error
+    unknown = [name for name in names if name in found and found[name] is None]
+    if unknown:
+        raise _locked(node, unknown)
+    return {shard: size for name, shard in names.items() if (size := found.get(name)) is not None}
+
+
+def _sizes(session: Connection, owned: Sequence[str]) -> dict[str, int | None]:
+    found = session.execute(STATUS["schemas"], {"schemas": list(owned)})
+    return {name: size for name, size, _ in found}
+
+
+def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
+    return SourceUnfit(
+        node,
+        "locked",
+        f"somebody holds tables locked in {listed(locked)}, against everybody else",
+        hint="find them in pg_locks (AccessExclusiveLock) and let them end, then try again",
+    )

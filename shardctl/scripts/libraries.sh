@@ -1,0 +1,39 @@
+# shardctl's look for libraries that a server loads: prints where the server's own are, then each
+# of those named that is missing; nothing where its own cannot be found. It needs a POSIX shell.
+
+bin=$1 path=$2
+shift 2
+
+# Where a server's libraries are, is asked of pg_config, which not every host has; every server
+# has the library by which standbys follow.
+libdir=
+for directory in "$("$bin/pg_config" --pkglibdir 2>/dev/null)" "$bin/../lib" \
+    "$bin/../lib/postgresql" "$bin/../lib64"; do
+    for suffix in .so .dylib; do
+        [ -z "$libdir" ] && [ -e "$directory/libpqwalreceiver$suffix" ] || continue
+        libdir=$directory dl=$suffix
+    done
+done
+[ -n "$libdir" ] || exit 0
+printf '%s\n' "$libdir"
+
+is_there() { # file, perhaps without its suffix
+    case $1 in '$libdir'*) set -- "$libdir${1#?libdir}" ;; esac
+    [ -e "$1" ] || [ -e "$1$dl" ]
+}
+
+is_on_path() { # name
+    rest=$path:
+    while [ -n "$rest" ]; do
+        ! is_there "${rest%%:*}/$1" || return 0
+        rest=${rest#*:}
+    done
+    return 1
+}
+
+for name; do
+    case $name in
+    */*) is_there "$name" ;;
+    *) is_on_path "$name" ;;
+    esac || printf '%s\n' "$name"
+done
