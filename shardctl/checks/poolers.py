@@ -10,15 +10,8 @@ from shardctl.checks import poolers_asked
 from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_loaded import (
-    APPLY,
-    NAME,
-    brief,
-    connected,
-    left_over,
-    offered,
-    shards_of,
-)
+from shardctl.checks.poolers_loaded import APPLY, connected, left_over, offered
+from shardctl.checks.poolers_words import NAME, brief, shards_of
 from shardctl.pgbouncer import faults, render, serving
 
 if TYPE_CHECKING:

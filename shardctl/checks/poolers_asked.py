@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_loaded import NAME, brief, shards_of
+from shardctl.checks.poolers_words import NAME, brief, shards_of
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
 
 if TYPE_CHECKING:

@@ -7,18 +7,17 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.poolers_words import NAME, brief, shards_of
 from shardctl.pgbouncer import apply, faults, ini
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.checks.poolers_look import Looked
     from shardctl.pgbouncer.render import Entry
-    from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
+    from shardctl.topology.model import NodeName, Pooler, Topology
 
-NAME = "poolers"
 APPLY = "`shardctl pgbouncer apply`"
-_SHOWN = 3
 
 
 def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -136,15 +135,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def shards_of(aliases: Iterable[str], entries: Sequence[Entry]) -> tuple[ShardId, ...]:
-    """List the shards to which aliases lead."""
-    named = set(aliases)
-    return tuple(sorted({s for entry in entries if entry.alias in named for s in entry.shards}))
-
-
-def brief(aliases: Sequence[str]) -> str:
-    """Name the first few of aliases."""
-    more = f" and {len(aliases) - _SHOWN} more" if len(aliases) > _SHOWN else ""
-    return ", ".join(aliases[:_SHOWN]) + more

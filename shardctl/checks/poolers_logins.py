@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_loaded import NAME, shards_of
+from shardctl.checks.poolers_words import NAME, shards_of
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ def init(
     Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
     """
     from shardctl.cli import provision
-    from shardctl.provision.chunks import Retrying
     from shardctl.provision.fleet import Options, plan_init
+    from shardctl.provision.job import Retrying
 
     options = Options(
         jobs=jobs,

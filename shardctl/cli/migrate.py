@@ -39,8 +39,8 @@ def migrate(
     Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
     """
     from shardctl.cli import provision
-    from shardctl.provision.chunks import Retrying
     from shardctl.provision.fleet import Options, plan_migrate
+    from shardctl.provision.job import Retrying
 
     options = Options(jobs=jobs, retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts))
     provision.run(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.prune import Retired
+    from shardctl.moves.prune_drop import Retired
 
 app = command_app()
 

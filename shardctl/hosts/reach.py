@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.hosts import ports
 from shardctl.hosts.local import Local
-from shardctl.hosts.ssh import Ssh, SshSettings
+from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:

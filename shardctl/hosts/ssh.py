@@ -6,7 +6,6 @@ import logging
 import shlex
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +19,16 @@ from shardctl.hosts.ssh_wrapper import Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from shardctl.hosts.host import Held
     from shardctl.hosts.ssh_call import Word
     from shardctl.hosts.ssh_links import Link
+    from shardctl.hosts.ssh_settings import SshSettings
 
 logger = logging.getLogger(__name__)
 
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 _KILLED_WITHIN = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class SshSettings:
-    """How to reach a host; None stands for what `~/.ssh/config` says.
-
-    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
-    """
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    key_file: Path | None = None
-    accept_new: bool = False
-    connect_timeout: float = 10.0
 
 
 class Ssh:

@@ -23,7 +23,7 @@ from shardctl.hosts.ssh_keys import Keys, KeysRefused
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardctl.hosts.ssh import SshSettings
+    from shardctl.hosts.ssh_settings import SshSettings
 
 KEEP_ALIVE = 15
 """Seconds of silence after which the host is sent something."""

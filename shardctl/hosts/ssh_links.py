@@ -14,8 +14,8 @@ from shardctl.hosts.host import HostUnreachable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.hosts.ssh import SshSettings
     from shardctl.hosts.ssh_connection import Connection
+    from shardctl.hosts.ssh_settings import SshSettings
 
 SESSIONS = 10
 """Commands at once on a connection; what OpenSSH's server allows unless told otherwise."""

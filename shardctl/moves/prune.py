@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import prune_drop, prune_look
+from shardctl.moves.prune_drop import Retired
 from shardctl.state import journal, lock
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -43,32 +43,6 @@ class PruneUnfinished(Unfinished):
         )
         self.left = dict(left)
         self.dropped = tuple(dropped)
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """One retired schema on a node; `why_not` is None when it may be dropped."""
-
-    node: NodeName
-    schema: str
-    shard: ShardId | None
-    move: str
-    objects: int
-    """How many locks it takes to drop it."""
-    size_bytes: int
-    """0 where a lock forbade to measure it; then it is in use."""
-    why_not: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Give the shape of docs/reference/json.md."""
-        return {
-            "node": self.node,
-            "schema": self.schema,
-            "shard": self.shard,
-            "move": self.move,
-            "size_bytes": self.size_bytes,
-            "refused": self.why_not,
-        }
 
 
 def plan(

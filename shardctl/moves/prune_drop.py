@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.prune import Retired
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId
 
 _COMMAND = "prune"
 _LARGEST_BATCH = 200
@@ -37,6 +38,32 @@ _HELD_UP = (
     psycopg.errors.UndefinedTable,  # dropped by somebody else since it was listed
 )
 _NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """One retired schema on a node; `why_not` is None when it may be dropped."""
+
+    node: NodeName
+    schema: str
+    shard: ShardId | None
+    move: str
+    objects: int
+    """How many locks it takes to drop it."""
+    size_bytes: int
+    """0 where a lock forbade to measure it; then it is in use."""
+    why_not: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "node": self.node,
+            "schema": self.schema,
+            "shard": self.shard,
+            "move": self.move,
+            "size_bytes": self.size_bytes,
+            "refused": self.why_not,
+        }
 
 
 class _Depended(Exception):  # it never leaves this module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Problems, ShardctlError, Unfinished, together
@@ -13,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.postgres.connection import NodeUnavailable
+    from shardctl.provision.observe import Said
     from shardctl.state.journal import Move
-    from shardctl.state.ledger import Copy
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import NodeName, Topology
 
 
 class NodeLeftOut(Unfinished):
@@ -54,19 +53,6 @@ class MoveInDoubt(ShardctlError):
             hint="start that node and end the move (`shardctl moves list`), then run the command "
             "again; `init --without-poolers` changes the other nodes now",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a node that can be read says of the map and of moves.
-
-    `version` is None where the server has no map: a new one, or the clone of a move. `journal`
-    is None where its table is missing.
-    """
-
-    version: int | None
-    map: Mapping[ShardId, NodeName]
-    journal: Sequence[Copy] | None
 
 
 def left_out(

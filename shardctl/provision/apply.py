@@ -18,6 +18,7 @@ from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import connect
 from shardctl.provision import chunks, key_checks
 from shardctl.provision.blocked import Watch
+from shardctl.provision.job import Job, Retrying
 from shardctl.provision.observe import connect_for_maintenance
 from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.chunks import Retrying
     from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -131,7 +131,7 @@ def apply(
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))
             free = [
-                chunks.Job(one, topology, plan.node, retrying, stop, running, watch.holders)
+                Job(one, topology, plan.node, retrying, stop, running, watch.holders)
                 for one in (first, *(session() for _ in range(jobs - 1)))
             ]
             for outcome in _apply_shards(plan, free, session, progress):
@@ -225,7 +225,7 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
 
 def _apply_shards(
     plan: NodePlan,
-    free: list[chunks.Job],
+    free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
 ) -> list[Outcome[chunks.Chunk, int]]:
@@ -257,7 +257,7 @@ def _apply_shards(
 
 def _validate(
     ready: Sequence[ShardWork],
-    free: list[chunks.Job],
+    free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
 ) -> list[tuple[ShardId, list[ShardctlError]]]:
@@ -285,7 +285,7 @@ def _failed(outcome: Outcome[Any, list[ShardctlError]]) -> list[ShardctlError]:
 
 
 def _with_job(
-    free: list[chunks.Job], session: Callable[[], Connection], call: Callable[[chunks.Job], Value]
+    free: list[Job], session: Callable[[], Connection], call: Callable[[Job], Value]
 ) -> Value:
     """Call with a job that is free, whose session is opened again where it broke."""
     job = free.pop()  # list.pop and insert are atomic

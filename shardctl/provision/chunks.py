@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,6 @@ import psycopg
 
 from shardctl.errors import Interrupted
 from shardctl.libpq import reason_of
-from shardctl.postgres.cancelling import Running
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import key_checks
@@ -26,41 +23,16 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shardctl.postgres.connection import Connection
+    from shardctl.provision.job import Job
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import ShardId
 
 logger = logging.getLogger(__name__)
 
 Chunk = tuple[ShardWork, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Retrying:
-    """How a chunk meets locks that others hold: wait `lock_timeout_ms`, `attempts` times in all.
-
-    Between two attempts it waits longer each time, from 0.1 s to 2 s.
-    """
-
-    lock_timeout_ms: int = 2000
-    attempts: int = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Where and how chunks run: one session, used by one thread at a time."""
-
-    connection: Connection
-    topology: Topology
-    node: NodeName
-    retrying: Retrying
-    stop: threading.Event = field(default_factory=threading.Event)
-    running: Running = field(default_factory=Running)
-    """What Ctrl-C cancels: only what is rolled back then."""
-    holders: Mapping[int, str] = field(default_factory=dict)
-    """By the process id of a session: who held last the lock that it wanted."""
 
 
 def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:

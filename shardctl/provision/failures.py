@@ -14,7 +14,7 @@ from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:
-    from shardctl.provision.chunks import Job
+    from shardctl.provision.job import Job
     from shardctl.provision.plan import ShardWork
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName

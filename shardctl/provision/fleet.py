@@ -19,7 +19,7 @@ from shardctl.provision import agreement, made_tables, observe_fleet, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
-from shardctl.provision.chunks import Retrying
+from shardctl.provision.job import Retrying
 from shardctl.provision.plan import Change
 from shardctl.state import keys, lock
 from shardctl.state import migrations as files

@@ -22,7 +22,7 @@ from shardctl.state import keys
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardctl.provision.chunks import Job
+    from shardctl.provision.job import Job
     from shardctl.provision.plan import ShardWork
     from shardctl.state.keys import KeyLine
     from shardctl.topology.model import NodeName

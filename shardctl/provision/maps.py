@@ -12,7 +12,8 @@ from shardctl.errors import Problems, ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import agreement, refusals
-from shardctl.provision.agreement import NodeLeftOut, Said
+from shardctl.provision.agreement import NodeLeftOut
+from shardctl.provision.observe import Said
 from shardctl.state import cluster, identity, ledger
 
 if TYPE_CHECKING:

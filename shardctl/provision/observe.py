@@ -12,7 +12,6 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision.agreement import Said
 from shardctl.state import cluster, identity, journal, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
@@ -30,6 +29,19 @@ QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
 """Where to log in while the cluster's own database is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node that can be read says of the map and of moves.
+
+    `version` is None where the server has no map: a new one, or the clone of a move. `journal`
+    is None where its table is missing.
+    """
+
+    version: int | None
+    map: Mapping[ShardId, NodeName]
+    journal: Sequence[Copy] | None
 
 
 @dataclass(frozen=True, slots=True)

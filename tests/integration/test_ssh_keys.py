@@ -13,7 +13,8 @@ from shardctl.hosts.host import (
     HostUnreachable,
 )
 from shardctl.hosts.known_hosts import HostKeyChanged, HostKeyUnknown
-from shardctl.hosts.ssh import Ssh, SshSettings
+from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh_settings import SshSettings
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import error_of, gone, running, tool
 

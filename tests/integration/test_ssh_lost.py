@@ -21,7 +21,8 @@ from shardctl.hosts.host import (
     HostLost,
     HostUnreachable,
 )
-from shardctl.hosts.ssh import Ssh, SshSettings
+from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.hosts.ssh_wrapper import Wrapped
 from tests.fixtures.processes import awaited
 from tests.fixtures.servers.postgres import wait_for
@@ -170,7 +171,8 @@ def test_threads_that_cannot_connect_fail_together(sshd: Sshd, ssh_home: SshHome
 @pytest.mark.usefixtures("box")
 def test_a_process_that_ends_leaves_nothing(sshd: Sshd, token: str) -> None:
     script = (
-        "import sys, threading; from shardctl.hosts.ssh import Ssh, SshSettings\n"
+        "import sys, threading; from shardctl.hosts.ssh import Ssh\n"
+        "from shardctl.hosts.ssh_settings import SshSettings\n"
         "assert not {'fabric', 'paramiko'} & set(sys.modules)\n"
         "host = Ssh(SshSettings('box')); host.run(['true'])\n"
         "take = lambda line: (print(line, flush=True), sys.stdin.read(), sys.exit())\n"

@@ -21,7 +21,8 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.known_hosts import HostKeyUnknown
 from shardctl.hosts.local import Local
-from shardctl.hosts.ssh import Ssh, SshSettings
+from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh_settings import SshSettings
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
 

@@ -20,7 +20,7 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
-from shardctl.provision.chunks import Retrying
+from shardctl.provision.job import Retrying
 from shardctl.sandbox import poolers
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from shardctl.moves.prune_drop import Retired
+
 READ = f"SELECT FROM {RETIRED}.photos".encode()
 SIZE = "SELECT pg_database_size(current_database())"
 FULL = "out of shared memory"
@@ -296,7 +298,7 @@ def _start(fleet_retired: Pruned) -> subprocess.Popen[str]:
     )
 
 
-def _drop(fleet_retired: Pruned, chosen: Sequence[prune.Retired]) -> dict[prune.Retired, str]:
+def _drop(fleet_retired: Pruned, chosen: Sequence[Retired]) -> dict[Retired, str]:
     """Drop what somebody has begun to use after the last look."""
     with fleet_retired.fleet.connect("a") as session:
         session.execute("SET search_path = pg_catalog")

@@ -12,7 +12,7 @@ import pytest
 from shardctl.hosts.local import Local
 from shardctl.hosts.reach import OsUserRefused, RelativePath, host_of
 from shardctl.hosts.ssh import Ssh as SshHost
-from shardctl.hosts.ssh import SshSettings
+from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures.servers.postgres import local_node

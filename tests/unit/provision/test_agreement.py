@@ -11,7 +11,8 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.provision.agreement import MoveInDoubt, Said, doubted_moves, left_out
+from shardctl.provision.agreement import MoveInDoubt, doubted_moves, left_out
+from shardctl.provision.observe import Said
 from shardctl.state.journal import Move
 from shardctl.state.ledger import Copy
 from shardctl.topology.model import NodeName, ShardId
