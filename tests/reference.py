@@ -17,7 +17,7 @@ from shardctl import moves
 from shardctl.cli.app import app
 from shardctl.moves.methods import METHODS
 from shardctl.moves.preflight.registry import SUBJECTS
-from shardctl.state.journal import MoveState
+from shardctl.state.states import TRANSITIONS, MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +61,15 @@ It asks the places at the same time, and the clone's after those of source and t
 |---|---|---|
 """
 
+_TRANSITIONS_HEAD = """\
+## Transitions
+
+shardctl refuses every other one.
+*operator* is shardctl at an operator's command.
+*source guard* is the session in the source that ends a cutover whose time is up.
+The guards on the poolers' hosts change no state.
+"""
+
 SUB_STEPS = {
     "open consoles": "logs in to every pooler's console, several times",
     "stage files": "puts the new file of aliases beside the old one, on every pooler's host",
@@ -96,32 +105,17 @@ SUB_STEPS = {
 
 STATES = {
     MoveState.reserved: "it has begun; the clone is being made or follows",
-    MoveState.undone: "a cutover was called off; it may be tried again",
+    MoveState.undone: "a cutover was undone; it may be tried again",
     MoveState.fenced: "the moved schemas have no names any more on the source, or take no writes",
     MoveState.drained: "nobody can write to them there any more",
-    MoveState.promoting: "the target becomes a primary: the source never owns these shards again",
+    MoveState.promoting: "the target becomes a primary; the source gets the shards back only if "
+    "the target is destroyed before it claims them: `moves abort --target-destroyed`",
     MoveState.claimed: "the target owns them",
     MoveState.routed: "poolers, maps and the topology say so",
     MoveState.unconfirmed: "over, and not proved equal row for row",
     MoveState.done: "over: compared, or accepted as it is",
     MoveState.aborted: "called off; the source owns its shards as before",
 }
-
-TRANSITIONS = (
-    (MoveState.reserved, MoveState.fenced, "fence"),
-    (MoveState.undone, MoveState.fenced, "fence"),
-    (MoveState.fenced, MoveState.drained, "mark"),
-    (MoveState.fenced, MoveState.undone, "undo, by whoever comes first"),
-    (MoveState.drained, MoveState.undone, "undo, by whoever comes first"),
-    (MoveState.drained, MoveState.promoting, "decide"),
-    (MoveState.promoting, MoveState.claimed, "claim"),
-    (MoveState.claimed, MoveState.routed, "route, map, slot"),
-    (MoveState.routed, MoveState.done, "retire, compared"),
-    (MoveState.routed, MoveState.unconfirmed, "retire, not compared or not equal"),
-    (MoveState.unconfirmed, MoveState.done, "prune of all, accepted"),
-    (MoveState.reserved, MoveState.aborted, "moves abort"),
-    (MoveState.undone, MoveState.aborted, "moves abort"),
-)
 
 _COMPLETION = {"--install-completion", "--show-completion"}
 """What typer adds by itself; it concerns the program, so it is told once, of the program."""
@@ -201,16 +195,17 @@ def render_moves() -> str:
         parts.append("\n".join([f"## Steps of method {method}\n", head, *lines, ""]))
     lines = [f"| `{name}` | {SUB_STEPS[name]} |" for name in _sub_steps()]
     parts.append("\n".join(["## Sub-steps\n", "| sub-step | it |", "|---|---|", *lines, ""]))
-    lines = [
-        f"| `{state}` | {STATES[state]} | {'abort, resume' if state.undoable else ''}"
-        f"{'resume' if not state.undoable and state.value in _ONWARD else ''} |"
-        for state in MoveState
-    ]
+    lines = [f"| `{s}` | {STATES[s]} | {', '.join(f'`{c}`' for c in s.can)} |" for s in MoveState]
     head = "| state | means | an operator can |\n|---|---|---|"
     parts.append("\n".join(["## States in the journal\n", head, *lines, ""]))
-    drawn = [f"    {a} --> {b}: {how}" for a, b, how in TRANSITIONS]
+    lines = [
+        f"| `{t.before}` | `{t.after}` | {t.sentence} | {', '.join(t.who)} |" for t in TRANSITIONS
+    ]
+    head = "| from | to | when | who |\n|---|---|---|---|"
+    parts.append("\n".join([_TRANSITIONS_HEAD, head, *lines, ""]))
+    drawn = [f"    {t.before} --> {t.after}: {t.sentence.replace('`', '')}" for t in TRANSITIONS]
     first = next(iter(MoveState))
-    ends = [f"    {s} --> [*]" for s in MoveState if s not in {a for a, _, _ in TRANSITIONS}]
+    ends = [f"    {s} --> [*]" for s in MoveState if s.terminal]
     diagram = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}: reserve", *drawn, *ends]
     parts.append("\n".join([*diagram, "```", ""]))
     return "\n".join(parts)
@@ -220,9 +215,6 @@ def render_preflight() -> str:
     """Compose the page of the subjects, in the order of the registry."""
     lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in SUBJECTS]
     return "".join([_PREFLIGHT_HEAD, *lines])
-
-
-_ONWARD = {a.value for a, _, _ in TRANSITIONS if not a.undoable}
 
 
 def _sub_steps() -> list[str]:

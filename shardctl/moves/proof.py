@@ -53,10 +53,7 @@ def make(world: World) -> None:
                 report |= {"uncompared": list(compared.left)}
     for node in world.keepers:
         with world.on(node):
-            journal.advance(
-                world.session(node), world.plan.id, [move.state], move.state,
-                proof=proof, report=report | {"proof": proof},
-            )  # fmt: skip
+            journal.note(world.session(node), move, proof=proof, report=report | {"proof": proof})
     if differs is not None:
         raise differs
 

@@ -174,7 +174,7 @@ def exceeding(session: Connection, plan: MovePlan) -> int | None:
 def forget(session: Connection, move: Move) -> None:
     """Take from the journal that the limit was exceeded: the copy is made again."""
     rest = {name: value for name, value in (move.report or {}).items() if name != journal.WAL_LIMIT}
-    journal.advance(session, move.id, [move.state], move.state, report=rest)
+    journal.note(session, move, report=rest)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from shardctl.errors import ShardctlError
 from shardctl.postgres import queries
+from shardctl.state import states
 from shardctl.state.lock import who
 
 if TYPE_CHECKING:
@@ -22,51 +22,10 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 QUERIES = queries.load("shardctl.state", "journal.sql")
-
+MoveState = states.MoveState
 
 WAL_LIMIT = "wal_limit"
 """The key of a move's report under which the leash of its slot writes that it has dropped it."""
-
-
-class MoveState(StrEnum):
-    """How far a move is; the order is that of a move that meets no trouble.
-
-    Up to `drained` it can be undone, by whoever comes first; from `promoting` on it only goes
-    forward. `undone` is a cutover that was called off, and may be tried again.
-    """
-
-    reserved = "reserved"
-    undone = "undone"
-    fenced = "fenced"
-    drained = "drained"
-    promoting = "promoting"
-    claimed = "claimed"
-    routed = "routed"
-    unconfirmed = "unconfirmed"
-    done = "done"
-    aborted = "aborted"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether nothing more will happen to the move."""
-        return self in (MoveState.done, MoveState.aborted)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the move is over, confirmed or not: another may begin."""
-        return self.terminal or self is MoveState.unconfirmed
-
-    @property
-    def claimed_by_target(self) -> bool:
-        """Whether the target owns the shards."""
-        return not self.undoable and self not in (MoveState.promoting, MoveState.aborted)
-
-    @property
-    def undoable(self) -> bool:
-        """Whether the source still owns the shards, or can have them back."""
-        return self in (
-            MoveState.reserved, MoveState.undone, MoveState.fenced, MoveState.drained,
-        )  # fmt: skip
 
 
 class MoveUnderWay(ShardctlError):
@@ -214,21 +173,38 @@ def advance(
 ) -> bool:
     """Set a move's state where it is one of the expected; tell whether it was.
 
-    With `revision`, only where nobody has changed it since it had that.
+    With `revision`, only where nobody has changed it since it had that. A transition that is not
+    in the table of `states` is a bug: raises AssertionError.
     """
+    before = list(expected)
+    for one in before:
+        states.require(one, state)
     cursor = session.execute(
         QUERIES["set_state"],
         {
             "id": move,
-            "expected": [one.value for one in expected],
+            "expected": [one.value for one in before],
             "state": state.value,
+            "closed": state.closed,
             "revision": revision,
             "drained_to": drained_to,
             "proof": proof,
-            "report": Jsonb(report) if report is not None else None,
+            "report": _json(report),
         },
     )
     return cursor.rowcount == 1
+
+
+def note(
+    session: Connection,
+    move: Move,
+    *,
+    proof: str | None = None,
+    report: dict[str, Any] | None = None,
+) -> None:
+    """Write a proof or a report where the move still has its state; `changed` stays."""
+    given = {"id": move.id, "state": move.state.value, "proof": proof, "report": _json(report)}
+    session.execute(QUERIES["note"], given)
 
 
 def mark_drained(session: Connection, move: str, *, revision: int) -> str | None:
@@ -250,7 +226,7 @@ def copy(session: Connection, move: Move) -> None:
     values = {name: getattr(move, name) for name in Move.__dataclass_fields__}
     values |= {"plan": Jsonb(move.plan), "state": move.state.value}
     values |= {name: list(getattr(move, name)) for name in ("shards", "schemas", "retired")}
-    values["report"] = Jsonb(move.report) if move.report is not None else None
+    values["report"] = _json(move.report)
     session.execute(QUERIES["copy"], values)
 
 
@@ -274,3 +250,7 @@ def steps(session: Connection, move: str) -> list[StepRecord]:
     """Read the steps of a move."""
     with session.cursor(row_factory=class_row(StepRecord)) as cursor:
         return cursor.execute(QUERIES["steps"], {"move": move}).fetchall()
+
+
+def _json(report: dict[str, Any] | None) -> Jsonb | None:
+    return None if report is None else Jsonb(report)

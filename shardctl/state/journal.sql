@@ -13,15 +13,20 @@ FROM shardctl.move ORDER BY started DESC
 -- name: set_state
 -- The next state, where the move is in one of the given ones; nobody else's change is undone
 UPDATE shardctl.move
-SET state = %(state)s, revision = revision + 1,
-    -- When the state changed: guards go by that, too.
-    changed = CASE WHEN state = %(state)s THEN changed ELSE clock_timestamp() END,
-    ended = CASE WHEN %(state)s IN ('done', 'unconfirmed', 'aborted') THEN clock_timestamp() ELSE ended END,
+SET state = %(state)s, revision = revision + 1, changed = clock_timestamp(),
+    ended = CASE WHEN %(closed)s THEN clock_timestamp() ELSE ended END,
     drained_to = coalesce(%(drained_to)s::pg_lsn, drained_to),
     proof = coalesce(%(proof)s, proof),
     report = coalesce(%(report)s::jsonb, report)
 WHERE id = %(id)s AND state = ANY (%(expected)s)
   AND revision = coalesce(%(revision)s::bigint, revision)
+
+-- name: note
+-- What was found while the move is in a state; when that began stays: guards go by it
+UPDATE shardctl.move
+SET revision = revision + 1, proof = coalesce(%(proof)s, proof),
+    report = coalesce(%(report)s::jsonb, report)
+WHERE id = %(id)s AND state = %(state)s
 
 -- name: drained
 -- That no write can come any more, and when that was; then up to where the WAL is on the disk

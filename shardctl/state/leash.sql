@@ -48,7 +48,7 @@ BEGIN
     IF dropped THEN
         -- The raised revision keeps a cutover from beginning without the slot.
         UPDATE shardctl.move
-        SET revision = revision + 1, changed = pg_catalog.clock_timestamp(),
+        SET revision = revision + 1,
             report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object(
                 'wal_limit', pg_catalog.jsonb_build_object('held_bytes', held, 'limit_bytes', {limit}))
         WHERE id = {move} AND state IN ('reserved', 'undone');

@@ -132,9 +132,9 @@ class Entry:
 
     def can(self) -> list[str]:
         """Name what an operator can do about it."""
-        if self.state == "unfinished":
-            return ["resume", "abort"] if self.move.state.undoable else ["resume"]
-        return ["prune"] if self.state == "unconfirmed" else []
+        if self.state == "running":
+            return []
+        return ["resume"] if self.behind else list(self.move.state.can)
 
     @property
     def step(self) -> str | None:

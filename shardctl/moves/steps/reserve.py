@@ -9,7 +9,7 @@ from shardctl.moves import ledger, wal
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import slots
-from shardctl.state import events, journal, leash
+from shardctl.state import events, journal, leash, states
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
@@ -107,7 +107,7 @@ def undo(world: World) -> None:
     with world.on(plan.source):
         session = world.session(plan.source)
         slots.drop(session, plan.slot)
-        before = [state for state in MoveState if state.undoable]
+        before = states.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
             told = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
             events.record(session, "moves abort", f"move {plan.id} was called off: {told}")
