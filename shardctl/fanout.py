@@ -7,6 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from shardctl.errors import ShardctlError, together
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -96,6 +98,42 @@ def run(
     if interrupt is not None:
         raise interrupt
     return [outcome for future in futures if (outcome := future.result()) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected(Generic[Item, Value]):
+    """What became of items, in their order: the value of each, or the problem that it has."""
+
+    values: list[tuple[Item, Value]]
+    problems: list[tuple[Item, ShardctlError]]
+
+    @property
+    def errors(self) -> list[ShardctlError]:
+        """List the problems without their items."""
+        return [error for _, error in self.problems]
+
+    def every(self) -> list[Value]:
+        """Give the values of all items, or raise the problem that there is, or Problems."""
+        if self.problems:
+            raise together(self.errors)
+        return [value for _, value in self.values]
+
+
+def collect(
+    items: Iterable[Item],
+    work: Callable[[Item], Value],
+    *,
+    width: int,
+    stop: threading.Event | None = None,
+) -> Collected[Item, Value]:
+    """Call `work` on every item as `run` does; what is no ShardctlError is a bug and raised."""
+    found: Collected[Item, Value] = Collected([], [])
+    for outcome in run(items, work, width=width, stop=stop):
+        if isinstance(outcome.error, ShardctlError):
+            found.problems.append((outcome.item, outcome.error))
+        else:
+            found.values.append((outcome.item, outcome.result()))
+    return found
 
 
 def at_once(*works: Callable[[], object]) -> None:

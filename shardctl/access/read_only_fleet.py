@@ -17,8 +17,7 @@ from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.access.read_only_change import Changing
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, lock
+from shardctl.state import cluster, identity, lock, observer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -128,15 +127,10 @@ def plan(
     chosen = frozenset(shards)
     nodes = [node for node in topology.nodes.values() if chosen.intersection(node.shards)]
 
-    def look(node: Node) -> NodePlan:
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-            return _look(topology, node, session, chosen, wanted)
+    def look(session: Connection, node: Node) -> NodePlan:
+        return _look(topology, node, session, chosen, wanted)
 
-    outcomes = fanout.run(nodes, look, width=_WIDTH)
-    errors = [_as_ours(outcome.item, outcome.error) for outcome in outcomes if outcome.error]
-    if errors:
-        raise together(errors)
-    return [outcome.result() for outcome in outcomes]
+    return list(observer.ask(topology, look, purpose=purpose, nodes=nodes).every().values())
 
 
 def carry_out(
@@ -266,12 +260,3 @@ def _decide(
     if foreign:
         raise TablesNotOurs(node.name, topology.database.user, foreign)
     return NodePlan(node.name, todo, tuple(sorted(tables.keys() - todo.keys())))
-
-
-def _as_ours(node: Node, error: Exception) -> ShardctlError:
-    """Give a database's error its node; what is no database's error is a bug and raised."""
-    if isinstance(error, ShardctlError):
-        return error
-    if isinstance(error, psycopg.Error):
-        return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
-    raise error

@@ -68,8 +68,8 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
         progress.advance("hosts")
         return found
 
-    outcomes = fanout.run(machines, work, width=_WIDTH)
-    return [one for outcome in outcomes for one in outcome.result()]
+    found = fanout.collect(machines, work, width=_WIDTH).every()
+    return [one for tested in found for one in tested]
 
 
 def ok(found: Sequence[Tested]) -> bool:

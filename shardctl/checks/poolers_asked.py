@@ -62,10 +62,9 @@ def ask(
         asked = _ask(pooler, database, first, purpose)
         found.append(asked)
         if asked.error is None:
-            done = fanout.run(
+            found += fanout.collect(
                 others, lambda pool: _ask(pooler, database, pool, purpose), width=_WIDTH
-            )
-            found += [outcome.result() for outcome in done]
+            ).every()
     return found
 
 

@@ -12,12 +12,11 @@ import psycopg
 from shardctl import fanout
 from shardctl.checks import status_disk, status_look, status_poolers
 from shardctl.checks.status_nodes import State
-from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.state import ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from shardctl.checks.status_nodes import NodeStatus, Retired
     from shardctl.checks.status_poolers import PoolerStatus
@@ -106,12 +105,12 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
         return found
 
     try:
-        nodes = _all(fanout.run(topology.nodes.values(), first, width=_WIDTH))
+        nodes = fanout.collect(topology.nodes.values(), first, width=_WIDTH).every()
         nodes = _with_disks(topology, nodes)
         if samples:
             since = max(sample.at for sample in samples.values())
             time.sleep(max(0.0, since + sample_s - time.monotonic()))
-        nodes = _all(fanout.run(nodes, second, width=_WIDTH))
+        nodes = fanout.collect(nodes, second, width=_WIDTH).every()
     finally:
         for session in sessions.values():
             session.close()
@@ -125,24 +124,15 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
     )
 
 
-def _all(outcomes: Iterable[fanout.Outcome[Any, NodeStatus]]) -> tuple[NodeStatus, ...]:
-    return tuple(outcome.result() for outcome in outcomes)
-
-
-def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
     """Measure the disks of the nodes that are up; hosts of others may not be there at all."""
     there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
-    disks = {o.item.name: o for o in fanout.run(there, status_disk.measure, width=_WIDTH)}
-    found = []
-    for one in nodes:
-        outcome = disks.get(one.name)
-        if outcome is None:
-            found.append(one)
-        elif isinstance(outcome.error, ShardctlError):
-            found.append(replace(one, disk_error=outcome.error.message))
-        else:
-            found.append(replace(one, disk=outcome.result()))
-    return tuple(found)
+    measured = fanout.collect(there, status_disk.measure, width=_WIDTH)
+    disks = {node.name: disk for node, disk in measured.values}
+    errors = {node.name: error.message for node, error in measured.problems}
+    return [
+        replace(one, disk=disks.get(one.name), disk_error=errors.get(one.name)) for one in nodes
+    ]
 
 
 def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
@@ -57,8 +58,8 @@ class PoolerStatus:
 
 def observe(topology: Topology) -> tuple[PoolerStatus, ...]:
     """Look at all poolers in parallel; one that cannot be looked at says why."""
-    found = fanout.run(topology.poolers.values(), lambda p: _look(topology, p), width=_WIDTH)
-    return tuple(outcome.result() for outcome in found)
+    poolers = topology.poolers.values()
+    return tuple(fanout.collect(poolers, partial(_look, topology), width=_WIDTH).every())
 
 
 def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:

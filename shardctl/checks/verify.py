@@ -134,10 +134,10 @@ def verify(
     )
     pooled: dict[PoolerName, poolers_look.Looked] = {}
     if poolers.CHECK in wanted.checks:
-        asked = fanout.run(
+        asked = fanout.collect(
             topology.poolers.values(), lambda one: poolers_look.look(topology, one), width=_WIDTH
         )
-        pooled = {outcome.item.name: outcome.result() for outcome in asked}
+        pooled = dict(zip(topology.poolers, asked.every(), strict=True))
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
     report = judge(wanted, looked, pooled)
     return replace(report, elapsed_ms=round((time.monotonic() - began) * 1000))

@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from shardctl import fanout
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import keys, lock, migrations
+from shardctl.state import keys, lock, migrations, observer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.maintenance.places import Place
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.maintenance", "misplaced.sql")
-
-_WIDTH = 16
 
 
 class TableUnknown(UsageError):
@@ -123,36 +119,32 @@ def search(
     found: list[Misplaced] = []
     known: set[str] = set()
 
-    def look(
-        item: tuple[NodeName, Sequence[Place]],
-    ) -> tuple[set[str], list[Misplaced], list[ShardctlError]]:
-        name, of_node = item
-        node = topology.nodes[name]
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-            session.execute("SET default_transaction_read_only TO on")
-            session.execute("SET lock_timeout TO '3s'")
-            session.execute("SET row_security TO off")
-            tables = read_tables(session, of_node, columns)
-            searched = [t for t in tables if not names or t.name in names]
-            return ({t.name for t in tables}, *_search(session, topology, searched, limit))
+    of_nodes = chosen.by_node()
 
-    outcomes = fanout.run(chosen.by_node().items(), look, width=_WIDTH)
-    for outcome in outcomes:
-        node = topology.nodes[outcome.item[0]]
-        if isinstance(outcome.error, psycopg.Error):
-            address = f"{node.host}:{node.port}"
-            problems.append(NodeUnavailable(node.name, address, reason_of(outcome.error)))
-        elif isinstance(outcome.error, ShardctlError):
-            problems.append(outcome.error)
+    def look(
+        session: Connection, node: Node
+    ) -> tuple[set[str], list[Misplaced], list[ShardctlError]]:
+        session.execute("SET default_transaction_read_only TO on")
+        session.execute("SET lock_timeout TO '3s'")
+        session.execute("SET row_security TO off")
+        tables = read_tables(session, of_nodes[node.name], columns)
+        searched = [t for t in tables if not names or t.name in names]
+        return ({t.name for t in tables}, *_search(session, topology, searched, limit))
+
+    nodes = [topology.nodes[name] for name in of_nodes]
+    asked = observer.ask(topology, look, purpose=purpose, nodes=nodes)
+    for name in of_nodes:
+        if name in asked.errors:
+            problems.append(asked.errors[name])
         else:
-            there, rows, failed = outcome.result()
+            there, rows, failed = asked.values[name]
             known |= there
             found += rows
             problems += failed
     if not problems:
-        for name in names:
-            if name not in known:
-                raise TableUnknown(name, known)
+        for table in names:
+            if table not in known:
+                raise TableUnknown(table, known)
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     return Report(tuple(found), tuple(problems))
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import refusals
 from shardctl.provision.maps import MapUnwritten
-from shardctl.state import cluster, identity, ledger
+from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import NodeUnfit
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
-
-_WIDTH = 16
 
 
 class OwnersDisputed(ShardctlError):
@@ -139,25 +135,10 @@ class Places:
 
 def look(topology: Topology, *, purpose: str) -> Fleet:
     """Ask all nodes; raises the errors of all when none could be asked."""
-    views: dict[NodeName, View] = {}
-    unasked: dict[NodeName, ShardctlError] = {}
-    outcomes = fanout.run(
-        topology.nodes.values(), lambda node: _view(topology, node, purpose), width=_WIDTH
-    )
-    for outcome in outcomes:
-        node, error = outcome.item, outcome.error
-        if error is None:
-            views[node.name] = outcome.result()
-        elif isinstance(error, ShardctlError):
-            unasked[node.name] = error
-        elif isinstance(error, psycopg.Error):
-            address = f"{node.host}:{node.port}"
-            unasked[node.name] = NodeUnavailable(node.name, address, reason_of(error))
-        else:
-            raise error
-    if not views:
-        raise together(list(unasked.values()))
-    return Fleet(topology, views, unasked)
+    asked = observer.ask(topology, partial(_view, topology), purpose=purpose)
+    if not asked.values:
+        raise together(list(asked.errors.values()))
+    return Fleet(topology, asked.values, asked.errors)
 
 
 def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
@@ -213,17 +194,16 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
     return Places(tuple(chosen), tuple(left_out), tuple(notes))
 
 
-def _view(topology: Topology, node: Node, purpose: str) -> View:
-    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-        row = cluster.read(session) if cluster.is_present(session) else None
-        clone = cluster.is_clone_of_a_move(session, node)
-        if row is None or clone:
-            return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
-        identity.check(row, topology, node.name)
-        return View(
-            ours=True,
-            clone=False,
-            version=row.map_version,
-            map=cluster.read_map(session),
-            journal=ledger.copies(session, topology, node.name, row),
-        )
+def _view(topology: Topology, session: Connection, node: Node) -> View:
+    row = cluster.read(session) if cluster.is_present(session) else None
+    clone = cluster.is_clone_of_a_move(session, node)
+    if row is None or clone:
+        return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
+    identity.check(row, topology, node.name)
+    return View(
+        ours=True,
+        clone=False,
+        version=row.map_version,
+        map=cluster.read_map(session),
+        journal=ledger.copies(session, topology, node.name, row),
+    )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
@@ -20,8 +19,7 @@ from shardctl.maintenance.repack_refusals import (
     SuperuserNeeded,
 )
 from shardctl.postgres import queries, repack_left
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, ledger
+from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import NodeUnfit
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ COMMAND = "repack"
 MARK = "repacked file "
 """How the event of a repacked table begins; the number of its file and a colon come next."""
 
-_WIDTH = 8
 _LOCK_TIMEOUT = "1s"
 _LONG_S = 60
 _KB = 1024
@@ -90,29 +87,16 @@ def look(
     SuperuserNeeded, ShardsElsewhere and MoveUnfinished, or Problems of several.
     """
     nodes = [node for node in topology.owning() if not shards.isdisjoint(node.shards)]
-    views: dict[NodeName, View] = {}
-    problems: list[ShardctlError] = []
 
-    def view(node: Node) -> View:
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-            wanted = [shard for shard in node.shards if shard in shards]
-            return _view(session, topology, node, wanted, superuser_check=superuser_check)
+    def view(session: Connection, node: Node) -> View:
+        wanted = [shard for shard in node.shards if shard in shards]
+        return _view(session, topology, node, wanted, superuser_check=superuser_check)
 
-    for outcome in fanout.run(nodes, view, width=_WIDTH):
-        node, error = outcome.item, outcome.error
-        if error is None:
-            views[node.name] = outcome.result()
-        elif isinstance(error, ShardctlError):
-            problems.append(error)
-        elif isinstance(error, psycopg.Error):
-            address = f"{node.host}:{node.port}"
-            problems.append(NodeUnavailable(node.name, address, reason_of(error)))
-        else:
-            raise error
-    problems += unfinished({name: view.moves for name, view in views.items()})
-    if problems:
+    asked = observer.ask(topology, view, purpose=purpose, nodes=nodes)
+    moves = {name: view.moves for name, view in asked.values.items()}
+    if problems := asked.problems + unfinished(moves):
         raise together(problems)
-    return views
+    return asked.values
 
 
 def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlError]:

@@ -97,11 +97,7 @@ def carry_out(
         errors: list[ShardctlError] = []
         left: dict[Candidate, str] = {}
         try:
-            for outcome in fanout.run(works, _work, width=_WIDTH, stop=stop):
-                if isinstance(outcome.error, ShardctlError):
-                    errors.append(outcome.error)
-                elif outcome.error is not None:
-                    raise outcome.error
+            errors += fanout.collect(works, _work, width=_WIDTH, stop=stop).errors
         except KeyboardInterrupt:
             errors = [_interrupted(works, plan.chosen)]
         for work in works:

@@ -372,13 +372,4 @@ class Gates:
         """Do something on all poolers in parallel; raises what failed when all are done."""
         if len(self.all) == 1:  # to start a thread takes longer than most of what is asked
             return [work(self.all[0])]
-        outcomes = fanout.run(self.all, work, width=_WIDTH)
-        errors: list[ShardctlError] = []
-        for outcome in outcomes:
-            if isinstance(outcome.error, ShardctlError):
-                errors.append(outcome.error)
-            elif outcome.error is not None:
-                raise outcome.error
-        if errors:
-            raise together(errors)
-        return [outcome.result() for outcome in outcomes]
+        return fanout.collect(self.all, work, width=_WIDTH).every()

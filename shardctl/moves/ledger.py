@@ -5,24 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from shardctl import fanout
-from shardctl.errors import ShardctlError, UsageError, together
-from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster
+from shardctl.errors import UsageError, together
+from shardctl.postgres.connection import NodeUnavailable
+from shardctl.state import cluster, observer
 from shardctl.state import ledger as ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, Topology
 
     Unread = tuple[NodeName, str]
-
-_WIDTH = 16
 
 
 class MoveNotFound(UsageError):
@@ -99,34 +94,19 @@ class Ledger:
 
 def read(topology: Topology, *, purpose: str) -> Ledger:
     """Read the journals of all nodes that are there; raises NodeUnavailable when none is."""
-    copies: list[Copy] = []
-    unread: list[Unread] = []
-    answered = False
-    outcomes = fanout.run(
-        topology.nodes.values(), lambda node: _read(topology, node, purpose), width=_WIDTH
-    )
-    for outcome in outcomes:
-        node, error = outcome.item, outcome.error
-        if error is None:
-            answered = True
-            copies += outcome.result()
-        elif isinstance(error, NodeUnavailable) and not node.shards:
-            continue  # it waits to be cloned onto
-        elif isinstance(error, NodeUnavailable):
-            unread.append((node.name, error.reason))
-        elif isinstance(error, psycopg.Error):
-            unread.append((node.name, reason_of(error)))
-        elif isinstance(error, ShardctlError):
-            unread.append((node.name, error.message))
-        else:
-            raise error
-    if unread and not answered:
-        addresses = {n.name: f"{n.host}:{n.port}" for n in topology.nodes.values()}
-        raise together([NodeUnavailable(n, addresses[n], reason) for n, reason in unread])
-    return Ledger(ledgers.entries(copies), tuple(unread))
 
-
-def _read(topology: Topology, node: Node, purpose: str) -> tuple[Copy, ...]:
-    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+    def copies(session: Connection, node: Node) -> tuple[Copy, ...]:
         row = cluster.read(session) if cluster.is_present(session) else None
         return ledgers.copies(session, topology, node.name, row, whole=True)
+
+    asked = observer.ask(topology, copies, purpose=purpose)
+    unread = tuple(
+        (name, error.reason if isinstance(error, NodeUnavailable) else error.message)
+        for name, error in asked.errors.items()
+        if name not in asked.away
+    )
+    if unread and not asked.values:
+        addresses = {n.name: f"{n.host}:{n.port}" for n in topology.nodes.values()}
+        raise together([NodeUnavailable(n, addresses[n], reason) for n, reason in unread])
+    known = (copy for of_node in asked.values.values() for copy in of_node)
+    return Ledger(ledgers.entries(known), unread)

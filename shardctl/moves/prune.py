@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.errors import Unfinished, together
 from shardctl.moves import prune_drop, prune_look
 from shardctl.moves.prune_drop import Retired
 from shardctl.state import journal, lock
@@ -94,7 +94,7 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
             for one in chosen
             if (why := _why_not_proved(fleet, one.node, one.shard)) is not None
         }
-        outcomes = fanout.run(
+        ended = fanout.collect(
             locks,
             lambda name: prune_drop.run(
                 locks[name],
@@ -104,13 +104,10 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
             ),
             width=_WIDTH,
         )
-        errors: list[ShardctlError] = []
-        for outcome in outcomes:
-            if isinstance(outcome.error, ShardctlError):
-                errors.append(outcome.error)
-            else:
-                left |= outcome.result()
-        lost = {outcome.item for outcome in outcomes if outcome.error is not None}
+        errors = ended.errors
+        for _, stayed in ended.values:
+            left |= stayed
+        lost = {name for name, _ in ended.problems}
         dropped = [one for one in chosen if one not in left and one.node not in lost]
         if not errors:
             _close(locks, fleet, dropped)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from shardctl import fanout
-from shardctl.errors import ShardctlError, together
-from shardctl.libpq import reason_of
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, identity, lock
+from shardctl.state import cluster, identity, lock, observer
 from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.moves", "prune.sql")
 
-_WIDTH = 8
 _LOCK_TIMEOUT = "1s"
 
 
@@ -61,56 +55,36 @@ def look(topology: Topology, purpose: str) -> Fleet:
 
     Raises NodeUnavailable and what `identity.check` raises, or Problems of several.
     """
-    views: dict[NodeName, View] = {}
-    problems: list[ShardctlError] = []
-    outcomes = fanout.run(
-        topology.nodes.values(), lambda node: _view(topology, node, purpose), width=_WIDTH
-    )
-    for outcome in outcomes:
-        node, error = outcome.item, outcome.error
-        if error is None:
-            views[node.name] = outcome.result()
-        elif isinstance(error, NodeUnavailable) and not node.shards:
-            continue  # it waits to be cloned onto
-        elif isinstance(error, ShardctlError):
-            problems.append(error)
-        elif isinstance(error, psycopg.Error):
-            address = f"{node.host}:{node.port}"
-            problems.append(NodeUnavailable(node.name, address, reason_of(error)))
-        else:
-            raise error
-    if problems:
-        raise together(problems)
+    views = observer.ask(topology, partial(_view, topology), purpose=purpose).every()
     owning = {node.name for node in topology.owning()}
     owning |= {owner for view in views.values() for owner in view.map.values()}
     return Fleet(topology, views, frozenset(owning))
 
 
-def _view(topology: Topology, node: Node, purpose: str) -> View:
+def _view(topology: Topology, session: Connection, node: Node) -> View:
     wanted = [topology.schema(shard) for shard in topology.owners()]
-    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-        session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
-        standby = cluster.is_clone_of_a_move(session, node)
-        state = cluster.read(session) if cluster.is_present(session) else None
-        if state is None or standby:
-            return View({}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
-        identity.check(state, topology, node.name)
-        retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
-        named = {"schemas": retired or [], "autovacuum": False}
-        live = session.execute(QUERIES["live"], {"schemas": wanted})
-        return View(
-            map=cluster.read_map(session),
-            live=frozenset(name for (name,) in live),
-            retired=retired or (),
-            contents={
-                name: (objects, outside)
-                for name, objects, outside in session.execute(QUERIES["contents"], named)
-            },
-            users=dict(session.execute(QUERIES["users"], named).fetchall()),
-            sizes=dict(session.execute(QUERIES["sizes"], named).fetchall()),
-            clock=clock or datetime.now(UTC),
-            locked=_locked(session, node.name),
-        )
+    session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+    standby = cluster.is_clone_of_a_move(session, node)
+    state = cluster.read(session) if cluster.is_present(session) else None
+    if state is None or standby:
+        return View({}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
+    identity.check(state, topology, node.name)
+    retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
+    named = {"schemas": retired or [], "autovacuum": False}
+    live = session.execute(QUERIES["live"], {"schemas": wanted})
+    return View(
+        map=cluster.read_map(session),
+        live=frozenset(name for (name,) in live),
+        retired=retired or (),
+        contents={
+            name: (objects, outside)
+            for name, objects, outside in session.execute(QUERIES["contents"], named)
+        },
+        users=dict(session.execute(QUERIES["users"], named).fetchall()),
+        sizes=dict(session.execute(QUERIES["sizes"], named).fetchall()),
+        clock=clock or datetime.now(UTC),
+        locked=_locked(session, node.name),
+    )
 
 
 def _locked(session: Connection, node: NodeName) -> NodeLocked | None:

@@ -66,6 +66,11 @@ class NodeUnavailable(ShardctlError):
         return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)
 
 
+def unavailable(node: Node, error: psycopg.Error) -> NodeUnavailable:
+    """Say that a node cannot be asked, for the reason that libpq or the server gave."""
+    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
+
+
 class NodeLost(ShardctlError):
     """The session with a node broke off while something ran there."""
 
@@ -105,11 +110,9 @@ def connect(
         connection = replay.again(
             lambda: psycopg.connect(dsn, autocommit=autocommit, prepare_threshold=None)
         )
-    except psycopg.OperationalError as error:
-        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
-    except psycopg.ProgrammingError as error:
-        # A libpq keyword with a value that libpq does not take.
-        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+    # A ProgrammingError is a libpq keyword with a value that libpq does not take.
+    except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
+        raise unavailable(node, error) from error
     if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
         # As an option of the login it would be refused by older servers.
         connection.pgconn.exec_(b"SET transaction_timeout = 0")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from shardctl import fanout
 from shardctl.errors import Problems, ShardctlError, together
-from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import agreement, refusals
 from shardctl.provision.agreement import NodeLeftOut
 from shardctl.provision.observe import Said
-from shardctl.state import cluster, identity, ledger
+from shardctl.state import cluster, identity, ledger, observer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.topology.model import Node, NodeName, Topology
-
-_WIDTH = 16
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
 
 
 class MapUnwritten(ShardctlError):
@@ -97,25 +93,11 @@ def agreed(
     nodes are not tried again. Raises also MoveInDoubt and what `agreement.left_out` raises.
     """
     away = {one.node for one in absent}
-    said: dict[NodeName, Said] = {}
-    unread: list[NodeUnavailable] = list(absent)
-    problems: list[ShardctlError] = []
-    asked = [node for node in topology.nodes.values() if node.name not in away]
-    for outcome in fanout.run(asked, lambda node: _read(topology, node, purpose), width=_WIDTH):
-        node, error = outcome.item, outcome.error
-        if error is None:
-            said[node.name] = outcome.result()
-        elif isinstance(error, NodeUnavailable) and not node.shards:
-            continue  # it waits to be cloned onto
-        elif isinstance(error, NodeUnavailable):
-            unread.append(error)
-        elif isinstance(error, psycopg.Error):
-            address = f"{node.host}:{node.port}"
-            unread.append(NodeUnavailable(node.name, address, reason_of(error)))
-        elif isinstance(error, ShardctlError):
-            problems.append(error)
-        else:
-            raise error
+    there = [node for node in topology.nodes.values() if node.name not in away]
+    asked = observer.ask(topology, partial(_read, topology), purpose=purpose, nodes=there)
+    said = asked.values
+    unread = [*absent, *(one for one in asked.problems if isinstance(one, NodeUnavailable))]
+    problems = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
     problems += refusals.ownership(topology, {name: one.map for name, one in said.items()})
     if problems:
         raise together([*unread, *problems])
@@ -128,14 +110,13 @@ def agreed(
     return Agreed(newest, tuple(unread))
 
 
-def _read(topology: Topology, node: Node, purpose: str) -> Said:
-    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-        row = cluster.read(session) if cluster.is_present(session) else None
-        if row is None:
-            return Said(None, {}, ())
-        lost = cluster.missing(session, row)
-        copies = None if lost else ledger.copies(session, topology, node.name, row)
-        if cluster.is_clone_of_a_move(session, node):
-            return Said(None, {}, copies)
-        identity.check(row, topology, node.name)
-        return Said(row.map_version, cluster.read_map(session), copies)
+def _read(topology: Topology, session: Connection, node: Node) -> Said:
+    row = cluster.read(session) if cluster.is_present(session) else None
+    if row is None:
+        return Said(None, {}, ())
+    lost = cluster.missing(session, row)
+    copies = None if lost else ledger.copies(session, topology, node.name, row)
+    if cluster.is_clone_of_a_move(session, node):
+        return Said(None, {}, copies)
+    identity.check(row, topology, node.name)
+    return Said(row.map_version, cluster.read_map(session), copies)

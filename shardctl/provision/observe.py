@@ -11,7 +11,7 @@ import psycopg
 from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import cluster, identity, journal, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
@@ -109,7 +109,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
             hint="log in as the role that made the fleet (`database.user`), or a superuser",
         ) from error
     except psycopg.Error as error:
-        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+        raise unavailable(node, error) from error
 
 
 def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:

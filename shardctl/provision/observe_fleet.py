@@ -29,27 +29,21 @@ def look(
     A node that owns no shards need not be there (that is a note). Raises what else is wrong.
     """
     away = {one.node for one in absent}
-    outcomes = fanout.run(
+    seen = fanout.collect(
         [node for node in topology.nodes.values() if node.name not in away],
         lambda node: observe(topology, node, command=command, tables=tables),
         width=_WIDTH,
     )
-    observed: list[Observed] = []
     notes: list[str] = []
     unread: list[NodeUnavailable] = list(absent)
     problems: list[ShardctlError] = []
-    for outcome in outcomes:
-        node, error = outcome.item, outcome.error
-        if error is None:
-            observed.append(outcome.result())
-        elif isinstance(error, NodeUnavailable) and not node.shards:
+    for node, error in seen.problems:
+        if isinstance(error, NodeUnavailable) and not node.shards:
             notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
         elif isinstance(error, NodeUnavailable):
             unread.append(error)
-        elif isinstance(error, ShardctlError):
-            problems.append(error)
         else:
-            raise error
+            problems.append(error)
     if problems:
         raise together([*unread, *problems])
-    return observed, notes, unread
+    return [one for _, one in seen.values], notes, unread

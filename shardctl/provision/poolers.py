@@ -15,7 +15,7 @@ from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import apply as applying
 from shardctl.pgbouncer import cost, faults, render
-from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, unavailable
 from shardctl.provision import maps
 from shardctl.state import events, lock
 
@@ -158,7 +158,7 @@ def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> 
             applying.diff(there, text, pooler.databases_file),
         )
 
-    return [outcome.result() for outcome in fanout.run(poolers, one, width=_WIDTH)]
+    return fanout.collect(poolers, one, width=_WIDTH).every()
 
 
 def plan(
@@ -182,22 +182,18 @@ def plan(
     def one(pooler: Pooler) -> Wanted:
         return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
 
-    outcomes = fanout.run(poolers, one, width=_WIDTH)
-    problems: list[ShardctlError] = []
+    found = fanout.collect(poolers, one, width=_WIDTH)
+    problems = [faults.named(pooler.name, error) for pooler, error in found.problems]
     owners: dict[Place, PoolerName] = {}
-    for outcome in outcomes:
-        if isinstance(outcome.error, ShardctlError):
-            problems.append(faults.named(outcome.item.name, outcome.error))
-            continue
-        seen = outcome.result().seen
+    for _, wanted in found.values:
+        seen = wanted.seen
         first = owners.setdefault(seen.place, seen.pooler.name)
         # By their hosts' names the loader could not know that it is one machine.
         if first != seen.pooler.name:
             problems.append(faults.SameFile(seen.pooler.name, first, seen.place.path))
     if problems:
         raise together(problems)
-    wanted = tuple(o.result() for o in outcomes)
-    return PoolersPlan(topology, map_version, force, wanted, tuple(unread))
+    return PoolersPlan(topology, map_version, force, tuple(found.every()), tuple(unread))
 
 
 def _look(
@@ -289,21 +285,15 @@ def carry_out(
     if lost:  # whoever has lost a lock does not write
         return lost
     try:
-        outcomes = fanout.run(plan.changes(), one, width=_WIDTH)
+        ended = fanout.collect(plan.changes(), one, width=_WIDTH)
     except KeyboardInterrupt as interrupt:
         record()
         raise Interrupted(
             f"interrupted: poolers {', '.join(sorted(done)) or 'none'} done",
             hint=f"run `shardctl {command}` again to finish the rest",
         ) from interrupt
-    failed: list[PoolerName] = []
-    errors: list[ShardctlError] = []
-    for outcome in outcomes:
-        if isinstance(outcome.error, ShardctlError):
-            failed.append(outcome.item.seen.pooler.name)
-            errors.append(faults.named(failed[-1], outcome.error))
-        elif outcome.error is not None:
-            raise outcome.error
+    failed = [planned.seen.pooler.name for planned, _ in ended.problems]
+    errors = list(map(faults.named, failed, ended.errors))
     if failed:
         errors.append(PoolersUnfinished(sorted(done), failed))
     return [*errors, *record()]
@@ -313,8 +303,7 @@ def _lock(topology: Topology, node: Node) -> Connection:
     try:
         return lock.hold(topology, node, command=APPLY)
     except psycopg.Error as error:
-        address = f"{node.host}:{node.port}"
-        raise NodeUnavailable(node.name, address, reason_of(error)) from error
+        raise unavailable(node, error) from error
 
 
 def _record(

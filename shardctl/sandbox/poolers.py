@@ -142,19 +142,13 @@ def _each(
     # What stops it again, or looks at it, does without the program.
     program = server.program() or "pgbouncer"
     local = [p for p in topology.poolers.values() if ports.is_loopback(p.host) and p.ssh is None]
-    outcomes = fanout.run(
+    found = fanout.collect(
         local, lambda pooler: work(Server.of(topology, pooler, program)), width=_WIDTH
     )
-    errors: list[ShardctlError] = []
-    for outcome in outcomes:
-        if isinstance(outcome.error, ShardctlError):
-            errors.append(PoolerFailed(outcome.item.name, outcome.error))
-        elif outcome.error is not None:
-            raise outcome.error
-    done = [*before, *(outcome.item.name for outcome in outcomes if outcome.error is None)]
-    failed = [outcome.item.name for outcome in outcomes if outcome.error is not None]
+    errors: list[ShardctlError] = [PoolerFailed(p.name, error) for p, error in found.problems]
+    done = [*before, *(pooler.name for pooler, _ in found.values)]
     if errors and done and begun is not None:
-        errors.append(SomeFailed(done, failed, begun))
+        errors.append(SomeFailed(done, [pooler.name for pooler, _ in found.problems], begun))
     if errors:
         raise Problems(errors)
-    return [outcome.result() for outcome in outcomes]
+    return found.every()

@@ -15,10 +15,10 @@ from shardctl.postgres.control import Server
 from shardctl.sandbox import removal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardctl.fanout import Outcome, Progress
+    from shardctl.fanout import Progress
     from shardctl.postgres.control import Foreseen, Started
     from shardctl.topology.model import Database, Node, NodeName, Topology
 
@@ -113,10 +113,7 @@ class SomeFailed(Unfinished):
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
     """Tell what `up` would do, node by node, and change nothing; raises Problems."""
     require_local(topology)
-    foreseen = fanout.run(
-        topology.owning(), lambda node: (node, _server(node).foresee()), width=WIDTH
-    )
-    return _all(foreseen)
+    return _each(topology.owning(), lambda node: (node, _server(node).foresee()))
 
 
 def up(topology: Topology, progress: Progress) -> list[Up]:
@@ -141,7 +138,7 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         progress.advance(node.name)
         return Up(node, did, made, waiting)
 
-    return _all(fanout.run(topology.owning(), start, width=WIDTH), begun="came up")
+    return _each(topology.owning(), start, begun="came up")
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
@@ -160,12 +157,12 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
         progress.advance(node.name)
         return Down(node, found.pid is not None, deleted, left)
 
-    return _all(fanout.run(_local(topology), stop, width=WIDTH), begun="went down")
+    return _each(_local(topology), stop, begun="went down")
 
 
 def status(topology: Topology) -> list[State]:
     """Look at every local node that has a data directory; raises Problems."""
-    return _all(fanout.run(_local(topology), status_of, width=WIDTH))
+    return _each(_local(topology), status_of)
 
 
 def status_of(node: Node) -> State:
@@ -249,21 +246,18 @@ def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...
         return tuple(row[0] for row in rows)
 
 
-def _all(outcomes: list[Outcome[Node, Value]], *, begun: str | None = None) -> list[Value]:
-    """Give all values, or raise what failed, by node.
+def _each(
+    nodes: Sequence[Node], work: Callable[[Node], Value], *, begun: str | None = None
+) -> list[Value]:
+    """Do something with nodes in parallel and give all values, or raise what failed, by node.
 
     `begun` is what happened to the others; None where nothing is changed.
     """
-    errors: list[ShardctlError] = []
-    for outcome in outcomes:
-        if isinstance(outcome.error, ShardctlError):
-            errors.append(NodeFailed(outcome.item.name, outcome.error))
-        elif outcome.error is not None:
-            raise outcome.error
-    done = [outcome.item.name for outcome in outcomes if outcome.error is None]
-    failed = [outcome.item.name for outcome in outcomes if outcome.error is not None]
+    found = fanout.collect(nodes, work, width=WIDTH)
+    errors: list[ShardctlError] = [NodeFailed(node.name, error) for node, error in found.problems]
+    done = [node.name for node, _ in found.values]
     if errors and done and begun is not None:
-        errors.append(SomeFailed(done, failed, begun))
+        errors.append(SomeFailed(done, [node.name for node, _ in found.problems], begun))
     if errors:
         raise Problems(errors)
-    return [outcome.result() for outcome in outcomes]
+    return found.every()

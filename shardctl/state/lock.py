@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.postgres.connection import connect
+from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
 _LET_GO_MS = 1000
-_WIDTH = 16
 
 
 class NodeLocked(ShardctlError):
@@ -118,19 +117,14 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
 
     Raises NodeLocked and NodeUnavailable, or Problems of several.
     """
-
-    def ask(name: NodeName) -> None:
-        node = topology.nodes[name]
-        given = purpose(command)
-        with connect(node, topology.database, purpose=given, autocommit=True) as session:
-            require_free(session, name)
-
-    outcomes = fanout.run(nodes, ask, width=_WIDTH)
-    errors = [o.error for o in outcomes if isinstance(o.error, ShardctlError)]
-    if errors:
-        raise together(errors)
-    for outcome in outcomes:
-        outcome.result()
+    asked = observer.ask(
+        topology,
+        lambda session, node: require_free(session, node.name),
+        purpose=purpose(command),
+        nodes=[topology.nodes[name] for name in nodes],
+    )
+    if asked.errors:
+        raise together(list(asked.errors.values()))
 
 
 def holder(connection: Connection) -> str | None:

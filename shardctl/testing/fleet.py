@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, Unfinished, UsageError, together
+from shardctl.errors import ShardctlError, Unfinished, UsageError
 from shardctl.provision import fleet as provision
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.fanout import Item, Outcome, Value
     from shardctl.topology.model import Topology
 
 FILE = "topology.yaml"
@@ -78,7 +77,7 @@ class ShardFleet:
         Raises NotReset and NodeUnavailable, several as Problems.
         """
         with without_libpq():
-            _results(fanout.run(self._tables, Tables.empty, width=servers.WIDTH))
+            fanout.collect(self._tables, Tables.empty, width=servers.WIDTH).every()
 
 
 @contextmanager
@@ -125,21 +124,12 @@ def told(error: ShardctlError) -> str:
 
 def _read(topology: Topology, stack: ExitStack) -> tuple[Tables, ...]:
     """Look at the tables of all nodes; they are closed with the stack."""
-    outcomes = fanout.run(
+    found = fanout.collect(
         topology.nodes.values(), lambda node: Tables(node, topology.database), width=servers.WIDTH
     )
-    for outcome in outcomes:
-        if outcome.value is not None:
-            stack.enter_context(closing(outcome.value))
-    return tuple(_results(outcomes))
-
-
-def _results(outcomes: list[Outcome[Item, Value]]) -> list[Value]:
-    """Give all values, or raise what failed."""
-    errors = [o.error for o in outcomes if isinstance(o.error, ShardctlError)]
-    if errors:
-        raise together(errors)
-    return [outcome.result() for outcome in outcomes]
+    for _, tables in found.values:
+        stack.enter_context(closing(tables))
+    return tuple(found.every())
 
 
 def _stop(place: Path) -> None:

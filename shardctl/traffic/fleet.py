@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.provision.maps import MapUnwritten
-from shardctl.state import cluster, lock
+from shardctl.state import cluster, lock, observer
 from shardctl.traffic.owners import Map
 from shardctl.traffic.ways import QUERIES, TABLE
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 COMMAND = "sandbox traffic"
 """How the load is called in the audit trail, and to other operators."""
-
-_WIDTH = 16
 
 
 class OwnerUnknown(ShardctlError):
@@ -75,9 +72,18 @@ class Fleet:
 
 
 def observe(topology: Topology) -> dict[NodeName, Seen]:
-    """Look at all nodes, whatever becomes of it."""
-    outcomes = fanout.run(topology.nodes.values(), lambda node: _look(topology, node), width=_WIDTH)
-    return {outcome.item.name: outcome.result() for outcome in outcomes}
+    """Look at all nodes, those that cannot be asked among them; raises SchemaTaken."""
+    asked = observer.ask(topology, partial(_seen, topology), purpose=lock.purpose(COMMAND))
+    found: dict[NodeName, Seen] = {}
+    for name in topology.nodes:
+        error = asked.errors.get(name)
+        if isinstance(error, NodeUnavailable):
+            found[name] = Seen(refusal=error.reason, error=error)
+        elif error is not None:
+            raise error
+        else:
+            found[name] = asked.values[name]
+    return found
 
 
 def look(topology: Topology) -> Fleet:
@@ -110,18 +116,10 @@ def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iter
         ) as connection:
             yield connection
     except psycopg.Error as error:
-        raise NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error)) from error
+        raise unavailable(node, error) from error
 
 
-def _look(topology: Topology, node: Node) -> Seen:
-    try:
-        with session(topology, node) as connection:
-            return _seen(connection, topology, node)
-    except NodeUnavailable as error:
-        return Seen(refusal=error.reason, error=error)
-
-
-def _seen(connection: Connection, topology: Topology, node: Node) -> Seen:
+def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
     row = connection.execute(QUERIES["node"]).fetchone()
     standby, slots, admits = row or (True, 0, 0)
     state = cluster.read(connection) if cluster.is_present(connection) else None

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.provision import chunks
@@ -174,12 +174,5 @@ def _everywhere(
     topology: Topology, nodes: Mapping[NodeName, Seen], work: Callable[[Node], None]
 ) -> None:
     """Work on every node that counts; raises TableFailed, or Problems of several."""
-    problems: list[ShardctlError] = []
     counting = [topology.nodes[name] for name, seen in nodes.items() if seen.refusal is None]
-    for outcome in fanout.run(counting, work, width=_WIDTH):
-        if isinstance(outcome.error, ShardctlError):
-            problems.append(outcome.error)
-        elif outcome.error is not None:
-            raise outcome.error
-    if problems:
-        raise together(problems)
+    fanout.collect(counting, work, width=_WIDTH).every()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from shardctl import fanout
+from shardctl.errors import Problems, ShardctlError
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -113,3 +114,26 @@ def test_ctrl_c_cancels_again_and_again_until_nothing_runs(monkeypatch: pytest.M
 
 def test_nothing_to_do_is_no_work() -> None:
     assert fanout.run([], lambda n: n, width=4) == []
+
+
+def refuse_odd(n: int) -> int:
+    if n % 2:
+        raise ShardctlError(f"{n} is odd")
+    return n * n
+
+
+def test_values_and_problems_are_collected_in_the_order_of_the_items() -> None:
+    found = fanout.collect([3, 2, 1, 4], refuse_odd, width=4)
+    assert found.values == [(2, 4), (4, 16)]
+    assert [item for item, _ in found.problems] == [3, 1]
+    with pytest.raises(Problems) as caught:
+        found.every()
+    assert [str(error) for error in caught.value.errors] == ["3 is odd", "1 is odd"]
+    assert fanout.collect([4, 2], refuse_odd, width=1).every() == [16, 4]
+
+
+def test_a_single_problem_is_raised_by_itself_and_a_bug_at_once() -> None:
+    with pytest.raises(ShardctlError, match=r"^3 is odd$"):
+        fanout.collect([2, 3], refuse_odd, width=1).every()
+    with pytest.raises(ZeroDivisionError):
+        fanout.collect([1, 0], lambda n: 2 // n, width=2)

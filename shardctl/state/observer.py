@@ -1,0 +1,79 @@
+"""One question to every node: what the nodes answer, and why others could not be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
+
+import psycopg
+
+from shardctl import fanout
+from shardctl.errors import ShardctlError, together
+from shardctl.fanout import Value
+from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, NodeName, Topology
+
+_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Value]):
+    """What nodes answered, and the errors of those that could not be asked, in their order.
+
+    `away` are nodes among the latter that own no shards and cannot be logged in to: they wait
+    to be cloned onto.
+    """
+
+    values: dict[NodeName, Value]
+    errors: dict[NodeName, ShardctlError]
+    away: frozenset[NodeName]
+
+    @property
+    def problems(self) -> list[ShardctlError]:
+        """List the errors of the nodes that have to be there."""
+        return [error for name, error in self.errors.items() if name not in self.away]
+
+    def every(self) -> dict[NodeName, Value]:
+        """Give the values, or raise the problem that there is, or Problems of several."""
+        if self.problems:
+            raise together(self.problems)
+        return self.values
+
+
+def ask(
+    topology: Topology,
+    question: Callable[[Connection, Node], Value],
+    *,
+    purpose: str,
+    nodes: Iterable[Node] | None = None,
+) -> Asked[Value]:
+    """Ask nodes in parallel, each over a session of its own in autocommit; None asks all.
+
+    An error of the database is one of a node that cannot be asked. What is neither that nor a
+    ShardctlError is a bug and raised.
+    """
+
+    def one(node: Node) -> Value:
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            return question(session, node)
+
+    values: dict[NodeName, Value] = {}
+    errors: dict[NodeName, ShardctlError] = {}
+    away: set[NodeName] = set()
+    chosen = topology.nodes.values() if nodes is None else nodes
+    for outcome in fanout.run(chosen, one, width=_WIDTH):
+        node, error = outcome.item, outcome.error
+        if isinstance(error, psycopg.Error):
+            errors[node.name] = unavailable(node, error)
+        elif isinstance(error, ShardctlError):
+            errors[node.name] = error
+            if isinstance(error, NodeUnavailable) and not node.shards:
+                away.add(node.name)
+        else:
+            values[node.name] = outcome.result()
+    return Asked(values, errors, frozenset(away))
