@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
-import random
-import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
-from shardctl.traffic.record import OK, Kind, Record
+from shardctl.traffic.record import OK, Kind
 from shardctl.traffic.routed import STATEMENTS, RoutedSession
 from shardctl.traffic.session import MOVED, Lost, Refused, Session
+from shardctl.traffic.worker import Worker
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from shardctl.router import ShardedDatabase
@@ -52,7 +51,7 @@ class Pace:
     """Seconds that an operation is tried again for, after the fence."""
 
 
-class Client:
+class Client(Worker):
     """A client with shards of its own; what it did is in `record`.
 
     It waits for each answer, as long as it takes, so that a stall is one long operation of
@@ -71,56 +70,19 @@ class Client:
         pace: Pace,
         stop: threading.Event,
     ) -> None:
-        self.record = Record(number)
-        self.failure: BaseException | None = None
-        """A bug that ended the thread."""
-        self._shards = list(shards)
-        self._way = way
+        super().__init__(number, shards, way=way, owners=owners, stop=stop, name=f"client-{number}")
         self._router = router
-        self._owners = owners
         self._pace = pace
-        self._stop = stop
-        self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
         self._random.shuffle(self._shards)
-        self._turn = 0
         self._sessions: OrderedDict[ShardId | NodeName, Talk] = OrderedDict()
         self._statements: dict[ShardId, Statements] = {}
-        self._warm = threading.Event()
-        self._go = threading.Event()
-        self._began = 0.0
-        self._ends = math.inf
-        # A daemon: one that waits for ever must not hold up the end of the process.
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"client-{number}")
-
-    def warm_up(self) -> None:
-        """Open connections and read once in each shard, so that this is in nobody's latency."""
-        self._thread.start()
-
-    def is_warm(self, seconds: float) -> bool:
-        """Wait until the client is ready to begin; tell whether it is."""
-        return self._warm.wait(seconds)
-
-    def begin(self, began: float, ends: float) -> None:
-        """Let it begin at `began`, a time of `perf_counter`, and end after `ends` or when told.
-
-        Once is enough; a second time changes nothing if it says the same.
-        """
-        self._began = began
-        self._ends = ends
-        self._go.set()
-
-    def join(self, seconds: float | None) -> bool:
-        """Wait for the end; tell whether it has come."""
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     def cut(self) -> None:
         """Break off what it waits for; a login ends by itself, after its timeout."""
         for session in list(self._sessions.values()):
             session.cut()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         try:
             self._open_connections()
             self._warm.set()
@@ -134,8 +96,6 @@ class Client:
                     if self._stop.wait(due - time.perf_counter()):
                         break
                 self._operate()
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the thread raises it
-            self.failure = error
         finally:
             for session in self._sessions.values():
                 session.close()

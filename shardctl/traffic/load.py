@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shardctl.traffic.record import Record
     from shardctl.traffic.report import Report
     from shardctl.traffic.ways import Aliases, Way
+    from shardctl.traffic.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Load:
             for number, part in enumerate(shares(self._shards, clients) if clients else [])
         ]
         self._logins: Logins | None = None
-        self._all: list[Client | Logins] = [*self._clients]
+        self._all: list[Worker] = [*self._clients]
         if logins is not None:
             self._logins = Logins(
                 clients,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,11 +12,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.traffic import operations
 from shardctl.traffic.client import FENCE, MAP_S
-from shardctl.traffic.record import OK, Kind, Record
+from shardctl.traffic.record import OK, Kind
 from shardctl.traffic.session import LOST, Lost, Refused
 from shardctl.traffic.visit import Visit
+from shardctl.traffic.worker import Worker
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Coroutine, Sequence
 
     from shardctl.topology.model import NodeName, ShardId
@@ -39,7 +39,7 @@ _LOOK_S = 0.05
 """How often it is looked whether the load is to end: another thread says so."""
 
 
-class Logins:
+class Logins(Worker):
     """Operations that begin when their time has come, each over a connection of its own.
 
     A client of the closed loop waits for its answer before it asks again, so that of a stall it
@@ -60,9 +60,7 @@ class Logins:
         patience_s: float,
         stop: threading.Event,
     ) -> None:
-        self.record = Record(number)
-        self.failure: BaseException | None = None
-        """A bug that ended the thread."""
+        super().__init__(number, shards, way=way, owners=owners, stop=stop, name="logins")
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0
@@ -70,45 +68,14 @@ class Logins:
 
         It is the rate that was not kept, for want of a processor or of connections.
         """
-        self._shards = list(shards)
-        self._way = way
-        self._owners = owners
         self._kinds = kinds
         self._patience_s = patience_s
-        self._stop = stop
-        self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
         self._known: dict[ShardId, Statements] = {}
         self._conninfos: dict[tuple[int, ShardId | NodeName], tuple[str, float]] = {}
         self._busy: set[int] = set()
         """Rows that an operation under way updates or reads."""
-        self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._warm = threading.Event()
-        self._go = threading.Event()
-        self._began = 0.0
-        self._ends = math.inf
-        self._thread = threading.Thread(target=self._run, daemon=True, name="logins")
-
-    def warm_up(self) -> None:
-        """Log in to each shard once, so that what is slow only then is in no latency."""
-        self._thread.start()
-
-    def is_warm(self, seconds: float) -> bool:
-        """Wait until it is ready to begin; tell whether it is."""
-        return self._warm.wait(seconds)
-
-    def begin(self, began: float, ends: float) -> None:
-        """Let it begin at `began`, a time of `perf_counter`, and end after `ends` or when told."""
-        self._began = began
-        self._ends = ends
-        self._go.set()
-
-    def join(self, seconds: float | None) -> bool:
-        """Wait for the end; tell whether it has come."""
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     def cut(self) -> None:
         """Break off all that is under way."""
@@ -117,11 +84,8 @@ class Logins:
             with suppress(RuntimeError):  # it has ended by now
                 loop.call_soon_threadsafe(self._cancel)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the thread raises it
-            self.failure = error
+    def _work(self) -> None:
+        asyncio.run(self._main())
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
