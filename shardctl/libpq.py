@@ -19,6 +19,12 @@ LIVELINESS: dict[str, str | int] = {
 """For hosts that do not answer, or cease to; `database.options` overrides any of it."""
 
 
+ANY_SERVER: dict[str, str | int] = {"target_session_attrs": "any"}
+"""A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS says."""
+FOR_POOLERS = ANY_SERVER | {"options": ""}
+"""What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
+
+
 def dsn(host: str, port: int, dbname: str) -> str:
     """Write a connection string for people and applications, without user or password."""
     return make_conninfo("", host=host, port=port, dbname=dbname)

@@ -19,7 +19,7 @@ from psycopg.pq import ExecStatus
 
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import LIVELINESS, reason_of
+from shardctl.libpq import FOR_POOLERS, LIVELINESS, reason_of
 from shardctl.pgbouncer import packet
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ SHOW_POOLS = "SHOW POOLS"
 
 _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_hosts"})
 """Keywords of libpq that speak to PostgreSQL."""
-_FOR_POOLERS: dict[str, str | int] = {"options": "", "target_session_attrs": "any"}
-"""What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
 
@@ -360,7 +358,7 @@ def conninfo(
     """Write libpq's connection string for the console, or an alias; it never has a password."""
     given: dict[str, str | int] = dict(LIVELINESS)
     given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
-    given |= _FOR_POOLERS
+    given |= FOR_POOLERS
     given |= {"host": pooler.host, "port": pooler.port, "user": user or pooler.admin_user}
     given |= {"dbname": dbname, "application_name": purpose}
     return make_conninfo("", **given)

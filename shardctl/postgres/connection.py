@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import ShardctlError
-from shardctl.libpq import LIVELINESS, reason_of
+from shardctl.libpq import ANY_SERVER, LIVELINESS, reason_of
 from shardctl.postgres import replay
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
 }
 
-_THIS_ONE: dict[str, str | int] = {"target_session_attrs": "any"}
-"""A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS says."""
 _WITH_TRANSACTION_TIMEOUT = 170_000
 
 
@@ -100,7 +98,7 @@ def connect(
     NodeUnavailable.
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
-    given: dict[str, str | int] = LIVELINESS | _THIS_ONE | dict(database.options)
+    given: dict[str, str | int] = LIVELINESS | ANY_SERVER | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
     given |= {"options": options(database, wanted), "client_encoding": "UTF8"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from shardctl.libpq import LIVELINESS
+from shardctl.libpq import FOR_POOLERS, LIVELINESS
 from shardctl.router.errors import NodeUnknown, NoNodeAliases
 from shardctl.topology.model import NodeName
 from shardctl.topology.names import of_node
@@ -26,10 +26,8 @@ _ALWAYS: dict[str, Any] = {
     "client_encoding": "UTF8",
     "fallback_application_name": "shardctl.router",
 }
-# Keywords of libpq that speak to PostgreSQL, and what PGOPTIONS or a service would add:
-# PgBouncer refuses them.
+# Keywords of libpq that speak to PostgreSQL: PgBouncer refuses them.
 _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication"})
-_FOR_POOLERS: dict[str, Any] = {"options": "", "target_session_attrs": "any"}
 _OWN = frozenset(["host", "hostaddr", "port", "password", "passfile", "service", "servicefile"])
 """Of the way to one server."""
 _ASKING: dict[str, Any] = {"connect_timeout": 2, "tcp_user_timeout": 2000}
@@ -87,7 +85,7 @@ def of_topology(topology: Topology, through: Through | None, given: Mapping[str,
     if not poolers:
         raise NoNodeAliases
     common = {key: value for key, value in common.items() if key not in _NOT_FOR_POOLERS}
-    common |= {**_FOR_POOLERS, **_at(poolers)}
+    common |= {**FOR_POOLERS, **_at(poolers)}
     return Places(common, {name: {} for name in topology.nodes}, database.name)
 
 
