@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,12 +146,8 @@ def carry_out(
     NodeLocked and what `plan` raises with nothing done; ShardsLeft and NodeLost, or Problems of
     several, when all else is done; Interrupted between two transactions.
     """
-    with ExitStack() as stack:
-        locks: dict[NodeName, Connection] = {}
-        for one in plans:
-            if one.todo:
-                session = lock.hold(topology, topology.nodes[one.node], command=wanted.command)
-                locks[one.node] = stack.enter_context(lock.held(session))
+    nodes = [one.node for one in plans if one.todo]
+    with lock.held(topology, nodes, command=wanted.command) as locks:
         shards = [shard for one in plans if one.todo for shard in one.todo]
         now = plan(topology, shards, wanted, purpose=lock.purpose(wanted.command))
         deadline, stop = time.monotonic() + wait_s, threading.Event()

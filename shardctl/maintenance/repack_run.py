@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,11 +82,7 @@ def carry_out(
     which leaves them as they were. Raises NodeLocked, NodeUnavailable and MoveUnfinished with
     nothing done.
     """
-    with ExitStack() as stack:
-        locks: dict[NodeName, Connection] = {}
-        for name in plan.nodes:
-            session = lock.hold(topology, topology.nodes[name], command=COMMAND)
-            locks[name] = stack.enter_context(lock.held(session))
+    with lock.held(topology, plan.nodes, command=COMMAND) as locks:
         _require_no_move(topology, locks)
         stop = threading.Event()
         works = [

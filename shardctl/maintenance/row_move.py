@@ -157,11 +157,8 @@ def carry_out(planned: Plan, progress: Progress) -> int:
     """
     topology = planned.topology
     moved, errors = 0, list[ShardctlError]()
-    with ExitStack() as stack:
-        nodes = sorted({n for pair in planned.pairs for n in (pair.table.node, pair.node)})
-        for name in nodes:
-            held = lock.hold(topology, topology.nodes[name], command=COMMAND)
-            stack.enter_context(lock.held(held))
+    nodes = sorted({n for pair in planned.pairs for n in (pair.table.node, pair.node)})
+    with lock.held(topology, nodes, command=COMMAND), ExitStack() as stack:
         wanted = {(pair.table, pair.belongs_to, pair.node) for pair in planned.pairs}
         names = {pair.table.name for pair in planned.pairs}
         now = plan(topology, {pair.table.shard for pair in planned.pairs}, names)

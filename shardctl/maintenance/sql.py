@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -120,10 +120,10 @@ class Run:
         PlacesChanged and what `plan` raises with nothing done. Whoever stops early (Ctrl-C, or
         closing this) has what runs cancelled; `done` and `failed` say the rest.
         """
-        with ExitStack() as stack:
-            locks: dict[NodeName, Connection] = {}
+        nodes = self.plan.places.nodes if self.plan.write else []
+        with lock.held(self.plan.topology, nodes, command=COMMAND) as locks:
             if self.plan.write:
-                locks = self._locks(stack)
+                self._require_unchanged()
             for session in locks.values():
                 events.record(session, COMMAND, f"begun: {self.plan.told}")
             try:
@@ -132,19 +132,12 @@ class Run:
                 for node, session in locks.items():
                     self._record(session, node)
 
-    def _locks(self, stack: ExitStack) -> dict[NodeName, Connection]:
-        topology = self.plan.topology
-        locks = {
-            node: stack.enter_context(
-                lock.held(lock.hold(topology, topology.nodes[node], command=COMMAND))
-            )
-            for node in self.plan.places.nodes
-        }
+    def _require_unchanged(self) -> None:
+        """See that shards are where the plan has them; raises PlacesChanged."""
         # The operator may have thought about it for long.
-        now = choose(topology, self.plan.shards, write=True)
+        now = choose(self.plan.topology, self.plan.shards, write=True)
         if now.chosen != self.plan.places.chosen:
             raise PlacesChanged
-        return locks
 
     def _record(self, session: Connection, node: NodeName) -> None:
         wanted = sum(place.node == node for place in self.plan.places.chosen)

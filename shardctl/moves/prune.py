@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -82,12 +81,8 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
     `plan` raises with nothing done; PruneUnfinished and NodeLost when all else is done.
     """
     concerned = {one.node for one in chosen}
-    with ExitStack() as stack:
-        locks: dict[NodeName, Connection] = {}
-        for node in topology.nodes.values():
-            if node.name in concerned:
-                session = lock.hold(topology, node, command=COMMAND)
-                locks[node.name] = stack.enter_context(lock.held(session))
+    nodes = [name for name in topology.nodes if name in concerned]
+    with lock.held(topology, nodes, command=COMMAND) as locks:
         fleet = prune_look.look(topology, lock.purpose(COMMAND))
         left = {
             one: why

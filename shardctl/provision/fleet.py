@@ -241,9 +241,9 @@ def carry_out(
     with ExitStack() as stack:
         made = _prepare(plan)
         try:
-            locks = {
-                node: stack.enter_context(lock.held(_lock(plan, node))) for node in _to_lock(plan)
-            }
+            locks = stack.enter_context(
+                lock.held(plan.topology, _to_lock(plan), command=plan.command)
+            )
             _check_still_true(plan, options)
         except ShardctlError as error:
             if not made:
@@ -256,14 +256,6 @@ def carry_out(
             errors = pooling.carry_out(poolers, locks, progress, command=plan.command)
     if errors:
         raise Problems(errors)
-
-
-def _lock(plan: FleetPlan, name: NodeName) -> Connection:
-    node = plan.topology.nodes[name]
-    try:
-        return lock.hold(plan.topology, node, command=plan.command)
-    except psycopg.Error as error:
-        raise _as_ours(node.name, error) from error
 
 
 def _apply(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import apply as applying
 from shardctl.pgbouncer import cost, faults, render
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, unavailable
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import maps
 from shardctl.state import events, lock
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.files import Place
     from shardctl.pgbouncer.apply import Wanted
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, NodeName, Pooler, PoolerName, Topology
+    from shardctl.topology.model import NodeName, Pooler, PoolerName, Topology
 
 APPLY = "pgbouncer apply"
 """The command, as locks and events name it."""
@@ -234,11 +233,7 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     if not plan.changes():
         return
     topology = plan.topology
-    with ExitStack() as stack:
-        locks = {
-            name: stack.enter_context(lock.held(_lock(topology, topology.nodes[name])))
-            for name in _to_lock(plan)
-        }
+    with lock.held(topology, _to_lock(plan), command=APPLY) as locks:
         # A move may have ended after the plan was made: its poolers must not be led back.
         maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY), absent=plan.unread)
         errors = carry_out(plan, locks, progress, command=APPLY)
@@ -297,13 +292,6 @@ def carry_out(
     if failed:
         errors.append(PoolersUnfinished(sorted(done), failed))
     return [*errors, *record()]
-
-
-def _lock(topology: Topology, node: Node) -> Connection:
-    try:
-        return lock.hold(topology, node, command=APPLY)
-    except psycopg.Error as error:
-        raise unavailable(node, error) from error
 
 
 def _record(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import getpass
 import select
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from shardctl.errors import ShardctlError, together
-from shardctl.postgres.connection import connect
+from shardctl.postgres.connection import connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
 
@@ -70,10 +70,16 @@ def take(connection: Connection, node: str) -> None:
 
 
 def hold(topology: Topology, node: Node, *, command: str) -> Connection:
-    """Open the session that holds the node's lock, for `held` or `let_go`; raises NodeLocked."""
+    """Open the session that holds the node's lock, for `let_go`.
+
+    Raises NodeLocked and NodeUnavailable.
+    """
     connection = connect(node, topology.database, purpose=purpose(command), autocommit=True)
     try:
         take(connection, node.name)
+    except psycopg.Error as error:
+        connection.close()
+        raise unavailable(node, error) from error
     except BaseException:
         connection.close()
         raise
@@ -97,12 +103,19 @@ def let_go(connection: Connection) -> None:
 
 
 @contextmanager
-def held(connection: Connection) -> Iterator[Connection]:
-    """Have what `hold` gave until the end of a `with`."""
-    try:
-        yield connection
-    finally:
-        let_go(connection)
+def held(
+    topology: Topology, nodes: Iterable[NodeName], *, command: str
+) -> Iterator[dict[NodeName, Connection]]:
+    """Hold the nodes' locks, taken in this order, until the end of a `with`; give the sessions.
+
+    Raises NodeLocked and NodeUnavailable.
+    """
+    with ExitStack() as stack:
+        sessions: dict[NodeName, Connection] = {}
+        for name in nodes:
+            sessions[name] = hold(topology, topology.nodes[name], command=command)
+            stack.callback(let_go, sessions[name])
+        yield sessions
 
 
 def require_free(connection: Connection, node: str) -> None:

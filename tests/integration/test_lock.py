@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.state import lock
+from shardctl.topology.model import NodeName
 from tests.fixtures.moves.harm import frozen, processes
 
 if TYPE_CHECKING:
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
 def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
     topology = fleet_8.topology()
-    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
     for _ in range(50):
-        with lock.held(lock.hold(topology, node, command="test")):
+        with lock.held(topology, [NodeName("a")], command="test"):
             pass
 
 
