@@ -15,6 +15,7 @@ from typer.core import TyperArgument, TyperOption
 
 from shardctl import moves
 from shardctl.cli.app import app
+from shardctl.cli.command import AHEAD, ANYWHERE
 from shardctl.moves.methods import METHODS
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
@@ -33,7 +34,9 @@ _HEAD = """\
 
 <!-- Written by `make docs` from the commands' own help: do not edit. -->
 
-Options of the program itself stand before the command, a command's own after it.
+`--topology`, `--verbose`, `-o` and `--yes` may stand before the command or after it.
+A `<duration>` is a number with `ms`, `s`, `m`, `h` or `d`, such as `500ms` or `10m`.
+A `<size>` is a number with `k`, `M`, `G` or `T`, such as `50M` or `20GB`.
 Every command and subcommand has `-h` and `--help`.
 [exit-codes.md](exit-codes.md) says what commands exit with.
 [json.md](json.md) says what `-o json` prints.
@@ -134,7 +137,7 @@ class Entry:
         """The options that the reference tells, in the order of the help."""
         return [
             p
-            for p in self.command.params
+            for p in (*(() if " " in self.name else (*ANYWHERE, *AHEAD)), *self.command.params)
             if isinstance(p, TyperOption)
             and not p.hidden
             and not (" " in self.name and _COMPLETION & set(p.opts))
@@ -266,11 +269,9 @@ def option(one: TyperOption) -> str:
 
 
 def _value(one: TyperOption) -> str:
-    if one.metavar:
-        return one.metavar
     if isinstance(one.default, Enum):
-        return "|".join(str(member.value) for member in type(one.default))
-    return (one.name or "value").upper()
+        return f"<{'|'.join(str(member.value) for member in type(one.default))}>"
+    return one.metavar or f"<{one.name}>"
 
 
 def _default(one: TyperOption) -> str:

@@ -6,16 +6,16 @@ import importlib
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
 import typer.main
+from typer.exceptions import TyperException
 
 from shardctl import __version__
+from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
-from shardctl.errors import Interrupted, ShardctlError
+from shardctl.errors import Interrupted, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +48,8 @@ BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
 
 
-class Commands(typer.core.TyperGroup):
+class Commands(Group):
     """A group that imports a command when it is called for, so that start-up stays quick."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        # What a mistyped name is compared with; the commands themselves come when asked for.
-        self.commands = dict.fromkeys(COMMANDS, typer.core.TyperCommand(name=None))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # typer's signature
         """Name all commands, in the order of the help."""
@@ -78,8 +73,7 @@ class Commands(typer.core.TyperGroup):
             ) from interrupt
 
 
-app = typer.Typer(
-    rich_markup_mode="markdown",
+app = App(
     cls=Commands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -94,43 +88,35 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def shardctl(
-    ctx: typer.Context,
     *,
-    topology: Annotated[
-        Path | None,
-        typer.Option(
-            "--topology",
-            metavar="FILE",
-            envvar="SHARDCTL_TOPOLOGY",
-            help="The cluster's file; ./topology.yaml by default.",
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show the log on standard error too.")
-    ] = False,
-    version: Annotated[  # noqa: ARG001  # its callback prints and leaves
+    version: Annotated[  # its callback prints and leaves
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Operate a sharded PostgreSQL fleet that one topology.yaml describes."""
-    ctx.obj = Settings(topology=topology, verbose=verbose)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
     try:
-        typer.main.get_command(app).main(args=arguments, prog_name="shardctl")
+        code = typer.main.get_command(app).main(
+            arguments, "shardctl", standalone_mode=False, obj=Settings()
+        )
     except ShardctlError as error:
         _report(error)
-        sys.exit(error.exit_code)
+        code = error.exit_code
+    except TyperException as error:
+        _report(usage_error(error))
+        code = UsageError.exit_code
     except Exception as error:  # noqa: BLE001  # the boundary: whatever gets here is a bug
         from shardctl.cli import log
 
         file = log.record_bug(traceback.format_exc())
         print(f"shardctl: bug: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"  the traceback is in {file}; please report it", file=sys.stderr)
-        sys.exit(BUG)
+        code = BUG
+    sys.exit(code or 0)
 
 
 def _report(error: ShardctlError) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 DEFAULT_TOPOLOGY = Path("topology.yaml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settings:
-    """The global options; `topology` is None where neither option nor environment names one."""
+    """The options that are understood before and after the command; one object a run.
 
-    topology: Path | None
-    verbose: bool
+    `topology` is None where neither option nor environment names one.
+    """
+
+    topology: Path | None = None
+    verbose: bool = False
+    ahead: dict[str, Any] = field(default_factory=dict)
+    """Options of the command itself that were given before it, by their names."""
 
 
 def topology_file(ctx: typer.Context) -> Path:

@@ -8,6 +8,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    LOCK_TIMEOUT,
     AllOrNothingOption,
     AttemptsOption,
     DryRunOption,
@@ -38,7 +39,7 @@ def init(
     ] = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
-    lock_timeout: LockTimeoutOption = 2000,
+    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
     """Bring the fleet to what the topology says; a second run changes nothing.
@@ -57,7 +58,7 @@ def init(
 
     options = Options(
         jobs=jobs,
-        retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts),
+        retrying=Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts),
         adopt=adopt,
     )
     provision.run(

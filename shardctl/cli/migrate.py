@@ -6,6 +6,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    LOCK_TIMEOUT,
     AllOrNothingOption,
     AttemptsOption,
     DryRunOption,
@@ -29,7 +30,7 @@ def migrate(
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; migrate never asks
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
-    lock_timeout: LockTimeoutOption = 2000,
+    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
     """Run new migrations on every shard; shows first what is pending where.
@@ -42,7 +43,8 @@ def migrate(
     from shardctl.provision.fleet import Options, plan_migrate
     from shardctl.provision.job import Retrying
 
-    options = Options(jobs=jobs, retrying=Retrying(lock_timeout_ms=lock_timeout, attempts=attempts))
+    retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
+    options = Options(jobs=jobs, retrying=retrying)
     provision.run(
         lambda: plan_migrate(load_topology(ctx), strict=all_or_nothing),
         options,

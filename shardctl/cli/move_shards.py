@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import picture
+from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DryRunOption,
@@ -54,15 +54,31 @@ def move_shards(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     max_pause: Annotated[
-        str | None,
-        typer.Option("--max-pause", metavar="TIME", help="The longest that clients may wait."),
+        values.Duration | None,
+        typer.Option(
+            "--max-pause",
+            metavar="DURATION",
+            parser=values.duration(least=values.Duration(milliseconds=1)),
+            help="The longest that clients may wait, such as 2s.",
+        ),
     ] = None,
     retain: Annotated[
-        str | None,
-        typer.Option("--retain", metavar="TIME", help="How long retired schemas are kept."),
+        values.Duration | None,
+        typer.Option(
+            "--retain",
+            metavar="DURATION",
+            parser=values.duration(),
+            help="How long retired schemas are kept, such as 7d.",
+        ),
     ] = None,
     max_rate: Annotated[
-        str | None, typer.Option("--max-rate", metavar="RATE", help="As pg_basebackup takes it.")
+        int | None,
+        typer.Option(
+            "--max-rate",
+            metavar="SIZE",
+            parser=values.size(plain="K"),
+            help="Limit the copy rate, such as 50M a second; a plain number is in kB.",
+        ),
     ] = None,
     max_wal: MaxWalOption = None,
     terminate: Annotated[
@@ -101,7 +117,7 @@ def move_shards(
             max_pause,
             retain,
             max_wal,
-            max_rate=max_rate,
+            max_rate=f"{max_rate // 1024}k" if max_rate else None,  # as pg_basebackup takes it
             terminate=terminate,
             read_only=read_only,
             duplicate_shared=duplicate_shared,
@@ -124,26 +140,19 @@ def move_shards(
 
 def _options(
     topology: Topology,
-    max_pause: str | None,
-    retain: str | None,
-    max_wal: str | None,
+    max_pause: values.Duration | None,
+    retain: values.Duration | None,
+    max_wal: int | None,
     **given: bool | str | None,
 ) -> Options:
-    from shardctl.errors import UsageError
     from shardctl.moves.plan import Options
-    from shardctl.topology import fields
 
-    try:
-        pause = fields.positive_duration(max_pause) if max_pause else topology.move.max_pause
-        keep = fields.duration(retain) if retain else topology.move.retain
-        wal = fields.size(max_wal) if max_wal else topology.move.max_wal
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    move = topology.move
     return Options(
-        pause.total_seconds(),
-        keep.total_seconds(),
-        clone_with=topology.move.clone_with,
-        max_wal_bytes=wal,
+        (max_pause or move.max_pause).total_seconds(),
+        (move.retain if retain is None else retain).total_seconds(),
+        clone_with=move.clone_with,
+        max_wal_bytes=max_wal or move.max_wal,
         **given,  # type: ignore[arg-type]
     )
 

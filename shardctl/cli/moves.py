@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import picture
+from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DryRunOption,
@@ -89,8 +89,13 @@ def resume(
     dry_run: DryRunOption = False,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; resume never asks
     max_pause: Annotated[
-        str | None,
-        typer.Option("--max-pause", metavar="TIME", help="Another one than was planned."),
+        values.Duration | None,
+        typer.Option(
+            "--max-pause",
+            metavar="DURATION",
+            parser=values.duration(least=values.Duration(milliseconds=1)),
+            help="Another one than was planned, such as 2s.",
+        ),
     ] = None,
     max_wal: MaxWalOption = None,
     terminate: Annotated[
@@ -110,15 +115,9 @@ def resume(
     past it is finished. A source that is gone for good keeps it from its end until you say so.
     """
     from shardctl.cli.progress import bars
-    from shardctl.errors import UsageError
     from shardctl.moves import service
-    from shardctl.topology import fields
 
-    try:
-        pause = fields.positive_duration(max_pause).total_seconds() if max_pause else None
-        wal = fields.size(max_wal) if max_wal else None
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    pause = max_pause.total_seconds() if max_pause else None
     topology = load_topology(ctx)
     entry = _entry(topology, move)
     service.require_resumable(
@@ -139,7 +138,7 @@ def resume(
             tell(entry.move.id),
             notice=say,
             max_pause_s=pause,
-            max_wal_bytes=wal,
+            max_wal_bytes=max_wal,
             terminate=terminate,
             source_destroyed=source_destroyed,
         )

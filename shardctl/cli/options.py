@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from shardctl.cli import values
+from shardctl.cli.command import App
+
 
 def command_app(**attributes: Any) -> typer.Typer:
     """Make the typer application of one command; only the program itself offers completion."""
-    return typer.Typer(add_completion=False, rich_markup_mode="markdown", **attributes)
+    return App(add_completion=False, **attributes)
 
 
 class Report(StrEnum):
@@ -40,15 +43,26 @@ AllOrNothingOption = Annotated[
     typer.Option("--all-or-nothing", help="Change nothing, exit 1, where a node cannot be read."),
 ]
 MaxWalOption = Annotated[
-    str | None,
-    typer.Option("--max-wal", metavar="SIZE", help="The most WAL that the source keeps for it."),
+    int | None,
+    typer.Option(
+        "--max-wal",
+        metavar="SIZE",
+        parser=values.size(),
+        help="The most WAL that the source keeps for it.",
+    ),
 ]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions a node.")
 ]
+LOCK_TIMEOUT = values.Duration(seconds=2)
 LockTimeoutOption = Annotated[
-    int,
-    typer.Option("--lock-timeout", min=1, metavar="MS", help="How long to wait for a lock, in ms."),
+    values.Duration,
+    typer.Option(
+        "--lock-timeout",
+        metavar="DURATION",
+        parser=values.duration(plain="ms", least=values.Duration(milliseconds=1)),
+        help="How long to wait for a table's lock; a plain number is in ms.",
+    ),
 ]
 AttemptsOption = Annotated[
     int,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from shardctl.cli import values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
@@ -27,10 +28,14 @@ ShardsArgument = Annotated[
 NodeOption = Annotated[
     str | None, typer.Option("--node", metavar="NODE", help="All shards of this node.")
 ]
+WAIT = values.Duration(seconds=30)
 WaitOption = Annotated[
-    str,
+    values.Duration,
     typer.Option(
-        "--wait", metavar="TIME", help="How long to wait for those who use a table, such as 30s."
+        "--wait",
+        metavar="DURATION",
+        parser=values.duration(),
+        help="How long to wait for sessions that use a table, such as 30s.",
     ),
 ]
 
@@ -48,7 +53,7 @@ def on(
     shards: ShardsArgument = None,
     *,
     node: NodeOption = None,
-    wait: WaitOption = "30s",
+    wait: WaitOption = WAIT,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -71,7 +76,7 @@ def off(
     shards: ShardsArgument = None,
     *,
     node: NodeOption = None,
-    wait: WaitOption = "30s",
+    wait: WaitOption = WAIT,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -90,7 +95,7 @@ def _run(
     ctx: typer.Context,
     wanted: Wanted,
     named: Named,
-    wait: str,
+    wait: values.Duration,
     output: Report,
     *,
     dry_run: bool,
@@ -103,7 +108,6 @@ def _run(
 
     with always_json(output):
         topology = load_topology(ctx)
-        wait_s = _seconds(wait)
         chosen = _shards(topology, named)
         plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
         changed = [one.node for one in plans if one.todo]
@@ -116,18 +120,8 @@ def _run(
     asked = f"Refuse writes to {where}?" if wanted == "on" else f"Let writes into {where}?"
     confirm(asked, yes=yes)
     with bars() as progress:
-        fleet.carry_out(topology, plans, wanted, wait_s=wait_s, progress=progress)
+        fleet.carry_out(topology, plans, wanted, wait_s=wait.total_seconds(), progress=progress)
     say(f"done: {where} {'refuse' if wanted == 'on' else 'take'} writes")
-
-
-def _seconds(wait: str) -> float:
-    from shardctl.errors import UsageError
-    from shardctl.topology import fields
-
-    try:
-        return fields.duration(wait).total_seconds()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import picture
+from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 app = command_app()
 
+_RECENT = values.Duration(days=7)
+_SECOND = values.Duration(seconds=1)
+_WAIT = values.Duration(minutes=1)
 _SHOWN = 20
 """Tables that the plan shows: the worst."""
 _LEFT_OUT = {
@@ -46,19 +49,27 @@ def repack(
         ),
     ] = 20,
     recent: Annotated[
-        str,
-        typer.Option("--recent", metavar="TIME", help="Leave out what was repacked since then."),
-    ] = "7d",
+        values.Duration,
+        typer.Option(
+            "--recent",
+            metavar="DURATION",
+            parser=values.duration(),
+            help="Leave out what was repacked since then.",
+        ),
+    ] = _RECENT,
     jobs: Annotated[
         int,
         typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time on each node."),
     ] = 1,
     wait_timeout: Annotated[
-        int,
+        values.Duration,
         typer.Option(
-            "--wait-timeout", min=1, metavar="S", help="Give up a table that is in use for longer."
+            "--wait-timeout",
+            metavar="DURATION",
+            parser=values.duration(plain="s", least=_SECOND),
+            help="Give up a table that is in use for longer; a plain number is in seconds.",
         ),
-    ] = 60,
+    ] = _WAIT,
     terminate: Annotated[
         bool,
         typer.Option(
@@ -106,19 +117,20 @@ def repack(
 
 
 def _options(
-    min_bloat: int, recent: str, jobs: int, wait_timeout: int, *, terminate: bool, check: bool
+    min_bloat: int,
+    recent: values.Duration,
+    jobs: int,
+    wait_timeout: values.Duration,
+    *,
+    terminate: bool,
+    check: bool,
 ) -> Options:
-    from shardctl.errors import UsageError
     from shardctl.maintenance.repack import Options
     from shardctl.maintenance.repack_program import Settings
-    from shardctl.topology import fields
 
-    try:
-        since = fields.duration(recent)
-    except ValueError as error:
-        raise UsageError(f"--recent: {error}", hint="write a time such as 7d or 12h") from error
-    settings = Settings(wait_timeout, terminate=terminate, superuser_check=check)
-    return Options(min_bloat / 100, since.total_seconds(), jobs, settings)
+    # pg_repack takes whole seconds.
+    settings = Settings(-(-wait_timeout.ms // 1000), terminate=terminate, superuser_check=check)
+    return Options(min_bloat / 100, recent.total_seconds(), jobs, settings)
 
 
 def _show(plan: Plan, output: Report) -> None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
-from shardctl.errors import Interrupted, Problems, ShardctlError, UsageError
+from shardctl.errors import Interrupted, Problems, ShardctlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +48,13 @@ def run(
         typer.Option("--user", metavar="USER", help="As whom; over SSH by sudo."),
     ] = None,
     timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="TIME", help="When to kill it, such as 30s."),
+        values.Duration | None,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            parser=values.duration(least=values.Duration(milliseconds=1)),
+            help="When to kill it, such as 30s.",
+        ),
     ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
@@ -65,10 +71,10 @@ def run(
     from shardctl.maintenance import run as running
     from shardctl.maintenance import targets
 
-    seconds = _seconds(timeout)
     with always_json(output):
         topology = load_topology(ctx)
         chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
+    seconds = timeout.total_seconds() if timeout else None
     work = running.Run("id -un" if dry_run else command, user, seconds)
     try:
         with as_ctrl_c(), bars() as progress:
@@ -85,15 +91,6 @@ def run(
     for note in [] if dry_run else running.record(topology, command, results):
         say(f"note: {note}")
     _leave(results)
-
-
-def _seconds(timeout: str | None) -> float | None:
-    from shardctl.topology import fields
-
-    try:
-        return fields.positive_duration(timeout).total_seconds() if timeout else None
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error
 
 
 def _show(results: Sequence[Result], command: str, output: Report, *, dry_run: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl import inputs
+from shardctl.cli import values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DryRunOption,
@@ -52,8 +53,13 @@ def sql(
         bool, typer.Option("--write", help="Let it change something; asks first.")
     ] = False,
     timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="TIME", help="For each statement, such as 30s."),
+        values.Duration | None,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            parser=values.duration(least=values.Duration(milliseconds=1)),
+            help="For each statement, such as 30s.",
+        ),
     ] = None,
     jobs: JobsOption = 4,
     output: ListingOption = Listing.table,
@@ -73,7 +79,6 @@ def sql(
     from shardctl.state import lock
 
     json = Report(output.value) if output is Listing.json else Report.table
-    timeout_ms = _milliseconds(timeout)
     text = _text(statement, file)
     with always_json(json):
         topology = load_topology(ctx)
@@ -89,7 +94,7 @@ def sql(
     if write and plan.places.chosen:
         confirm(f"Run this in {_told(plan)}?", yes=yes)
     began = time.monotonic()
-    run = Run(plan, timeout_ms, jobs)
+    run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:
         with always_json(json), as_ctrl_c():
             shown = sql_output.show(run, output)
@@ -100,15 +105,6 @@ def sql(
     say(f"{rows} {done} in {time.monotonic() - began:.1f} s")
     if shown.problems:
         raise together(shown.problems)
-
-
-def _milliseconds(timeout: str | None) -> int:
-    from shardctl.topology import fields
-
-    try:
-        return round(fields.positive_duration(timeout).total_seconds() * 1000) if timeout else 0
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error
 
 
 def _text(statement: str | None, file: Path | None) -> str:

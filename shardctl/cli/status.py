@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import status_picture, status_tables
+from shardctl.cli import status_picture, status_tables, values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, command_app
 from shardctl.cli.output import always_json, print_json, say
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 app = command_app()
 
+_SAMPLE = values.Duration(seconds=1)
+
 
 @app.command()
 def status(
@@ -29,15 +31,23 @@ def status(
     *,
     output: ReportOption = Report.table,
     watch: Annotated[
-        float | None,
-        typer.Option("--watch", min=0.1, metavar="SECONDS", help="Look again and again."),
+        values.Duration | None,
+        typer.Option(
+            "--watch",
+            metavar="DURATION",
+            parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
+            help="Look again and again; a plain number is in seconds.",
+        ),
     ] = None,
     sample: Annotated[
-        float,
+        values.Duration,
         typer.Option(
-            "--sample", min=0, metavar="SECONDS", help="How long to count transactions; 0: do not."
+            "--sample",
+            metavar="DURATION",
+            parser=values.duration(plain="s"),
+            help="How long to count transactions; 0: do not. A plain number is in seconds.",
         ),
-    ] = 1.0,
+    ] = _SAMPLE,
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 
@@ -53,7 +63,7 @@ def status(
         topology = load_topology(ctx)
     if watch is None:
         with bars() as progress:
-            found = observe(topology, sample_s=sample, progress=progress)
+            found = observe(topology, sample_s=sample.total_seconds(), progress=progress)
         _print(found, output)
         return
 
@@ -63,13 +73,13 @@ def status(
             topology = load_topology(ctx)
         except ShardctlError as error:
             say(f"shardctl: {error}; going by what it said before")
-        return observe(topology, sample_s=sample, progress=Silent())
+        return observe(topology, sample_s=sample.total_seconds(), progress=Silent())
 
     try:
         if output is Report.table and sys.stdout.isatty():
-            _watch_in_place(look, watch)
+            _watch_in_place(look, watch.total_seconds())
         else:
-            _every(watch, lambda: _print(look(), output))
+            _every(watch.total_seconds(), lambda: _print(look(), output))
     except KeyboardInterrupt:
         return
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import values
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _SLOWEST = 8
 _CLIENTS = 8
 _LOGINS = 100
+_SECONDS = values.Duration(seconds=30)
 
 
 class Aliases(StrEnum):
@@ -62,8 +64,14 @@ def traffic(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, metavar="S", help="How long; Ctrl-C ends it.")
-    ] = 30,
+        values.Duration,
+        typer.Option(
+            "--seconds",
+            metavar="DURATION",
+            parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
+            help="How long; Ctrl-C ends it. A plain number is in seconds.",
+        ),
+    ] = _SECONDS,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -114,7 +122,7 @@ def traffic(
         if dry_run:
             _foresee(topology, given, output)
             return
-        found = _run(topology, given, seconds, keep_table=keep_table)
+        found = _run(topology, given, seconds.total_seconds(), keep_table=keep_table)
     if output is Report.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:

@@ -196,7 +196,7 @@ REFUSED = {
     "shards of two nodes": (["3-4", "--to", "c"], "on several nodes (a: 3; b: 4)"),
     "shards that are there": (["2", "--to", "a"], "on node a already"),
     "a target with shards": (["2", "--to", "b"], "node b owns shards 4-7"),
-    "a rate that is none": (["2", "--to", "c", "--max-rate", "fast"], "--max-rate"),
+    "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "--max-rate"),
     "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause gives it 10 ms"),
 }
 

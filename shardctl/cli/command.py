@@ -1,0 +1,226 @@
+"""What all commands have in common: options before and after them, and how values are shown."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+from shardctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from shardctl.cli.context import Settings
+
+_PANEL = "Options of every command"
+
+
+def _anywhere(
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            "--topology",
+            metavar="FILE",
+            envvar="SHARDCTL_TOPOLOGY",
+            help="The cluster's file; ./topology.yaml by default.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", help="Show the log on standard error too.", rich_help_panel=_PANEL
+        ),
+    ] = False,
+) -> None: ...
+
+
+def _ahead(
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            help="How to print the result; before or after the command, where it has this option.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; before or after the command, too.")
+    ] = False,
+) -> None: ...
+
+
+def _made(options: Callable[..., None]) -> list[Any]:
+    app = typer.Typer(add_completion=False)
+    app.command()(options)
+    return typer.main.get_command(app).params
+
+
+ANYWHERE = _made(_anywhere)
+"""Options that are the run's: every command and group takes them."""
+AHEAD = _made(_ahead)
+"""Options of commands that are understood before the command, too."""
+
+
+def _show_values(params: Iterable[Any]) -> None:
+    """Have options with a value show which, as `<duration>`; flags and arguments show nothing."""
+    for param in params:
+        if isinstance(param, typer.core.TyperArgument):
+            param.display_type_rich = _nothing  # type: ignore[method-assign]  # typer has no option
+        elif param.is_flag:
+            param.metavar = ""
+        elif param.metavar and not param.metavar.startswith("<"):
+            param.metavar = f"<{param.metavar.lower()}>"
+
+
+def _nothing(ctx: Any) -> None:
+    del ctx
+
+
+_show_values((*ANYWHERE, *AHEAD))
+
+
+def _take(ctx: Any, params: Iterable[Any], into: Callable[[str, Any], None]) -> None:
+    """Hand over the values of options that were given, and hide them from the function."""
+    for param in params:
+        value = ctx.params.pop(param.name, None)
+        source = ctx.get_parameter_source(param.name)
+        if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
+            into(param.name, value)
+
+
+def _of_run(ctx: Any) -> None:
+    """Take `--topology` and `--verbose` as they were given here."""
+    settings: Settings = ctx.obj
+
+    def into(name: str, value: Any) -> None:
+        by_hand = ctx.get_parameter_source(name).name == "COMMANDLINE"
+        if by_hand or getattr(settings, name) is None:  # the environment comes last
+            setattr(settings, name, value)
+
+    _take(ctx, ANYWHERE, into)
+
+
+class Command(typer.core.TyperCommand):
+    """A command that takes the run's options, and its own where they stand before it."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        _show_values(self.params)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """List its own parameters and those of every command."""
+        _show_values(super().get_params(ctx))
+        return [*super().get_params(ctx), *ANYWHERE]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse them; raises UsageError for an option before it that it does not have."""
+        settings: Settings = ctx.obj
+        own = {param.name for param in self.params}
+        for option in AHEAD:
+            if option.name in settings.ahead and option.name not in own:
+                raise UsageError(
+                    f"{ctx.command_path} has no option {option.opts[0]}", hint=see_help(ctx)
+                )
+        ctx.default_map = settings.ahead
+        rest = super().parse_args(ctx, args)
+        _of_run(ctx)
+        return rest
+
+
+class Group(typer.core.TyperGroup):
+    """A group that takes the run's options, and those of its commands that may come before."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        _show_values(self.params)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """List its own parameters, those of every command, and those it takes for its commands."""
+        _show_values(super().get_params(ctx))  # typer adds those of completion late
+        own = {param.name for param in self.params}
+        ahead = [option for option in AHEAD if option.name not in own]
+        return [*super().get_params(ctx), *ANYWHERE, *ahead]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse them, and keep what is for the command that follows."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            print(ctx.get_help())
+            ctx.exit(UsageError.exit_code)
+        settings: Settings = ctx.obj
+        ctx.default_map = settings.ahead
+        rest = super().parse_args(ctx, args)
+        _of_run(ctx)
+        kept = dict(ctx.params)
+        _take(ctx, AHEAD, settings.ahead.__setitem__)
+        # A group that does something by itself has such an option of its own.
+        own = {param.name for param in self.params}
+        ctx.params.update({name: kept[name] for name in own & kept.keys()})
+        return rest
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that is meant; raises UsageError with the nearest names."""
+        name = args[0]
+        known = name.startswith("-") or self.get_command(ctx, name) is not None
+        if known or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        given = f"{ctx.command_path} {name}".partition(" ")[2]
+        raise UsageError(f"unknown command {given!r}", hint=_meant(ctx, name))
+
+
+def _meant(ctx: Any, name: str) -> str:
+    """Say which commands a mistyped one may be, also of other groups."""
+    root = ctx.find_root()
+    paths = list(_below(root, root.command))
+    words = {path.rpartition(" ")[2] for path in paths}
+    near = get_close_matches(name, words)
+    # The command of this group first.
+    found = [path for word in near for path in paths if path.rpartition(" ")[2] == word]
+    here = [path for path in found if path.startswith(f"{ctx.command_path} ")]
+    if not found:
+        return see_help(ctx)
+    named = " or ".join(f"`{path}`" for path in (here or found)[:3])
+    return f"did you mean {named}? {see_help(ctx)}"
+
+
+def _below(ctx: Any, command: Any, path: str = "shardctl") -> Iterator[str]:
+    """Name all commands below one, with the program's name."""
+    for name in command.list_commands(ctx):
+        each = command.get_command(ctx, name)
+        yield f"{path} {name}"
+        if isinstance(each, typer.core.TyperGroup):
+            yield from _below(ctx, each, f"{path} {name}")
+
+
+def see_help(ctx: Any) -> str:
+    """Name the command that shows how one is used."""
+    what = "commands" if isinstance(ctx.command, typer.core.TyperGroup) else "options"
+    return f"`{ctx.command_path} --help` lists the {what}"
+
+
+def usage_error(error: Any) -> UsageError:
+    """Turn what typer found wrong with the arguments into an error as all others are."""
+    message = str(getattr(error, "message", "") or error.format_message())
+    if getattr(error, "param", None) is not None:
+        message = error.format_message()
+    hint = see_help(error.ctx) if getattr(error, "ctx", None) is not None else ""
+    if near := getattr(error, "possibilities", None):
+        hint = f"did you mean {' or '.join(sorted(near))}? {hint}"
+    return UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint)
+
+
+class App(typer.Typer):
+    """A typer application whose commands and groups are those of this module."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(rich_markup_mode="markdown", **({"cls": Group} | attributes))
+
+    def command(self, name: str | None = None, **attributes: Any) -> Any:
+        """Register a command."""
+        return super().command(name, **({"cls": Command} | attributes))

@@ -1,0 +1,71 @@
+"""Durations and sizes on the command line: one syntax, which is that of topology.yaml."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Duration(timedelta):
+    """A duration that is shown as one writes it.
+
+    >>> print(Duration(seconds=90), Duration(days=7), Duration(milliseconds=150), Duration())
+    90s 7d 150ms 0s
+    """
+
+    @property
+    def ms(self) -> int:
+        """Count its whole milliseconds."""
+        return self // timedelta(milliseconds=1)
+
+    def __str__(self) -> str:
+        for unit, long in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+            if not self.ms % long and (self.ms or unit == "s"):
+                return f"{self.ms // long}{unit}"
+        return f"{self.ms}ms"
+
+
+def duration(
+    *, plain: str | None = None, least: Duration | None = None
+) -> Callable[[object], Duration]:
+    """Give the parser of an option; `plain` is the unit of a number without one.
+
+    What it gives raises typer.BadParameter.
+    """
+
+    def parse(value: object) -> Duration:
+        if isinstance(value, Duration):  # the option's default
+            return value
+        from shardctl.topology import fields
+
+        try:
+            found = Duration(milliseconds=fields.milliseconds(fields.duration(value, plain=plain)))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        if least is not None and found < least:
+            raise typer.BadParameter(f"{value!r} is less than {least}")
+        return found
+
+    return parse
+
+
+def size(*, plain: str | None = None) -> Callable[[object], int]:
+    """Give the parser of an option for bytes; `plain` is the unit of a number without one.
+
+    What it gives raises typer.BadParameter.
+    """
+
+    def parse(value: object) -> int:
+        from shardctl.topology import fields
+
+        try:
+            return fields.size(value, plain=plain)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parse

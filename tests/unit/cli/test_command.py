@@ -1,0 +1,112 @@
+"""Options before and after the command, and how bad usage is told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.commands import here
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIME = ("--time", "2020-01-01")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "photos.yaml"
+    done = here("--topology", str(file), "sandbox", "new", "--shards", "8", "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--topology", "FILE", "-o", "json", "topology", "check"),
+        ("topology", "--topology", "FILE", "-o", "json", "check"),
+        ("topology", "check", "--topology", "FILE", "-o", "json"),
+        ("topology", "check", "-ojson", "--topology=FILE"),
+        ("-o", "json", "topology", "check", "--topology", "FILE", "--verbose"),
+        ("-o", "json", "topology", "check", "--topology", "none", "--topology", "FILE"),
+        ("--topology", "none", "topology", "check", "--topology", "FILE", "--output", "json"),
+    ],
+    ids=" ".join,
+)
+def test_global_options_stand_before_and_after(arguments: tuple[str, ...], file: Path) -> None:
+    done = here(*(word.replace("FILE", str(file)) for word in arguments))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"]
+
+
+def test_the_option_counts_more_than_the_environment_wherever_it_stands(file: Path) -> None:
+    for words in (["--topology", str(file), "topology", "check"],
+                  ["topology", "check", "--topology", str(file)]):  # fmt: skip
+        assert here(*words, SHARDCTL_TOPOLOGY="none").returncode == 0
+    assert here("topology", "check", SHARDCTL_TOPOLOGY=str(file)).returncode == 0
+
+
+def test_what_follows_the_command_counts_more(file: Path) -> None:
+    words = ("-o", "json", "--topology", str(file), "encode-id", *TIME)
+    assert here(*words).stdout.startswith("{")
+    assert here(*words, "-o", "table").stdout.strip().isdigit()
+
+
+def test_verbose_shows_the_log_from_behind_the_command(file: Path) -> None:
+    assert "INFO shardctl" in here("topology", "check", "--topology", str(file), "--verbose").stderr
+
+
+def test_what_looks_like_an_option_behind_two_dashes_is_none(file: Path) -> None:
+    done = here("--topology", str(file), "route", "--offline", "--", "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-4:] != []
+    assert "--verbose" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--yes", "-y"])
+def test_an_option_before_a_command_that_lacks_it_is_bad_usage(option: str) -> None:
+    for words in ((option, "encode-id", *TIME), ("encode-id", *TIME, option)):
+        done = here(*words)
+        assert done.returncode == 2
+        assert not done.stdout
+        assert option.lstrip("-")[0] in done.stderr
+
+
+def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
+    for words in (("hosts", "-o", "json"), ("-o", "json", "hosts"), ("hosts", "-o", "json")):
+        done = here("--topology", str(file), *words)
+        assert json.loads(done.stdout)["hosts"], words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("encode-id", "--tim", "x"), "no such option: --tim", "did you mean --time?"),
+        (("encode-id",), "missing option '--time'", "`shardctl encode-id --help`"),
+        (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
+        (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
+        (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
+        (("xyzzy",), "unknown command 'xyzzy'", "`shardctl --help` lists the commands"),
+        (("verify", "b"), "got unexpected extra argument(s) (b)", "`shardctl verify --help`"),
+        (("verify", "-o", "tsv"), "invalid value for '-o'", "`shardctl verify --help`"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_bad_usage_is_a_line_and_a_hint(
+    arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    done = here(*arguments)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"shardctl: {message}")
+    assert hint in second
+
+
+def test_without_a_command_there_is_the_help() -> None:
+    for words in ((), ("moves",), ("--help",), ("-h",), ("moves", "-h")):
+        done = here(*words)
+        assert "Usage: shardctl" in done.stdout, words
+        assert done.returncode == (0 if words and words[-1].startswith("-") else 2)

@@ -1,0 +1,110 @@
+"""Durations and sizes: one syntax for all options, and the units that plain numbers had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+
+from shardctl.cli import values
+from shardctl.cli.values import Duration
+from tests import reference
+from tests.fixtures.commands import here
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "ms"),
+    [
+        ("500ms", None, 500),
+        ("2s", "ms", 2000),
+        ("10m", None, 600_000),
+        ("1h", None, 3_600_000),
+        ("1d", None, 86_400_000),
+        ("2000", "ms", 2000),
+        ("60", "s", 60_000),
+        ("0.1", "s", 100),
+        ("0", "s", 0),
+    ],
+)
+def test_a_duration(given: str, plain: str | None, ms: int) -> None:
+    assert values.duration(plain=plain)(given).ms == ms
+
+
+@pytest.mark.parametrize("given", ["soon", "", "-1s", "2 s", "1.5s", "30", "0.5", "99999999999d"])
+def test_what_is_not_a_duration(given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        values.duration()(given)
+
+
+def test_a_duration_below_the_least_names_the_least() -> None:
+    with pytest.raises(typer.BadParameter, match="'0s' is less than 1ms"):
+        values.duration(least=Duration(milliseconds=1))("0s")
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "size"),
+    [
+        ("50M", None, 50 << 20),
+        ("50MB", None, 50 << 20),
+        ("64k", None, 64 << 10),
+        ("64kB", None, 64 << 10),
+        ("2G", None, 2 << 30),
+        ("1TB", None, 1 << 40),
+        ("100", "K", 100 << 10),
+    ],
+)
+def test_a_size(given: str, plain: str | None, size: int) -> None:
+    assert values.size(plain=plain)(given) == size
+
+
+@pytest.mark.parametrize("given", ["fast", "", "0M", "50", "1.5G", "5B", "50MiB"])
+def test_what_is_not_a_size(given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        values.size()(given)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("move-shards", "2", "--to", "c", "--max-pause", "soon"),
+        ("move-shards", "2", "--to", "c", "--max-pause", "0s"),
+        ("move-shards", "2", "--to", "c", "--retain", "-1s"),
+        ("move-shards", "2", "--to", "c", "--max-rate", "fast"),
+        ("move-shards", "2", "--to", "c", "--max-wal", "20"),
+        ("moves", "resume", "--max-pause", "1"),
+        ("migrate", "--lock-timeout", "0"),
+        ("init", "--lock-timeout", "2 s"),
+        ("read-only", "on", "2", "--wait", "soon"),
+        ("repack", "--recent", "7"),
+        ("repack", "--wait-timeout", "500ms"),
+        ("sql", "SELECT 1", "--timeout", "0s"),
+        ("run", "true", "--timeout", "30"),
+        ("status", "--watch", "0.01"),
+        ("status", "--sample", "long"),
+        ("sandbox", "traffic", "--seconds", "0"),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_value_is_bad_usage_that_names_option_and_value(arguments: tuple[str, ...]) -> None:
+    """No topology is named: a value is looked at before anything else."""
+    done = here(*arguments)
+    assert done.returncode == 2
+    assert f"'{arguments[-2]}'" in done.stderr
+    assert f"'{arguments[-1]}'" in done.stderr
+
+
+def test_options_show_what_they_take_and_flags_nothing() -> None:
+    for entry in reference.entries():
+        ctx: Any = typer.Context(entry.command)
+        for option in entry.command.get_params(ctx):
+            shown = option.display_type_rich(ctx)
+            flag = getattr(option, "is_flag", True)
+            assert bool(shown) != flag, (entry.name, option.name)
+            assert shown not in {"<str>", "<int>", "<float>", "<bool>"}, (entry.name, option.name)
+    assert "<bool>" not in here("--help", COLUMNS="120").stdout
+    shown = here("move-shards", "--help", COLUMNS="120").stdout
+    assert "<bool>" not in shown
+    assert "<str>" not in shown
+    for value in ("<duration>", "<size>", "<node>", "<file>", "<table|json>"):
+        assert value in shown, value
