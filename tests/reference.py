@@ -143,6 +143,10 @@ class Entry:
             and not (" " in self.name and _COMPLETION & set(p.opts))
         ]
 
+    def takes(self, option: str) -> bool:
+        """Tell whether the command has this option itself."""
+        return " " in self.name and any(option in each.opts for each in self.options)
+
     @property
     def arguments(self) -> list[TyperArgument]:
         """The arguments, in their order."""

@@ -13,9 +13,10 @@ import typer.main
 from typer.exceptions import TyperException
 
 from shardctl import __version__
+from shardctl.cli import output
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
-from shardctl.errors import Interrupted, ShardctlError, UsageError
+from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,30 +98,53 @@ def shardctl(
     """Operate a sharded PostgreSQL fleet that one topology.yaml describes."""
 
 
+class Bug(ShardctlError):
+    """An error in shardctl itself."""
+
+    exit_code = BUG
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
+    settings = Settings()
+    output.PRINTED.json = False
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    code, error = 0, None
     try:
         code = typer.main.get_command(app).main(
-            arguments, "shardctl", standalone_mode=False, obj=Settings()
+            words, "shardctl", standalone_mode=False, obj=settings
         )
-    except ShardctlError as error:
-        _report(error)
+    except ShardctlError as raised:
+        error = raised
+    except TyperException as raised:
+        error = usage_error(raised)
+    except Exception as raised:  # noqa: BLE001  # the boundary: whatever gets here is a bug
+        error = _bug(raised)
+    if settings.output is None:  # the command's options could not be read
+        settings.guess(words)
+    if error is not None:
+        _report(error, settings)
         code = error.exit_code
-    except TyperException as error:
-        _report(usage_error(error))
-        code = UsageError.exit_code
-    except Exception as error:  # noqa: BLE001  # the boundary: whatever gets here is a bug
-        from shardctl.cli import log
-
-        file = log.record_bug(traceback.format_exc())
-        print(f"shardctl: bug: {type(error).__name__}: {error}", file=sys.stderr)
-        print(f"  the traceback is in {file}; please report it", file=sys.stderr)
-        code = BUG
-    sys.exit(code or 0)
+    sys.exit(settings.exit_code(code or 0))
 
 
-def _report(error: ShardctlError) -> None:
-    """Print an error and what to do about it, and the errors it is made of."""
+def _bug(error: Exception) -> Bug:
+    from shardctl.cli import log
+
+    file = log.record_bug(traceback.format_exc())
+    return Bug(
+        f"bug: {type(error).__name__}: {error}",
+        hint=f"the traceback is in {file}; please report it",
+    )
+
+
+def _report(error: ShardctlError, settings: Settings) -> None:
+    """Print an error and what to do about it, and the errors it is made of.
+
+    With `-o json`, standard output gets them as an object where it has nothing else.
+    """
+    if settings.output == "json" and not output.PRINTED.json:
+        output.print_json({"format": 1, **output.errors_json(error)})
     # What was printed so far comes first, also where both streams are one file.
     try:
         sys.stdout.flush()

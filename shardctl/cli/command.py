@@ -56,6 +56,17 @@ def _ahead(
 ) -> None: ...
 
 
+def _with_dry_run(
+    detailed_exitcode: Annotated[
+        bool,
+        typer.Option(
+            "--detailed-exitcode",
+            help="With --dry-run: exit 0 if there is nothing to do, 2 if there is, 1 on any error.",
+        ),
+    ] = False,
+) -> None: ...
+
+
 def _made(options: Callable[..., None]) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(options)
@@ -66,6 +77,9 @@ ANYWHERE = _made(_anywhere)
 """Options that are the run's: every command and group takes them."""
 AHEAD = _made(_ahead)
 """Options of commands that are understood before the command, too."""
+
+WITH_DRY_RUN = _made(_with_dry_run)
+"""Options of commands that have `--dry-run`."""
 
 
 def _show_values(params: Iterable[Any]) -> None:
@@ -112,6 +126,10 @@ class Command(typer.core.TyperCommand):
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
+        names = [param.name for param in self.params]
+        if "dry_run" in names:
+            behind = names.index("dry_run") + 1
+            self.params[behind:behind] = WITH_DRY_RUN
         _show_values(self.params)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -131,6 +149,12 @@ class Command(typer.core.TyperCommand):
         ctx.default_map = settings.ahead
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
+        settings.output = str(ctx.params.get("output", ""))
+        settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
+        if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
+            raise UsageError(
+                "--detailed-exitcode is for a dry run", hint="give --dry-run too, or leave it out"
+            )
         return rest
 
 

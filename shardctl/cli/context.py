@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import typer
 
+    from shardctl.cli.values import Duration
     from shardctl.topology.model import Topology
 
 DEFAULT_TOPOLOGY = Path("topology.yaml")
@@ -25,6 +29,33 @@ class Settings:
     verbose: bool = False
     ahead: dict[str, Any] = field(default_factory=dict)
     """Options of the command itself that were given before it, by their names."""
+    output: str | None = None
+    """The format of the result; None before the command's own options were read."""
+    detailed: bool = False
+    """Whether the exit code of a dry run says if it found changes."""
+    pending: bool = False
+    """Whether the command found something to change."""
+
+    def guess(self, words: Sequence[str]) -> None:
+        """Take what concerns errors from a command line that could not be read."""
+        self.detailed = "--detailed-exitcode" in words
+        pairs = itertools.pairwise(words)
+        if {"-ojson", "--output=json"} & {*words} or any(
+            option in ("-o", "--output") and value == "json" for option, value in pairs
+        ):
+            self.output = "json"
+
+    def exit_code(self, code: int) -> int:
+        """Give the exit code to leave with; `code` is what came of the command."""
+        if not self.detailed:
+            return code
+        return 1 if code else 2 if self.pending else 0
+
+
+def note_changes(ctx: typer.Context, changes: object) -> None:
+    """Note whether there is something to change, which `--detailed-exitcode` tells."""
+    settings: Settings = ctx.obj
+    settings.pending = bool(changes)
 
 
 def topology_file(ctx: typer.Context) -> Path:
@@ -33,14 +64,25 @@ def topology_file(ctx: typer.Context) -> Path:
     return settings.topology or DEFAULT_TOPOLOGY
 
 
-def load_topology(ctx: typer.Context) -> Topology:
-    """Read the topology, and open the log: the command is about to do something with it."""
+def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> Topology:
+    """Read the topology, and open the log: the command is about to do something with it.
+
+    With `lock_wait`, wait as long until no other command changes the fleet; raises NodeLocked.
+    """
     from shardctl.cli import log
     from shardctl.topology import loader
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
-    return loader.load(topology_file(ctx))
+    topology = loader.load(topology_file(ctx))
+    if lock_wait:
+        from shardctl.cli.output import say
+        from shardctl.state import turn
+
+        command = ctx.command_path.partition(" ")[2]
+        held = turn.wait(topology, lock_wait.total_seconds(), command=command, notice=say)
+        ctx.call_on_close(held.close)
+    return topology
 
 
 def topology_if_there(ctx: typer.Context) -> Topology | None:

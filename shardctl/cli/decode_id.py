@@ -9,6 +9,7 @@ import typer
 
 from shardctl.cli.context import topology_if_there
 from shardctl.cli.options import Listing, ListingOption, command_app
+from shardctl.cli.output import PRINTED
 from shardctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def decode_id(
     )
     decoder = Decoder(layout, output.value, places)
     write = sys.stdout.write
+    PRINTED.json = True  # an object a line from here on: what is no id has none
     write(decoder.header)
     if ids:
         write(decoder.decode(enumerate(ids, 1), _complain_of("argument")))

@@ -14,6 +14,7 @@ from shardctl.cli.options import (
     DryRunOption,
     JobsOption,
     LockTimeoutOption,
+    LockWaitOption,
     Report,
     ReportOption,
     YesOption,
@@ -39,6 +40,7 @@ def init(
     ] = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
+    lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
@@ -62,8 +64,9 @@ def init(
         adopt=adopt,
     )
     provision.run(
+        ctx,
         lambda: plan_init(
-            load_topology(ctx),
+            load_topology(ctx, lock_wait=lock_wait),
             adopt=adopt,
             poolers=not without_poolers,
             strict=all_or_nothing,

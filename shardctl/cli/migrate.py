@@ -12,6 +12,7 @@ from shardctl.cli.options import (
     DryRunOption,
     JobsOption,
     LockTimeoutOption,
+    LockWaitOption,
     Report,
     ReportOption,
     YesOption,
@@ -30,6 +31,7 @@ def migrate(
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; migrate never asks
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
+    lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
@@ -46,7 +48,8 @@ def migrate(
     retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
     options = Options(jobs=jobs, retrying=retrying)
     provision.run(
-        lambda: plan_migrate(load_topology(ctx), strict=all_or_nothing),
+        ctx,
+        lambda: plan_migrate(load_topology(ctx, lock_wait=lock_wait), strict=all_or_nothing),
         options,
         output,
         dry_run=dry_run,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import picture, values
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
+    LockWaitOption,
     MaxWalOption,
     Report,
     ReportOption,
@@ -81,6 +82,7 @@ def move_shards(
         ),
     ] = None,
     max_wal: MaxWalOption = None,
+    lock_wait: LockWaitOption = None,
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
     ] = False,
@@ -111,7 +113,7 @@ def move_shards(
     from shardctl.state import lock
 
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         options = _options(
             topology,
             max_pause,
@@ -129,6 +131,7 @@ def move_shards(
         facts = preflight.check(topology, decided, purpose=purpose)
         lock.require_all_free(topology, [decided.source], command=service.COMMAND)
         _show(decided, facts, output)
+    note_changes(ctx, decided.shards)
     if dry_run:
         return
     moved = plural(len(decided.shards), "shard")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import picture, values
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
+    LockWaitOption,
     MaxWalOption,
     Report,
     ReportOption,
@@ -86,7 +87,9 @@ def resume(
     ctx: typer.Context,
     move: MoveArgument = None,
     *,
+    output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
+    lock_wait: LockWaitOption = None,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; resume never asks
     max_pause: Annotated[
         values.Duration | None,
@@ -118,7 +121,7 @@ def resume(
     from shardctl.moves import service
 
     pause = max_pause.total_seconds() if max_pause else None
-    topology = load_topology(ctx)
+    topology = load_topology(ctx, lock_wait=lock_wait)
     entry = _entry(topology, move)
     service.require_resumable(
         topology,
@@ -127,8 +130,9 @@ def resume(
         terminate=terminate,
         source_destroyed=source_destroyed,
     )
+    note_changes(ctx, entry)
     if dry_run:
-        print_table(_HEADER, [_row(entry)])
+        _show_entry(entry, output)
         return
     with bars() as progress:
         world = service.resume(
@@ -142,7 +146,9 @@ def resume(
             terminate=terminate,
             source_destroyed=source_destroyed,
         )
-    finish(topology, world, Report.table)
+    finish(topology, world, output)
+    if output is Report.json:
+        _show_entry(_entry(topology, entry.move.id), output)
 
 
 @app.command()
@@ -150,7 +156,9 @@ def abort(
     ctx: typer.Context,
     move: MoveArgument = None,
     *,
+    output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
+    lock_wait: LockWaitOption = None,
     yes: YesOption = False,
     target_destroyed: Annotated[
         bool,
@@ -178,16 +186,18 @@ def abort(
     from shardctl.cli.progress import bars
     from shardctl.moves import service
 
-    topology = load_topology(ctx)
+    topology = load_topology(ctx, lock_wait=lock_wait)
     if restart_source is not None:
         found = _rescue(topology, restart_source, move, dry_run=dry_run, yes=yes)
+        note_changes(ctx, restart_source)
         if found is None:
             return
         move, yes = found, True
     entry = _entry(topology, move)
     service.require_abortable(topology, entry, target_destroyed=target_destroyed)
+    note_changes(ctx, entry)
     if dry_run:
-        print_table(_HEADER, [_row(entry)])
+        _show_entry(entry, output)
         return
     confirm(f"Call off move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
     with bars() as progress:
@@ -199,6 +209,8 @@ def abort(
             notice=say,
             target_destroyed=target_destroyed,
         )
+    if output is Report.json:
+        _show_entry(_entry(topology, entry.move.id), output)
     say(f"move {entry.move.id} is aborted; node {entry.move.source} owns its shards as before")
 
 
@@ -277,6 +289,13 @@ def _entry(topology: Topology, move: str | None) -> Entry:
     ledger = service.read(topology)
     _tell_unread(ledger)
     return ledger.entry(move)
+
+
+def _show_entry(entry: Entry, output: Report) -> None:
+    if output is Report.json:
+        print_json({"format": 1, **entry.as_json()})
+    else:
+        print_table(_HEADER, [_row(entry)])
 
 
 def _show_report(report: dict[str, Any]) -> None:

@@ -51,6 +51,15 @@ MaxWalOption = Annotated[
         help="The most WAL that the source keeps for it.",
     ),
 ]
+LockWaitOption = Annotated[
+    values.Duration | None,
+    typer.Option(
+        "--lock-wait",
+        metavar="DURATION",
+        parser=values.duration(),
+        help="Wait so long until no other command changes the fleet, such as 10m.",
+    ),
+]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions a node.")
 ]

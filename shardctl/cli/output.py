@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,8 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
+@dataclass(slots=True)
+class _Printed:
+    json: bool = False
+
+
+PRINTED = _Printed()
+"""Whether this run has printed JSON: an error that follows has its place in standard error."""
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
+    PRINTED.json = True
     print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     AllOrNothingOption,
     DryRunOption,
+    LockWaitOption,
     Report,
     ReportOption,
     YesOption,
@@ -96,6 +97,7 @@ def apply(
         bool,
         typer.Option("--force", help="Replace a file that was changed by hand or is another's."),
     ] = False,
+    lock_wait: LockWaitOption = None,
     all_or_nothing: AllOrNothingOption = False,
 ) -> None:
     """Bring every pooler's aliases to what the topology says, and see that it offers them.
@@ -111,7 +113,7 @@ def apply(
 
     purpose = lock.purpose(poolers.APPLY)
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         chosen = _choose(topology, pooler)
         agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
         plan = poolers.plan(
@@ -121,6 +123,7 @@ def apply(
         for cost in plan.costs():
             say(f"note: {cost}")
         _show(plan, agreed.left_out, output)
+    note_changes(ctx, plan.changes())
     if not dry_run and plan.changes():
         with bars() as progress:
             poolers.apply(plan, progress)

@@ -6,6 +6,7 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from shardctl.cli.context import note_changes
 from shardctl.cli.options import Report
 from shardctl.cli.output import errors_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
@@ -13,12 +14,19 @@ from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import typer
+
     from shardctl.provision.fleet import FleetPlan, Options
     from shardctl.provision.plan import Change
 
 
 def run(
-    make_plan: Callable[[], FleetPlan], options: Options, output: Report, *, dry_run: bool
+    ctx: typer.Context,
+    make_plan: Callable[[], FleetPlan],
+    options: Options,
+    output: Report,
+    *,
+    dry_run: bool,
 ) -> None:
     """Observe, plan, show, and unless `dry_run`, apply and report.
 
@@ -31,6 +39,7 @@ def run(
     try:
         plan = make_plan()
         require_free(plan)
+        note_changes(ctx, plan.changes())
         for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
             say(f"note: {note}")
         if output is Report.table:

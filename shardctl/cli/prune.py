@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import picture
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.options import (
+    DryRunOption,
+    LockWaitOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ def prune(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
     now: Annotated[
         bool, typer.Option("--now", help="Do not wait until `retain` has passed.")
     ] = False,
@@ -49,7 +57,7 @@ def prune(
     from shardctl.state import lock
 
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         ledger = service.read(topology)
         found = pruning.plan(
             topology,
@@ -60,6 +68,7 @@ def prune(
         )
     _show(found, ledger, output)
     chosen = [one for one in found if one.why_not is None]
+    note_changes(ctx, chosen)
     if dry_run or not chosen:
         return
     confirm(f"Drop {_told(chosen)}?", yes=yes)

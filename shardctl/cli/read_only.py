@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from shardctl.cli import values
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.options import (
+    DryRunOption,
+    LockWaitOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -57,6 +64,7 @@ def on(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
 ) -> None:
     """Refuse writes to the tables of shards, for everybody, owners and superusers too.
 
@@ -67,7 +75,7 @@ def on(
     from shardctl.access.read_only import Wanted
 
     named = Named(shards, node)
-    _run(ctx, Wanted.on, named, wait, output, dry_run=dry_run, yes=yes)
+    _run(ctx, Wanted.on, named, wait, output, dry_run=dry_run, yes=yes, lock_wait=lock_wait)
 
 
 @app.command()
@@ -80,6 +88,7 @@ def off(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
 ) -> None:
     """Let writes into shards again, and leave their schemas as they were before.
 
@@ -88,7 +97,7 @@ def off(
     from shardctl.access.read_only import Wanted
 
     named = Named(shards, node)
-    _run(ctx, Wanted.off, named, wait, output, dry_run=dry_run, yes=yes)
+    _run(ctx, Wanted.off, named, wait, output, dry_run=dry_run, yes=yes, lock_wait=lock_wait)
 
 
 def _run(
@@ -100,6 +109,7 @@ def _run(
     *,
     dry_run: bool,
     yes: bool,
+    lock_wait: values.Duration | None,
 ) -> None:
     """Plan, show, ask, carry out, report."""
     from shardctl.access import read_only_fleet as fleet
@@ -107,13 +117,14 @@ def _run(
     from shardctl.state import lock
 
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         chosen = _shards(topology, named)
         plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
         changed = [one.node for one in plans if one.todo]
         lock.require_all_free(topology, changed, command=wanted.command)
         _show(topology, plans, wanted, output)
     count = sum(len(one.todo) for one in plans)
+    note_changes(ctx, count)
     if dry_run or not count:
         return
     where = f"{plural(count, 'shard')} on {plural(sum(bool(p.todo) for p in plans), 'node')}"

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import picture, values
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.options import (
+    DryRunOption,
+    LockWaitOption,
+    Report,
+    ReportOption,
+    YesOption,
+    command_app,
+)
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ def repack(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
     min_bloat: Annotated[
         int,
         typer.Option(
@@ -93,7 +101,7 @@ def repack(
     from shardctl.topology import routes
 
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         options = _options(
             min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
         )
@@ -102,6 +110,7 @@ def repack(
         lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
         if output is Report.table or dry_run:
             _show(plan, output)
+        note_changes(ctx, plan.nodes)
         if dry_run:
             return
         result = None

@@ -8,7 +8,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, command_app
-from shardctl.cli.output import print_json, print_table, print_tsv, say
+from shardctl.cli.output import PRINTED, print_json, print_table, print_tsv, say
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def _print(
 ) -> None:
     from shardctl.libpq import dsn
 
+    PRINTED.json = True  # an object a line from here on: what is no key has none
     database = topology.database.name
     rows = []
     for key, route in found:

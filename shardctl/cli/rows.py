@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
     Listing,
     ListingOption,
+    LockWaitOption,
     Report,
     ReportOption,
     YesOption,
@@ -109,6 +110,7 @@ def move(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
 ) -> None:
     """Move misplaced rows to the shards that they belong to.
 
@@ -120,9 +122,10 @@ def move(
     from shardctl.maintenance import row_move
 
     with always_json(output):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait)
         plan = row_move.plan(topology, _shards(topology, shards), table or ())
         _show(plan, output)
+    note_changes(ctx, plan.pairs)
     if dry_run or not plan.pairs:
         return
     confirm(f"Move {plural(plan.rows, 'row')}?", yes=yes)

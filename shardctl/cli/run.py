@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import values
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError
@@ -74,6 +74,7 @@ def run(
     with always_json(output):
         topology = load_topology(ctx)
         chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
+    note_changes(ctx, chosen)
     seconds = timeout.total_seconds() if timeout else None
     work = running.Run("id -un" if dry_run else command, user, seconds)
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.context import load_topology, topology_file
+from shardctl.cli.context import load_topology, note_changes, topology_file
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, print_json, print_table, say
 from shardctl.cli.progress import bars
@@ -81,6 +81,7 @@ def up(
             plan = servers.foresee(topology)
             pooled = poolers.foresee(topology)
             both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
+            note_changes(ctx, any(does != "up" for _, does in both))
             _print(
                 topology,
                 output,
@@ -125,6 +126,8 @@ def down(
             say(f"{'would be' if dry_run else 'to be'} removed: {path}")
         if dry_run:
             pooled = poolers.status(topology)
+            pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
+            note_changes(ctx, ours or any(pids))
             _print(
                 topology,
                 output,

@@ -11,12 +11,13 @@ import typer
 
 from shardctl import inputs
 from shardctl.cli import values
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
     JobsOption,
     Listing,
     ListingOption,
+    LockWaitOption,
     Report,
     YesOption,
     command_app,
@@ -65,6 +66,7 @@ def sql(
     output: ListingOption = Listing.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    lock_wait: LockWaitOption = None,
 ) -> None:
     """Run a statement in every shard, or on every node, in parallel, and join the rows.
 
@@ -81,13 +83,14 @@ def sql(
     json = Report(output.value) if output is Listing.json else Report.table
     text = _text(statement, file)
     with always_json(json):
-        topology = load_topology(ctx)
+        topology = load_topology(ctx, lock_wait=lock_wait if write else None)
         chosen = _shards(topology, shards, nodes=nodes)
         plan = sql_plan.plan(topology, text, shards=chosen, write=write)
         if write:
             lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
     for note in plan.places.notes:
         say(f"note: {note}")
+    note_changes(ctx, write and plan.places.chosen)
     if dry_run:
         sql_output.show_plan(plan, output)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import values
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
 
@@ -119,6 +119,7 @@ def traffic(
             logins=logins,
             connect=connect,
         )
+        note_changes(ctx, given)
         if dry_run:
             _foresee(topology, given, output)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import select
 import socket
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -144,3 +145,20 @@ def holder(connection: Connection) -> str | None:
     """Say who holds the node's lock; None: nobody."""
     row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
     return None if row is None else str(row[0])
+
+
+def queue(connection: Connection, node: str, wait_s: float) -> None:
+    """Wait until no command changes the node, and have the turn among those that wait for that.
+
+    The turn is this session's until it ends; the lock is not kept: `take` takes it. Raises
+    NodeLocked when the time is over.
+    """
+    until = time.monotonic() + wait_s
+    for query in ("wait_turn", "wait_lock"):
+        left_ms = max(1, round((until - time.monotonic()) * 1000))
+        connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{left_ms}ms"])
+        try:
+            connection.execute(QUERIES[query], {"class": _CLASS})
+        except psycopg.errors.LockNotAvailable:
+            require_free(connection, node)
+            raise NodeLocked(node, "another command that waits for its turn", None) from None

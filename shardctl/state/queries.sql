@@ -55,6 +55,14 @@ INSERT INTO shardctl.event (who, command, result) VALUES (%(who)s, %(command)s, 
 -- The lock of a command that changes this node
 SELECT pg_try_advisory_lock(%(class)s, 0)
 
+-- name: wait_turn
+-- One's turn among the commands that wait for this node
+SELECT pg_advisory_lock(%(class)s, 1)
+
+-- name: wait_lock
+-- Wait until the command that changes this node has ended; its lock is not kept
+SELECT pg_advisory_lock(%(class)s, 0), pg_advisory_unlock(%(class)s, 0)
+
 -- name: lock_holder
 -- Who holds that lock, since when, doing what
 SELECT a.application_name, a.backend_start, a.pid

@@ -223,6 +223,31 @@ def test_a_database_that_would_get_the_table_from_template1(new_fleet: Fleet) ->
         new_fleet.connect("a")
 
 
+def test_a_dry_run_for_ci_tells_by_its_exit_code_what_it_found(fleet_8: Fleet) -> None:
+    detailed = ("migrate", "--dry-run", "--detailed-exitcode")
+    assert fleet_8.here(*detailed).returncode == 0
+    fleet_8.migration("0002_likes.sql", LIKES)
+    assert fleet_8.here(*detailed).returncode == 2
+    assert fleet_8.here("sql", "SELECT 1", *detailed[1:]).returncode == 0
+    assert fleet_8.here("sql", "--write", "SELECT 1", *detailed[1:]).returncode == 2
+    with locked(fleet_8):
+        assert fleet_8.here(*detailed).returncode == 1
+    assert fleet_8.here(*detailed, "--jobs", "none").returncode == 1
+
+
+def test_every_command_that_takes_a_lock_can_wait_for_it() -> None:
+    offered = [entry for entry in reference.entries() if not entry.group]
+    here = {
+        entry.name.removeprefix("shardctl ")
+        for entry in offered
+        if any("--lock-wait" in option.opts for option in entry.options)
+    }
+    with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
+    # These run where no lock is: anywhere, and on servers of the sandbox.
+    without = {"run", "sandbox up", "sandbox down", "sandbox traffic"}
+    assert here == {entry.name.removeprefix("shardctl ") for entry in with_dry_run} - without
+
+
 def test_every_command_with_a_dry_run_is_here() -> None:
     """What a new command refuses has to be added."""
     here = {" ".join(_words(arguments)) for arguments, _ in REFUSALS}

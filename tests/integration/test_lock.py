@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from shardctl.state import lock
 from shardctl.topology.model import NodeName
+from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.moves.harm import frozen, processes
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -30,3 +35,44 @@ def test_a_server_that_hangs_does_not_hold_up_who_lets_go(fleet_own: Lab) -> Non
         lock.let_go(session)
         assert time.monotonic() - began < 20
     assert session.closed
+
+
+def waiting(fleet: Fleet) -> int:
+    """Count the commands that wait, or have waited, for their turn at node a."""
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1"
+    ((count,),) = fleet.query("a", query)
+    return int(count)
+
+
+def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
+    """Each makes its plan when its turn has come: the second finds nothing to do."""
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
+    argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-wait", "2m")
+    topology = fleet_8.topology()
+    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
+    with ExitStack() as stack:
+        with lock.held(lock.hold(topology, node, command="test")):
+            migrating = [
+                stack.enter_context(
+                    ended(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                )
+                for _ in range(2)
+            ]
+            wait_for(lambda: waiting(fleet_8) == 2)
+        told = [process.communicate(timeout=60) for process in migrating]
+    assert [process.returncode for process in migrating] == [0, 0], told
+    out = sorted(out.decode() for out, _ in told)
+    assert "0002_likes.sql" in out[0]
+    assert out[1].startswith("nothing to do")
+    assert any(b"waiting for shardctl test by " in errors for _, errors in told)
+
+
+def test_when_the_time_is_over_the_holder_is_named(fleet_8: Fleet) -> None:
+    topology = fleet_8.topology()
+    node = topology.nodes["b"]  # type: ignore[index]  # a NodeName is a str
+    with lock.held(lock.hold(topology, node, command="test")):
+        done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
+    assert done.returncode == 1
+    assert "node b is being changed by shardctl test by " in done.stderr
+    done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
+    assert (done.returncode, waiting(fleet_8)) == (0, 0), done.stderr

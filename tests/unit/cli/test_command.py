@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import reference
 from tests.fixtures.commands import here
 
 if TYPE_CHECKING:
@@ -110,3 +111,55 @@ def test_without_a_command_there_is_the_help() -> None:
         done = here(*words)
         assert "Usage: shardctl" in done.stdout, words
         assert done.returncode == (0 if words and words[-1].startswith("-") else 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [entry.name.split()[1:] for entry in reference.entries() if entry.takes("--output")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_an_error_is_json_with_every_command(
+    arguments: list[str], before: bool, tmp_path: Path
+) -> None:
+    """No topology is there, and required options are missing: errors of both kinds."""
+    words = ["-o", "json", *arguments] if before else [*arguments, "-o", "json"]
+    done = here("--topology", str(tmp_path / "none"), *words)
+    told = json.loads(done.stdout)
+    assert told["format"] == 1
+    assert told["errors"]
+    for error in told["errors"]:
+        assert error["message"] in done.stderr
+        assert error["hint"] in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_bug_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.ids.times.parse", lambda _: 1 // 0)
+    done = here("encode-id", *TIME, "-o", "json")
+    assert done.returncode == 70
+    [error] = json.loads(done.stdout)["errors"]
+    assert error["message"].startswith("bug: ZeroDivisionError")
+    assert "the traceback is in" in error["hint"]
+
+
+def test_one_object_and_no_other_is_printed_with_a_result(file: Path) -> None:
+    """What is no id is told on standard error alone, as json.md says."""
+    done = here("--topology", str(file), "decode-id", "x", "-o", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("migrate", "--detailed-exitcode"),
+        ("migrate", "--dry-run", "--detailed-exitcode", "--nope"),
+        ("migrate", "--dry-run", "--detailed-exitcode", "--topology", "none"),
+        ("mgirate", "--dry-run", "--detailed-exitcode"),
+    ],
+    ids=" ".join,
+)
+def test_with_a_detailed_exit_code_bad_usage_is_1(arguments: tuple[str, ...]) -> None:
+    done = here(*arguments)
+    assert done.returncode == 1
+    assert done.stderr
