@@ -34,7 +34,7 @@ def wait(
                 )
             except ShardctlError:
                 continue
-            turn.enter_context(lock.held(session))
+            turn.callback(lock.let_go, session)
             if (holder := lock.holder(session)) is not None:
                 notice(f"waiting for {holder}, which is changing node {node.name}")
             lock.queue(session, node.name, until - time.monotonic())

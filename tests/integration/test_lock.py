@@ -49,9 +49,8 @@ def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
     argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-wait", "2m")
     topology = fleet_8.topology()
-    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
     with ExitStack() as stack:
-        with lock.held(lock.hold(topology, node, command="test")):
+        with lock.held(topology, [NodeName("a")], command="test"):
             migrating = [
                 stack.enter_context(
                     ended(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
@@ -69,8 +68,7 @@ def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
 
 def test_when_the_time_is_over_the_holder_is_named(fleet_8: Fleet) -> None:
     topology = fleet_8.topology()
-    node = topology.nodes["b"]  # type: ignore[index]  # a NodeName is a str
-    with lock.held(lock.hold(topology, node, command="test")):
+    with lock.held(topology, [NodeName("b")], command="test"):
         done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
     assert done.returncode == 1
     assert "node b is being changed by shardctl test by " in done.stderr

@@ -14,13 +14,14 @@ from tests.fixtures.servers.postgres import wait_for
 
 ASK = """
 from shardctl.cli import app
+from shardctl.cli.context import Settings
 from shardctl.cli.output import confirm
 from shardctl.errors import ShardctlError
 import sys
 try:
     confirm("Call off move 5f3a9c1e?", yes=False)
 except ShardctlError as error:
-    app._report(error)
+    app._report(error, Settings())
     sys.exit(error.exit_code)
 """
 
