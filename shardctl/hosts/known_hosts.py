@@ -1,24 +1,33 @@
-"""Which keys a host is known by: OpenSSH's known_hosts files, read as ssh reads them."""
+"""Which keys a host is known by: OpenSSH's known_hosts files, read by its own ssh-keygen."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import fnmatch
-import hashlib
-import hmac
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.hosts.host import HostUnreachable
+from paramiko import HostKeys  # type: ignore[import-untyped]  # paramiko brings no types
+
+from shardctl.hosts.host import CommandFailed, HostUnreachable
+from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SSH_PORT = 22
+
+_SECONDS = 10.0
+_NOT_INSTALLED = 127
+# Lines of an authority's keys are marked CA; they say nothing of the host's own.
+_FOUND = re.compile(
+    r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +97,26 @@ def address(host: str, port: int) -> str:
 
 
 def entries(files: Iterable[Path], address: str) -> list[Entry]:
-    """List what the files know of a host, in their order; what cannot be read says nothing."""
+    """List what the files know of a host, in their order; what cannot be read says nothing.
+
+    Raises HostUnreachable where OpenSSH's `ssh-keygen`, which reads them, is not installed.
+    """
     found = []
     for file in files:
         try:
-            lines = file.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        for number, line in enumerate(lines, 1):
-            entry = _entry(file, number, line, address)
-            if entry is not None:
-                found.append(entry)
+            said = Local().run(["ssh-keygen", "-F", address, "-f", str(file)], timeout=_SECONDS)
+        except CommandFailed as error:  # the file is missing, or says nothing of the host
+            if error.completed.code != _NOT_INSTALLED:
+                continue
+            raise HostUnreachable(
+                address,
+                "ssh-keygen, which reads known_hosts files, is not installed here",
+                hint="install OpenSSH's client",
+            ) from error
+        for line, mark, kind, coded in _FOUND.findall(said.stdout):
+            with suppress(binascii.Error):
+                blob = base64.b64decode(coded, validate=True)
+                found.append(Entry(file, int(line), kind, blob, revoked=mark == "REVOKED"))
     return found
 
 
@@ -125,7 +143,7 @@ def vouch(
 
 def add(file: Path, address: str, key: HostKey, *, hashed: bool) -> None:
     """Write down a host's key, after what is there; raises OSError."""
-    name = _hash(address, os.urandom(20)) if hashed else address
+    name = HostKeys.hash_host(address) if hashed else address
     text = f"{name} {key.kind} {base64.b64encode(key.blob).decode()}\n"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # In one write, for other threads and other programs write here too.
@@ -134,54 +152,6 @@ def add(file: Path, address: str, key: HostKey, *, hashed: bool) -> None:
         opened.seek(max(0, end - 1))
         separator = "" if opened.read() in (b"", b"\n") else "\n"
         opened.write(f"{separator}{text}".encode())
-
-
-def _entry(file: Path, number: int, line: str, address: str) -> Entry | None:
-    """Read a line; None when it does not speak of the host, or of an authority's keys."""
-    words = line.split()
-    mark = words.pop(0) if words and words[0].startswith("@") else None
-    if len(words) < 3 or words[0].startswith("#") or mark not in (None, "@revoked"):
-        return None
-    names, kind, coded = words[:3]
-    if not _speaks_of(names, address):
-        return None
-    try:
-        blob = base64.b64decode(coded, validate=True)
-    except binascii.Error:
-        return None
-    return Entry(file, number, kind, blob, revoked=mark is not None)
-
-
-def _speaks_of(names: str, address: str) -> bool:
-    r"""Tell whether a line's names, patterns or hash, mean the host.
-
-    >>> _speaks_of("*.example.com,!db2.example.com", "db1.example.com")
-    True
-    >>> _speaks_of("*.example.com,!db2.example.com", "db2.example.com")
-    False
-    >>> _speaks_of("[10.0.0.?]:2222", "[10.0.0.7]:2222")
-    True
-    """
-    if names.startswith("|1|"):
-        try:
-            salt = base64.b64decode(names.split("|")[2])
-        except (binascii.Error, IndexError):
-            return False
-        return hmac.compare_digest(names, _hash(address, salt))
-    patterns = names.lower().split(",")
-    if any(_matches(pattern[1:], address) for pattern in patterns if pattern.startswith("!")):
-        return False
-    return any(_matches(pattern, address) for pattern in patterns)
-
-
-def _matches(pattern: str, address: str) -> bool:
-    # Of fnmatch's signs these files know `*` and `?` only: brackets are part of an address.
-    return re.match(fnmatch.translate(pattern.replace("[", "[[]")), address) is not None
-
-
-def _hash(address: str, salt: bytes) -> str:
-    digest = hmac.digest(salt, address.encode(), hashlib.sha1)
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
 def _first(files: Sequence[Path]) -> Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from paramiko import HostKeys  # type: ignore[import-untyped]  # paramiko brings no types
 
 from shardctl.hosts import known_hosts
 from shardctl.hosts.host import HostLost, HostUnreachable
@@ -62,7 +62,7 @@ def test_a_script_that_is_cut_off_is_a_syntax_error(part: int) -> None:
 
 def test_a_host_is_found_by_name_pattern_and_hash(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
-    hashed = known_hosts._hash("db1", os.urandom(20))
+    hashed = HostKeys.hash_host("db1")
     for names in ("db1", "DB1", "x,db1", "db?", "*", hashed):
         assert [entry.blob for entry in found(file, line(names), "db1")] == [KEY.blob]
     for names in ("db2", "db1.example", "[db1]:2222", "*,!db1", "|1|broken", "|1||", f"{hashed}x"):
@@ -74,6 +74,15 @@ def test_lines_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     text = "\n# a comment\ndb1\ndb1 ssh-rsa\ndb1 ssh-rsa !!!\n@cert-authority db1 ssh-rsa AAAA\n@\n"
     [entry] = found(tmp_path / "known_hosts", text + line("db1"), "db1")
     assert entry.line == 8
+
+
+def test_a_machine_without_ssh_keygen_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostUnreachable, match="ssh-keygen") as refused:
+        known_hosts.entries([tmp_path / "known_hosts"], "db1")
+    assert "OpenSSH" in refused.value.hint
 
 
 def vouch(known: list[Entry], key: HostKey = KEY) -> None:
