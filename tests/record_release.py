@@ -25,7 +25,7 @@ from tests.fixtures.servers.postgres import free_run, wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NOISE = re.compile(r"(?m)^(--(\n| (Name|Data for|PostgreSQL|Dumped).*\n)|\\.*\n|\n)")
+_NOISE = re.compile(r"(?m)^--\n-- .*\n--\n|^-- Dumped .*\n|^\\.*\n|\n\n(?=\n)")
 _POINTS = {
     "reserved": "step clone run",
     "fenced": "span drain begin",
