@@ -30,7 +30,7 @@ def init(
     *,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; init never asks
+    yes: YesOption = False,
     adopt: Annotated[
         bool,
         typer.Option("--adopt", help="Take over schemas that shardctl did not make."),
@@ -48,7 +48,7 @@ def init(
 
     Makes what is missing: database and roles, schema `shardctl`, and for each shard its
     schema, sequences, next_id(), grants and migrations; then the map; at last the aliases that
-    the poolers offer. Shows the plan first.
+    the poolers offer. Shows the plan and asks first.
     Killed at any moment and run again, it completes (but for a migration that asks for no
     transaction: what its statements did stays done). It never gives a shard to another node
     than the databases say, and never touches a schema that it did not make (but see --adopt).
@@ -74,4 +74,5 @@ def init(
         options,
         output,
         dry_run=dry_run,
+        yes=yes,
     )

@@ -28,14 +28,14 @@ def migrate(
     *,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; migrate never asks
+    yes: YesOption = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
     lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
-    """Run new migrations on every shard; shows first what is pending where.
+    """Run new migrations on every shard; shows first what is pending where, and asks.
 
     A migration never waits longer for a lock than --lock-timeout: it lets go, waits and tries
     again, so that it does not hold up the application's sessions behind it.
@@ -53,4 +53,5 @@ def migrate(
         options,
         output,
         dry_run=dry_run,
+        yes=yes,
     )

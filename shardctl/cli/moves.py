@@ -90,7 +90,7 @@ def resume(
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     lock_wait: LockWaitOption = None,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; resume never asks
+    yes: YesOption = False,
     max_pause: Annotated[
         values.Duration | None,
         typer.Option(
@@ -131,9 +131,11 @@ def resume(
         source_destroyed=source_destroyed,
     )
     note_changes(ctx, entry)
-    if dry_run:
+    if dry_run or output is Report.table:
         _show_entry(entry, output)
+    if dry_run:
         return
+    confirm(f"Go on with move {entry.move.id}?", yes=yes)
     with bars() as progress:
         world = service.resume(
             topology,
@@ -196,8 +198,9 @@ def abort(
     entry = _entry(topology, move)
     service.require_abortable(topology, entry, target_destroyed=target_destroyed)
     note_changes(ctx, entry)
-    if dry_run:
+    if dry_run or output is Report.table:
         _show_entry(entry, output)
+    if dry_run:
         return
     confirm(f"Call off move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
     with bars() as progress:

@@ -79,8 +79,8 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            "there is no terminal to ask on: nothing was changed",
-            hint="give --yes to go on without the question",
+            "this changes the fleet, and there is no terminal to ask on: nothing was changed",
+            hint="add --yes, which answers the question",
         )
     try:
         agreed = typer.confirm(question, err=True)

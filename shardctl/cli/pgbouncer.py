@@ -16,7 +16,7 @@ from shardctl.cli.options import (
     YesOption,
     command_app,
 )
-from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 from shardctl.errors import Problems
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def apply(
     *,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; apply never asks
+    yes: YesOption = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace a file that was changed by hand or is another's."),
@@ -125,6 +125,7 @@ def apply(
         _show(plan, agreed.left_out, output)
     note_changes(ctx, plan.changes())
     if not dry_run and plan.changes():
+        confirm(f"Change {plural(len(plan.changes()), 'pooler')}?", yes=yes)
         with bars() as progress:
             poolers.apply(plan, progress)
         say(f"done: {plural(len(plan.changes()), 'pooler')}, map version {agreed.version}")

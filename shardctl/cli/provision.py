@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli.context import note_changes
 from shardctl.cli.options import Report
-from shardctl.cli.output import errors_json, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def run(
     output: Report,
     *,
     dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Observe, plan, show, and unless `dry_run`, apply and report.
+    """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
     JSON is one object, which is printed at the end, because it tells what came of the plan.
     """
@@ -45,6 +46,8 @@ def run(
         if output is Report.table:
             show(plan)
         if not dry_run and plan.changes():
+            confirm(_question(plan), yes=yes)
+            began = time.monotonic()
             _carry_out(plan, options)
             _report(plan, time.monotonic() - began)
         if plan.left_out:
@@ -55,6 +58,17 @@ def run(
         raise
     if output is Report.json:
         print_json(_json(plan, None, dry_run=dry_run))
+
+
+def _question(plan: FleetPlan) -> str:
+    return f"Carry out {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
+
+
+def _where(plan: FleetPlan) -> str:
+    poolers = len(plan.poolers.changes()) if plan.poolers else 0
+    where = [plural(len(plan.nodes), "node")] if plan.nodes else []
+    where += [plural(poolers, "pooler")] if poolers else []
+    return " and ".join(where)
 
 
 def _carry_out(plan: FleetPlan, options: Options) -> None:
@@ -95,10 +109,7 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
 def _report(plan: FleetPlan, took_s: float) -> None:
     shards = {shard for change in plan.changes() for shard in change.shards}
     what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
-    poolers = len(plan.poolers.changes()) if plan.poolers else 0
-    where = [plural(len(plan.nodes), "node")] if plan.nodes else []
-    where += [plural(poolers, "pooler")] if poolers else []
-    say(f"done: {what} on {' and '.join(where)} in {took_s:.1f} s")
+    say(f"done: {what} on {_where(plan)} in {took_s:.1f} s")
 
 
 def show(plan: FleetPlan) -> None:

@@ -9,7 +9,7 @@ import typer
 from shardctl.cli import values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
-from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(
     ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; run never asks
+    yes: YesOption = False,
 ) -> None:
     """Run a shell command on every host in parallel; equal answers are shown once.
 
@@ -75,6 +75,9 @@ def run(
         topology = load_topology(ctx)
         chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
     note_changes(ctx, chosen)
+    if chosen and not dry_run:
+        noun = "host" if on is None else "server"
+        confirm(f"Run this on {plural(len(chosen), noun)}?", yes=yes)
     seconds = timeout.total_seconds() if timeout else None
     work = running.Run("id -un" if dry_run else command, user, seconds)
     try:

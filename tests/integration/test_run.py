@@ -86,7 +86,7 @@ def test_a_pooler_is_told_its_files(fleet_rows: Stated, tmp_path: Path) -> None:
     file.write_text(
         f"{text}poolers:\n  p1: {{host: 127.0.0.1, port: 1, config: '{config}', aliases: [node]}}\n"
     )
-    words = ["run", "--on", "poolers", 'echo "$SHARDCTL_KIND:$SHARDCTL_CONFIG"']
+    words = ["run", "--yes", "--on", "poolers", 'echo "$SHARDCTL_KIND:$SHARDCTL_CONFIG"']
     done = here("--topology", str(file), *words, XDG_STATE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"p1, exit 0:\n  pooler:{config}\n"
@@ -162,7 +162,7 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
     fleet_rows: Stated, token: str, number: signal.Signals
 ) -> None:
     command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
-    given = ["--topology", str(fleet_rows.fleet.write()), "run", command, "--on", "nodes"]
+    given = ["--topology", str(fleet_rows.fleet.write()), "--yes", "run", command, "--on", "nodes"]
     with ended(
         subprocess.Popen(
             command_line(*given),
