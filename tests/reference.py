@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperOption
 from shardctl import moves
 from shardctl.cli.app import app
 from shardctl.cli.command import AHEAD, ANYWHERE
+from shardctl.cli.examples import EXAMPLES
 from shardctl.moves.methods import METHODS
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
@@ -178,6 +179,8 @@ def _section(entry: Entry) -> str:
         f"```text\n{usage(entry)}\n```",
         _prose(entry.command.help or ""),
     ]
+    lines = [f"# {purpose}\n$ {typed}" for typed, purpose in EXAMPLES[entry.name]]
+    parts.append("\n".join(["```console", *lines, "```"]))
     if entry.arguments:
         lines = [f"| `{argument(each)}` | {_cell(each.help or '')} |" for each in entry.arguments]
         parts.append("\n".join(["| argument | meaning |", "|---|---|", *lines]))

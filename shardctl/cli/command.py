@@ -132,6 +132,11 @@ class Command(typer.core.TyperCommand):
             self.params[behind:behind] = WITH_DRY_RUN
         _show_values(self.params)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, and examples below it."""
+        super().format_help(ctx, formatter)
+        formatter.write(_examples(ctx))
+
     def get_params(self, ctx: Any) -> list[Any]:
         """List its own parameters and those of every command."""
         _show_values(super().get_params(ctx))
@@ -165,6 +170,11 @@ class Group(typer.core.TyperGroup):
         super().__init__(*args, **attributes)
         _show_values(self.params)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, and examples below it."""
+        super().format_help(ctx, formatter)
+        formatter.write(_examples(ctx))
+
     def get_params(self, ctx: Any) -> list[Any]:
         """List its own parameters, those of every command, and those it takes for its commands."""
         _show_values(super().get_params(ctx))  # typer adds those of completion late
@@ -191,11 +201,28 @@ class Group(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that is meant; raises UsageError with the nearest names."""
         name = args[0]
+        if name == "help" and ctx.parent is None and not ctx.resilient_parsing:
+            return self._help(ctx, args[1:])
         known = name.startswith("-") or self.get_command(ctx, name) is not None
         if known or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         given = f"{ctx.command_path} {name}".partition(" ")[2]
         raise UsageError(f"unknown command {given!r}", hint=_meant(ctx, name))
+
+    def _help(self, ctx: Any, words: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Turn `help COMMAND` into `COMMAND --help`."""
+        if not words:
+            print(ctx.get_help())
+            ctx.exit()
+        return self.resolve_command(ctx, [*words, "--help"])
+
+
+def _examples(ctx: Any) -> str:
+    from shardctl.cli import examples
+
+    told = examples.of(ctx.command_path)
+    more = "" if ctx.parent else "\n`shardctl help COMMAND` shows how a command is used.\n"
+    return f"{told}\n{more}" if told else ""
 
 
 def _meant(ctx: Any, name: str) -> str:
@@ -228,12 +255,20 @@ def see_help(ctx: Any) -> str:
     return f"`{ctx.command_path} --help` lists the {what}"
 
 
+def _how(ctx: Any) -> str:
+    """Give an example of the command, and where there is more."""
+    from shardctl.cli.examples import EXAMPLES
+
+    shown = EXAMPLES.get(ctx.command_path, ())
+    return f"{see_help(ctx)}; for example `{shown[0][0]}`" if shown else see_help(ctx)
+
+
 def usage_error(error: Any) -> UsageError:
     """Turn what typer found wrong with the arguments into an error as all others are."""
     message = str(getattr(error, "message", "") or error.format_message())
     if getattr(error, "param", None) is not None:
-        message = error.format_message()
-    hint = see_help(error.ctx) if getattr(error, "ctx", None) is not None else ""
+        message = error.format_message().replace("Value error, ", "")  # pydantic's
+    hint = _how(error.ctx) if getattr(error, "ctx", None) is not None else ""
     if near := getattr(error, "possibilities", None):
         hint = f"did you mean {' or '.join(sorted(near))}? {hint}"
     return UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint)

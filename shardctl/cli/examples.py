@@ -1,0 +1,188 @@
+"""Examples of every command: `--help`, the reference and the man page end with them."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "shardctl": (
+        ("shardctl demo", "Show the whole story on a throw-away fleet"),
+        ("shardctl sandbox new --shards 8 --nodes 2", "Begin with local servers"),
+        ("shardctl status", "Show the fleet that ./topology.yaml describes"),
+    ),
+    "shardctl init": (
+        ("shardctl init --dry-run", "Show what is missing, change nothing"),
+        ("shardctl init", "Show the plan, ask, carry it out"),
+        ("shardctl init --yes --lock-wait 10m", "In a script, after a command that still runs"),
+    ),
+    "shardctl migrate": (
+        ("shardctl migrate --dry-run --detailed-exitcode", "In CI: exit 2 if one is pending"),
+        ("shardctl migrate", "Show what is pending where, ask, run it"),
+        ("shardctl migrate --yes --lock-timeout 500ms --attempts 20", "Beside short transactions"),
+    ),
+    "shardctl verify": (
+        ("shardctl verify", "Compare topology, databases and poolers"),
+        ("shardctl verify --check poolers --strict", "One check; exit 1 for warnings too"),
+        ("shardctl verify --deep -o json", "Read every row; for programs"),
+    ),
+    "shardctl status": (
+        ("shardctl status", "Show the fleet once"),
+        ("shardctl status --watch 2s", "Show it every two seconds, until Ctrl-C"),
+        ("shardctl status --sample 0 -o json", "At once, without transaction rates"),
+    ),
+    "shardctl pgbouncer": (
+        ("shardctl pgbouncer diff", "Show which files differ"),
+        ("shardctl pgbouncer apply", "Bring all poolers up to date"),
+    ),
+    "shardctl pgbouncer render": (
+        ("shardctl pgbouncer render", "Print the aliases of all poolers"),
+        ("shardctl pgbouncer render p1", "Print those of pooler p1"),
+    ),
+    "shardctl pgbouncer diff": (
+        ("shardctl pgbouncer diff", "Show what differs in all files; exit 1 if anything"),
+        ("shardctl pgbouncer diff p1 -o json", "For pooler p1, for programs"),
+    ),
+    "shardctl pgbouncer apply": (
+        ("shardctl pgbouncer apply --dry-run", "Show what would be written"),
+        ("shardctl pgbouncer apply", "Show the plan, ask, write and RELOAD"),
+        ("shardctl pgbouncer apply p1 --force --yes", "Replace a file that was edited by hand"),
+    ),
+    "shardctl move-shards": (
+        ("shardctl move-shards 2-3 --to c --dry-run", "Check everything, predict the pause"),
+        ("shardctl move-shards 2-3 --to c --max-pause 2s", "Move two shards to node c"),
+        ("shardctl move-shards --from a --half --to c --max-rate 50M", "Half of a full node"),
+    ),
+    "shardctl moves": (
+        ("shardctl moves list", "Which moves there were"),
+        ("shardctl moves resume", "Go on with the unfinished move"),
+    ),
+    "shardctl moves list": (
+        ("shardctl moves list", "List all moves, the newest first"),
+        ("shardctl moves list -o json", "For programs"),
+    ),
+    "shardctl moves show": (
+        ("shardctl moves show", "Show the newest move and its steps"),
+        ("shardctl moves show 5f3a9c1e -o json", "Show one move, for programs"),
+    ),
+    "shardctl moves resume": (
+        ("shardctl moves resume", "Go on with the unfinished move"),
+        ("shardctl moves resume 5f3a9c1e --max-pause 5s --yes", "Give its cutover more time"),
+        ("shardctl moves resume --terminate", "End the transactions that hold it up"),
+    ),
+    "shardctl moves abort": (
+        ("shardctl moves abort --dry-run", "See whether the move can be aborted"),
+        ("shardctl moves abort", "Abort it and delete its clone"),
+        ("shardctl moves abort --target-destroyed", "After the target's disk was lost"),
+    ),
+    "shardctl prune": (
+        ("shardctl prune --dry-run", "Show what may be dropped, and what may not, and why"),
+        ("shardctl prune", "Drop what is due"),
+        ("shardctl prune --now --yes", "Drop also what is kept for some time still"),
+    ),
+    "shardctl rows": (
+        ("shardctl rows misplaced", "Search all shards"),
+        ("shardctl rows move", "Move misplaced rows to their shards"),
+    ),
+    "shardctl rows misplaced": (
+        ("shardctl rows misplaced", "Search every table of every shard"),
+        ("shardctl rows misplaced 2-3 --table likes --limit 100", "One table in two shards"),
+    ),
+    "shardctl rows move": (
+        ("shardctl rows move --dry-run", "Count what would be moved where"),
+        ("shardctl rows move 2-3 --table likes", "Of one table in two shards"),
+    ),
+    "shardctl repack": (
+        ("shardctl repack --dry-run", "Show which tables are bloated"),
+        ("shardctl repack 2-3 --min-bloat 30", "Two shards, the worst tables"),
+        ("shardctl repack --yes --recent 1d --wait-timeout 10m", "In a nightly job"),
+    ),
+    "shardctl read-only": (
+        ("shardctl read-only on 2-3", "Refuse writes to two shards"),
+        ("shardctl read-only off 2-3", "Accept them again"),
+    ),
+    "shardctl read-only on": (
+        ("shardctl read-only on 2-3", "Refuse writes to two shards"),
+        ("shardctl read-only on --node a --wait 2m --yes", "To all shards of node a"),
+    ),
+    "shardctl read-only off": (
+        ("shardctl read-only off 2-3", "Accept writes to two shards again"),
+        ("shardctl read-only off --node a --yes", "To all shards of node a"),
+    ),
+    "shardctl sql": (
+        ("shardctl sql 'SELECT count(*) FROM photos_by_user'", "Count in every shard"),
+        ("shardctl sql --nodes 'SHOW server_version' -o tsv", "Ask every node"),
+        ("shardctl sql --write --file fix.sql --shards 2-3 --timeout 30s", "Change two shards"),
+    ),
+    "shardctl run": (
+        ("shardctl run 'df -h /'", "On every machine"),
+        ("shardctl run 'cat $SHARDCTL_DATA_DIRECTORY/PG_VERSION' --on nodes", "For every node"),
+        ("shardctl run 'uptime' --on a,p1 --timeout 10s --yes", "For a node and a pooler"),
+    ),
+    "shardctl hosts": (
+        ("shardctl hosts", "Show how hosts are reached"),
+        ("shardctl hosts check", "Test every host"),
+    ),
+    "shardctl hosts check": (
+        ("shardctl hosts check", "Test SSH, sudo, programs, disks and clocks"),
+        ("shardctl hosts check -o json", "For programs"),
+    ),
+    "shardctl route": (
+        ("shardctl route 31341", "Where the rows of key 31341 are"),
+        ("shardctl route --id 11637205501278089 -o json", "Where the row of an id is"),
+        ("shardctl route --offline 31341 alice", "By the file alone"),
+    ),
+    "shardctl decode-id": (
+        ("shardctl decode-id 11637205501278089", "When and where an id was made"),
+        ("shardctl decode-id -o tsv < ids.txt", "Many ids"),
+    ),
+    "shardctl encode-id": (
+        ("shardctl encode-id --time 2026-01-01", "The smallest id of any shard since then"),
+        ("shardctl encode-id --time 2026-01-01T12:00Z --shard 5", "The smallest of shard 5"),
+    ),
+    "shardctl topology": (
+        ("shardctl topology check", "Read the file and list its problems"),
+        ("shardctl topology schema", "Print its JSON Schema"),
+    ),
+    "shardctl topology check": (
+        ("shardctl topology check", "Check ./topology.yaml"),
+        ("shardctl topology check --topology new.yaml", "Check another file"),
+    ),
+    "shardctl topology schema": (
+        ("shardctl topology schema", "Print the file's JSON Schema"),
+        ("shardctl topology schema > topology.schema.json", "Keep it for an editor"),
+    ),
+    "shardctl sandbox": (
+        ("shardctl sandbox new --shards 8 --nodes 2 --spare 1", "Write a topology"),
+        ("shardctl sandbox up", "Start its servers"),
+    ),
+    "shardctl sandbox new": (
+        ("shardctl sandbox new --shards 8 --nodes 2", "Write ./topology.yaml"),
+        ("shardctl sandbox new --shards 512 --nodes 4 --spare 2 --port 7100", "A larger one"),
+    ),
+    "shardctl sandbox up": (
+        ("shardctl sandbox up", "Start the nodes that own shards, and the poolers"),
+        ("shardctl sandbox up --dry-run", "Show what would be started"),
+    ),
+    "shardctl sandbox down": (
+        ("shardctl sandbox down", "Stop the servers, keep their data"),
+        ("shardctl sandbox down --delete", "Stop them and remove their data"),
+    ),
+    "shardctl sandbox status": (
+        ("shardctl sandbox status", "Show which servers run"),
+        ("shardctl sandbox status -o json", "For programs"),
+    ),
+    "shardctl sandbox traffic": (
+        ("shardctl sandbox traffic", "Load every shard for 30 s, check every row"),
+        ("shardctl sandbox traffic --seconds 10m --clients 16", "For as long as a move may take"),
+        ("shardctl sandbox traffic --connect --logins 200", "A login for each operation"),
+    ),
+    "shardctl demo": (
+        ("shardctl demo", "Show the story, remove the servers"),
+        ("shardctl demo --keep", "Leave the servers up"),
+    ),
+}
+"""For each command, by its whole name: what to type, and what that is for."""
+
+
+def of(command: str) -> str:
+    """Write the examples of a command as its help ends with them; empty where it has none."""
+    lines = [f"  # {purpose}\n  {typed}" for typed, purpose in EXAMPLES.get(command, ())]
+    return "\n".join(["Examples:", *lines]) if lines else ""
