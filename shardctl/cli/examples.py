@@ -56,7 +56,7 @@ EXAMPLES = {
     ),
     "shardctl moves list": (
         ("shardctl moves list", "List all moves, the newest first"),
-        ("shardctl moves list -o json", "For programs"),
+        ("shardctl moves list -o csv", "For a spreadsheet"),
     ),
     "shardctl moves show": (
         ("shardctl moves show", "Show the newest move and its steps"),
@@ -84,6 +84,7 @@ EXAMPLES = {
     "shardctl rows misplaced": (
         ("shardctl rows misplaced", "Search every table of every shard"),
         ("shardctl rows misplaced 2-3 --table likes --limit 100", "One table in two shards"),
+        ("shardctl rows misplaced -o csv", "For a spreadsheet"),
     ),
     "shardctl rows move": (
         ("shardctl rows move --dry-run", "Count what would be moved where"),
@@ -108,7 +109,7 @@ EXAMPLES = {
     ),
     "shardctl sql": (
         ("shardctl sql 'SELECT count(*) FROM photos_by_user'", "Count in every shard"),
-        ("shardctl sql --nodes 'SHOW server_version' -o tsv", "Ask every node"),
+        ("shardctl sql --nodes 'SHOW server_version' -o csv", "Ask every node"),
         ("shardctl sql --write --file fix.sql --shards 2-3 --timeout 30s", "Change two shards"),
     ),
     "shardctl run": (
@@ -118,6 +119,7 @@ EXAMPLES = {
     ),
     "shardctl hosts": (
         ("shardctl hosts", "Show how hosts are reached"),
+        ("shardctl hosts -o csv", "For a spreadsheet"),
         ("shardctl hosts check", "Test every host"),
     ),
     "shardctl hosts check": (
@@ -131,7 +133,7 @@ EXAMPLES = {
     ),
     "shardctl decode-id": (
         ("shardctl decode-id 11637205501278089", "When and where an id was made"),
-        ("shardctl decode-id -o tsv < ids.txt", "Many ids"),
+        ("shardctl decode-id -o csv < ids.txt", "Many ids, as a table for a spreadsheet"),
     ),
     "shardctl encode-id": (
         ("shardctl encode-id --time 2026-01-01", "The smallest id of any shard since then"),

@@ -6,7 +6,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption, command_app
-from shardctl.cli.output import always_json, plural, print_json, print_table, print_tsv
+from shardctl.cli.output import always_json, plural, print_csv, print_json, print_table, print_tsv
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
 
@@ -36,10 +36,13 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
         )
         for way in ways
     ]
+    header = ("server", "kind", "address", "way", "os_user")
     if output is Listing.tsv:
         print_tsv(rows)
+    elif output is Listing.csv:
+        print_csv((header, *rows))
     else:
-        print_table(("server", "kind", "address", "way", "os_user"), rows)
+        print_table(header, rows)
 
 
 @app.command()

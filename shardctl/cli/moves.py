@@ -11,6 +11,8 @@ from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
+    Listing,
+    ListingOption,
     LockWaitOption,
     MaxWalOption,
     Report,
@@ -18,7 +20,16 @@ from shardctl.cli.options import (
     YesOption,
     command_app,
 )
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import (
+    always_json,
+    confirm,
+    plural,
+    print_csv,
+    print_json,
+    print_table,
+    print_tsv,
+    say,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,19 +54,24 @@ _BAR = 30
 
 
 @app.command("list")
-def list_moves(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     """List all moves, the newest first."""
     from shardctl.moves import service
 
-    with always_json(output):
+    with always_json(Report.json if output is Listing.json else Report.table):
         ledger = service.read(load_topology(ctx))
     _tell_unread(ledger)
-    if output is Report.json:
+    rows = [_row(entry) for entry in ledger.entries]
+    if output is Listing.json:
         print_json({"format": 1, "moves": [entry.as_json() for entry in ledger.entries]})
+    elif output is Listing.tsv:
+        print_tsv(rows)
+    elif output is Listing.csv:
+        print_csv((_HEADER, *rows))
     elif not ledger.entries:
         print("there was no move yet")
     else:
-        print_table(_HEADER, [_row(entry) for entry in ledger.entries])
+        print_table(_HEADER, rows)
 
 
 @app.command()

@@ -29,6 +29,7 @@ class Listing(StrEnum):
     table = "table"
     json = "json"
     tsv = "tsv"
+    csv = "csv"
 
 
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="How to print the result.")]

@@ -38,6 +38,24 @@ def print_tsv(rows: Iterable[Sequence[str]]) -> None:
         print("\t".join(row))
 
 
+def print_csv(rows: Iterable[Sequence[str | None]]) -> None:
+    """Print rows, the header among them, as comma-separated values (RFC 4180, but for LF)."""
+    for row in rows:
+        print(",".join(map(_csv, row)))
+
+
+def _csv(cell: str | None) -> str:
+    r"""Write a cell as PostgreSQL's COPY does: NULL is empty, an empty text is quoted.
+
+    >>> print(*map(_csv, ("2-3", "2,3", 'a "b" c', "", None)), sep="|")
+    2-3|"2,3"|"a ""b"" c"|""|
+    """
+    if cell is None:
+        return ""
+    plain = cell and not set(cell) & set(',"\r\n') and cell == cell.strip()
+    return cell if plain else '"' + cell.replace('"', '""') + '"'
+
+
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table for people on standard output."""
     from rich import box

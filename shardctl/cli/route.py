@@ -8,7 +8,7 @@ import typer
 
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, command_app
-from shardctl.cli.output import PRINTED, print_json, print_table, print_tsv, say
+from shardctl.cli.output import PRINTED, print_csv, print_json, print_table, print_tsv, say
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
@@ -169,5 +169,7 @@ def _print(
         rows.append((key, str(route.shard), route.schema, route.node.name, aliases, node_dsn))
     if output is Listing.tsv:
         print_tsv(rows)
+    elif output is Listing.csv:
+        print_csv((HEADER, *rows))
     elif output is Listing.table and rows:
         print_table(HEADER, rows)

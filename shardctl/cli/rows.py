@@ -21,6 +21,7 @@ from shardctl.cli.output import (
     always_json,
     confirm,
     plural,
+    print_csv,
     print_json,
     print_table,
     print_tsv,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 app = command_app(help="Find and move rows that are in a wrong shard.", no_args_is_help=True)
 
+_MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_key")
 _ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 ShardsArgument = Annotated[
@@ -85,10 +87,12 @@ def misplaced(
             }
         )
     elif output is Listing.tsv:
-        print_tsv(_lines(report.found))
+        print_tsv(map(_on_one_line, _lines(report.found)))
+    elif output is Listing.csv:
+        print_csv((_MISPLACED, *_lines(report.found)))
     elif report.found:
-        header = ("table", "shard", "node", "belongs to", "by", "value", "primary key")
-        print_table(header, _lines(report.found))
+        header = [word.replace("_", " ") for word in _MISPLACED]
+        print_table(header, map(_on_one_line, _lines(report.found)))
     else:
         print("no row is in a wrong shard")
     rows = sum(one.rows for one in report.found)
@@ -174,18 +178,18 @@ def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
                 table.node,
                 str(one.belongs_to),
                 table.column,
-                _one_line(value),
-                _one_line(primary_key or ""),
+                value,
+                primary_key or "",
             )
 
 
-def _one_line(text: str) -> str:
+def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
     r"""Escape what would end a line or a column.
 
-    >>> print(_one_line("a\tb"))
+    >>> print(*_on_one_line(("a\tb",)))
     a\tb
     """
-    return text.translate(_ESCAPED)
+    return tuple(cell.translate(_ESCAPED) for cell in cells)
 
 
 def _shards(topology: Topology, text: str | None) -> Collection[ShardId]:

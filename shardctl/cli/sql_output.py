@@ -1,4 +1,4 @@
-"""How `shardctl sql` shows what comes: at the end as tables, or at once as TSV or JSON lines."""
+"""How `shardctl sql` shows what comes: tables at the end, or TSV, CSV or JSON lines at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.cli.options import Listing
-from shardctl.cli.output import print_json, print_table, print_tsv, say
+from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
 from shardctl.errors import ShardctlError
 from shardctl.maintenance import folding
 from shardctl.maintenance.folding import Folded
@@ -55,6 +55,8 @@ def show_plan(plan: Plan, output: Listing) -> None:
         rows = [(node, _which(places)) for node, places in found]
         if output is Listing.tsv:
             print_tsv(rows)
+        elif output is Listing.csv:
+            print_csv((("node", "shards"), *rows))
         else:
             print_table(("node", "shards"), rows)
     for place, error in plan.places.left_out:
@@ -88,11 +90,12 @@ def _stream(run: Run, output: Listing) -> Shown:
             elif not event.batch.columns:
                 folded.add(event)
             else:
+                header = not first
                 first = first or event.batch.columns
                 if _titles(event.batch.columns) != _titles(first):
                     differing.setdefault(event.batch.columns, []).append(event.place)
                     continue
-                print_tsv([(_label(event.place), *folding.tsv(row)) for row in event.batch.rows])
+                _print_rows(event, output, header=header)
                 shown.rows += len(event.batch.rows)
     for (_, command), places in folded.commands.items():
         say(f"{command}: {folding.where(places)}")
@@ -102,6 +105,18 @@ def _stream(run: Run, output: Listing) -> Shown:
         for columns, places in differing.items()
     ]
     return shown
+
+
+def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
+    """Print rows as TSV or CSV, which has a header."""
+    place, batch = _label(answer.place), answer.batch
+    if output is Listing.tsv:
+        print_tsv((place, *folding.tsv(row)) for row in batch.rows)
+        return
+    if header:
+        label = "node" if answer.place.shard is None else "shard"
+        print_csv([(label, *_titles(batch.columns))])
+    print_csv((place, *row) for row in batch.rows)
 
 
 def _tables(run: Run) -> Shown:

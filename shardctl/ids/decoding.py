@@ -17,6 +17,7 @@ _ORIGIN = date(1970, 1, 1)
 _LINES = {
     "table": "%20d  %s  %6d  %8d%s\n",
     "tsv": "%d\t%s\t%d\t%d%s\n",
+    "csv": "%d,%s,%d,%d%s\n",
     "json": '{"id":"%d","time":"%s","shard":%d,"sequence":%d%s}\n',
 }
 
@@ -29,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Decoder:
-    """Turns numbers as text into lines of tsv, JSON or a table with fixed columns.
+    """Turns numbers as text into lines of tsv, csv, JSON or a table with fixed columns.
 
     With `places`, a shard that is not among them is an error, and each line ends with schema
     and node. `good` and `bad` count what came. Times are cut into day and second, each kept
@@ -42,7 +43,7 @@ class Decoder:
         self._tails = _tails(output, places)
         self._days: dict[int, str] = {}
         self._seconds: dict[int, str] = {}
-        self.header = _header(places) if output == "table" else ""
+        self.header = _header(output, places)
         self.good = 0
         self.bad = 0
 
@@ -112,12 +113,28 @@ def _tails(output: str, places: Mapping[int, Place] | None) -> dict[int, str] | 
             shard: f',"schema":{json.dumps(p.schema)},"node":{json.dumps(p.node)}'
             for shard, p in places.items()
         }
+    if output == "csv":
+        return {shard: f",{_csv(p)}" for shard, p in places.items()}
     gap = "  " if output == "table" else "\t"
     width = _schema_width(places) if output == "table" else 0
     return {shard: f"{gap}{p.schema:<{width}}{gap}{p.node}" for shard, p in places.items()}
 
 
-def _header(places: Mapping[int, Place] | None) -> str:
+def _csv(place: Place) -> str:
+    """Write the two last columns; in quotes what would end one.
+
+    >>> _csv(Place("s,5", "b"))
+    '"s,5",b'
+    """
+    quoted = ('"' + text.replace('"', '""') + '"' for text in place)
+    return ",".join(q if set(q[1:-1]) & set(',"\r\n') else q[1:-1] for q in quoted)
+
+
+def _header(output: str, places: Mapping[int, Place] | None) -> str:
+    if output == "csv":
+        return f"id,time,shard,sequence{',schema,node' if places else ''}\n"
+    if output != "table":
+        return ""
     tail = f"  {'schema':<{_schema_width(places)}}  node" if places else ""
     return f"{'id':>20}  {'time':<24}  {'shard':>6}  {'sequence':>8}{tail}\n"
 

@@ -179,6 +179,14 @@ def test_a_percent_sign_is_no_placeholder(fleet_rows: Stated) -> None:
     assert fleet_rows.rows("SELECT 7 % 4, '%s %(x)s' LIKE '%'", "--shards", "0") == [[3, True]]
 
 
+def test_csv_has_a_header_and_tells_null_from_an_empty_text(fleet_rows: Stated) -> None:
+    statement = "SELECT NULL::text AS a, '' AS b, E'x,\"y\"' AS \"c d\""
+    done = fleet_rows.sql(statement, "-o", "csv", "--shards", "5-6", "--jobs", "1")
+    assert done.stdout.splitlines() == ["shard,a,b,c d", '5,,"","x,""y"""', '6,,"","x,""y"""']
+    done = fleet_rows.sql("SELECT 1 AS one", "--nodes", "-o", "csv")
+    assert done.stdout.splitlines()[0] == "node,one"
+
+
 def test_values_are_the_servers_own_text_in_tsv_and_escaped_as_copy_does(
     fleet_rows: Stated,
 ) -> None:
