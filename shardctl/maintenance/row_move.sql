@@ -1,8 +1,7 @@
 -- name: pin
--- What the text of a row depends on; no row may be hidden, and no lock waited for long
-SELECT set_config('DateStyle', 'ISO, YMD', false), set_config('TimeZone', 'UTC', false),
-       set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '1', false),
-       set_config('bytea_output', 'hex', false), set_config('lc_monetary', 'C', false),
+-- What the text of a row depends on, beside what every session has; no row may be hidden, and no
+-- lock waited for long
+SELECT set_config('TimeZone', 'UTC', false), set_config('lc_monetary', 'C', false),
        set_config('xmlbinary', 'base64', false), set_config('row_security', 'off', false),
        set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false)
 

@@ -69,10 +69,9 @@ SELECT pg_describe_object(u.class::oid, u.object::oid, 0)
 FROM unnest({classes}::bigint[], {objects}::bigint[]) AS u (class, object) ORDER BY 1
 
 -- name: pin
--- What the text of a row depends on; no row may be hidden by a policy, and no lock waited for long
-SELECT set_config('DateStyle', 'ISO, YMD', false), set_config('TimeZone', 'UTC', false),
-       set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '1', false),
-       set_config('bytea_output', 'hex', false), set_config('lc_monetary', 'C', false),
+-- What the text of a row depends on, beside what every session has; no row may be hidden by a
+-- policy, and no lock waited for long
+SELECT set_config('TimeZone', 'UTC', false), set_config('lc_monetary', 'C', false),
        set_config('row_security', 'off', false), set_config('lock_timeout', %(lock_timeout)s, false)
 
 -- name: begin
