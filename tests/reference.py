@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -13,22 +12,23 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperOption
 
-from shardctl import moves
 from shardctl.cli.app import app
 from shardctl.cli.command import AHEAD, ANYWHERE
 from shardctl.cli.examples import EXAMPLES
+from shardctl.moves import cutover
 from shardctl.moves.methods import METHODS
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from shardctl.moves.sub_step import SubStep
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 FILE = REFERENCE / "commands.md"
 MOVES = REFERENCE / "moves.md"
 PREFLIGHT = REFERENCE / "preflight.md"
-_CODE = Path(moves.__path__[0])
 
 _HEAD = """\
 # Commands
@@ -74,38 +74,13 @@ shardctl refuses every other one.
 The guards on the poolers' hosts change no state.
 """
 
-SUB_STEPS = {
-    "open consoles": "logs in to every pooler's console, several times",
-    "stage files": "puts the new file of aliases beside the old one, on every pooler's host",
-    "rehearse guards": "asks the target from every pooler's host, as a guard would",
-    "arm guards": "starts the guards on the poolers' hosts, and the one in the source",
-    "logins": "waits until no pooler is logging in to a node for what is to be paused",
-    "pause": "pauses the aliases on all poolers, until their transactions have ended "
-    "(`--read-only`: not before the claim)",
-    "fence": "renames the moved schemas on the source (`--read-only`: lets their tables refuse "
-    "writes), and commits `fenced`",
-    "drain": "waits for those who write to the moved tables all the same",
-    "mark": "commits `drained`, and notes how far the source's WAL is on its disk",
-    "replay": "waits until the target has replayed that much",
-    "snapshot": "keeps what the target has now for the comparison",
-    "decide": "commits `promoting` on the source: the point of no return",
-    "promote": "makes the target a primary",
-    "claim": "makes the target the owner: new id blocks, names, map, `claimed`",
-    "open": "lets applications in on the target, where the claim's message could not",
-    "close": "`--read-only` only, after `pause`: renames the moved schemas on the source",
-    "route": "puts the new file into place on every pooler; RELOAD and RESUME in one packet",
-    "serve": "sees that clients that waited have connections again",
-    "settings": "sees that the target runs with its own files and settings",
-    "slot": "drops the replication slot on the source",
-    "map": "tells the new owners to all other nodes",
-    "file": "writes the new owners into the topology file",
-    "disarm": "ends the guards on the poolers' hosts",
-    "confirm": "compares the tables on both sides",
-    "undo: lift the fence": "gives the schemas their names back on the source, or lets writes in",
-    "undo: resume": "lets the poolers serve their clients from the source again",
-    "undo: end the source's guard": "ends the guard in the source",
-}
-"""What each part of a move is that the timeline measures, in the order of a run."""
+_SUB_STEPS_HEAD = """\
+The cutover consists of these, in this order; the timeline of a move gives each its milliseconds.
+*asks* are round trips that the sub-step waits for:
+`s` to the source, `t` to the target, `p` to all poolers; `st` is both at the same time.
+Up to `decide`, all of them are undone when one fails.
+Step `confirm` is measured, too, as `confirm`.
+"""
 
 STATES = {
     MoveState.reserved: "it has begun; the clone is being made or follows",
@@ -196,15 +171,19 @@ def _section(entry: Entry) -> str:
 def render_moves() -> str:
     """Compose the page of steps, sub-steps and states; fails where one has no sentence."""
     parts = [_MOVES_HEAD]
-    for method, steps in METHODS.items():
+    for name, method in METHODS.items():
         lines = [
             f"| {n} | `{step.name}` | {step.sentence} | {'yes' if step.undo else ''} |"
-            for n, step in enumerate(steps, 1)
+            for n, step in enumerate(method.steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
-        parts.append("\n".join([f"## Steps of method {method}\n", head, *lines, ""]))
-    lines = [f"| `{name}` | {SUB_STEPS[name]} |" for name in _sub_steps()]
-    parts.append("\n".join(["## Sub-steps\n", "| sub-step | it |", "|---|---|", *lines, ""]))
+        told = f"It {method.sentence}.\n"
+        parts.append("\n".join([f"## Steps of method {name}\n", told, head, *lines, ""]))
+    parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
+    cutovers = {"### Clients wait": cutover.RENAME, "### With `--read-only`": cutover.TRIGGERS}
+    for title, one in cutovers.items():
+        parts.append(_sub_steps(title, one.rows))
+    parts.append(_sub_steps("### When a cutover is undone", cutover.RENAME.undo))
     lines = [f"| `{s}` | {STATES[s]} | {', '.join(f'`{c}`' for c in s.can)} |" for s in MoveState]
     head = "| state | means | an operator can |\n|---|---|---|"
     parts.append("\n".join(["## States in the journal\n", head, *lines, ""]))
@@ -227,31 +206,14 @@ def render_preflight() -> str:
     return "".join([_PREFLIGHT_HEAD, *lines])
 
 
-def _sub_steps() -> list[str]:
-    """List the sub-steps in the order of a run; those in the code, neither more nor less."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(_CODE.rglob("*.py"))]
-    found = {name for tree in trees for name in _spans(tree)}
-    if found != set(SUB_STEPS):
-        raise AssertionError(f"sub-steps without a sentence, or gone: {found ^ set(SUB_STEPS)}")
-    return list(SUB_STEPS)
-
-
-def _spans(tree: ast.AST) -> Iterator[str]:
-    """Find the names given to `span`: plain texts, or the first of what a loop goes over."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple):
-            if any(isinstance(given, ast.Name) for given in _given_to_span(node)):
-                firsts = [e.elts[0] for e in node.iter.elts if isinstance(e, ast.Tuple)]
-                yield from (str(e.value) for e in firsts if isinstance(e, ast.Constant))
-        elif isinstance(node, ast.Call):
-            yield from (str(e.value) for e in _given_to_span(node) if isinstance(e, ast.Constant))
-
-
-def _given_to_span(tree: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(node, ast.Call) and getattr(called, "attr", None) == "span":
-            yield node.args[0]
+def _sub_steps(title: str, rows: Sequence[SubStep]) -> str:
+    """List sub-steps; the tables that are carried out are what is read here."""
+    lines = [
+        f"| `{one.name}` | {one.sentence} | {one.asks} | {'yes' if one.may_stop else ''} |"
+        for one in rows
+    ]
+    head = "| sub-step | it | asks | may stop before it |\n|---|---|---|---|"
+    return "\n".join([f"{title}\n", head, *lines, ""])
 
 
 def usage(entry: Entry) -> str:

@@ -109,7 +109,6 @@ def move_shards(
     from shardctl.cli.moves import finish, tell
     from shardctl.cli.progress import bars
     from shardctl.moves import service
-    from shardctl.moves.preflight import check as preflight
     from shardctl.state import lock
 
     with always_json(output):
@@ -125,10 +124,9 @@ def move_shards(
             duplicate_shared=duplicate_shared,
             ignore_standby=ignore_standby,
         )
-        purpose = lock.purpose(service.COMMAND)
         chosen = _shards(topology, shards, source, half=half, everything=everything)
         decided = service.plan(topology, chosen, to, options, method=method)
-        facts = preflight.check(topology, decided, purpose=purpose)
+        facts = service.preflight(topology, decided)
         lock.require_all_free(topology, [decided.source], command=service.COMMAND)
         _show(decided, facts, output)
     note_changes(ctx, decided.shards)
@@ -137,8 +135,8 @@ def move_shards(
     moved = plural(len(decided.shards), "shard")
     confirm(f"Move {moved} from {decided.source} to {decided.target}?", yes=yes)
     with bars() as progress:
-        world = service.start(topology, decided, progress, tell(decided.id), notice=say)
-    finish(topology, world, output)
+        context = service.start(topology, decided, progress, tell(decided.id), notice=say)
+    finish(topology, context, output)
 
 
 def _options(

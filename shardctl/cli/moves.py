@@ -34,9 +34,9 @@ from shardctl.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from shardctl.moves.context import MoveContext
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
-    from shardctl.moves.world import World
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
@@ -153,7 +153,7 @@ def resume(
         return
     confirm(f"Go on with move {entry.move.id}?", yes=yes)
     with bars() as progress:
-        world = service.resume(
+        context = service.resume(
             topology,
             entry,
             progress,
@@ -164,7 +164,7 @@ def resume(
             terminate=terminate,
             source_destroyed=source_destroyed,
         )
-    finish(topology, world, output)
+    finish(topology, context, output)
     if output is Report.json:
         _show_entry(_entry(topology, entry.move.id), output)
 
@@ -259,14 +259,14 @@ def tell(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
     return one
 
 
-def finish(topology: Topology, world: World, output: Report) -> None:
+def finish(topology: Topology, context: MoveContext, output: Report) -> None:
     """Say how a move ended, and print its timeline where the output is for people."""
     from shardctl.moves import service
 
-    entry = service.read(topology).entry(world.plan.id)
+    entry = service.read(topology).entry(context.plan.id)
     report = dict(entry.move.report or {})
     # The journal's ends with the cutover; this process knows what came after.
-    spans = [[name, round(ms, 1)] for name, ms in world.timeline.spans]
+    spans = [[name, round(ms, 1)] for name, ms in context.timeline.spans]
     if output is Report.table:
         _show_report(report | ({"timeline": spans} if spans else {}))
     if entry.state == "unconfirmed":

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from shardctl.demo.failed import DemoFailed
 from shardctl.moves import prune, service
 from shardctl.moves.plan import Options
-from shardctl.moves.preflight import check as preflight
 from shardctl.state import lock
 from shardctl.topology import loader, ranges
 from shardctl.traffic.load import Load
@@ -98,7 +97,7 @@ def _move(topology: Topology, text: str, target: str, progress: Progress) -> Mov
     pause = topology.move.max_pause.total_seconds()
     options = Options(pause, 0, clone_with=topology.move.clone_with)
     decided = service.plan(topology, shards, target, options)
-    preflight.check(topology, decided, purpose=lock.purpose(service.COMMAND))
+    service.preflight(topology, decided)
     world = service.start(topology, decided, progress, lambda _: None)
     return Moved(text, decided.source, decided.target, world.timeline.pause_ms)
 

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import ports
+from shardctl.moves import cloned
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
@@ -36,28 +37,36 @@ def addresses(topology: Topology, target: Node, source: Connection) -> list[str]
     return sorted({*found, *seen, *ports.sources(target.host), "127.0.0.1", "::1"})
 
 
-def admit(world: World) -> None:
+def known(context: MoveContext) -> list[str]:
+    """List the addresses from which shardctl and its guards log in to a move's target."""
+    with context.on(context.plan.source):
+        session = context.session(context.plan.source)
+        return addresses(context.topology, context.target, session)
+
+
+def admit(context: MoveContext) -> None:
     """Let this machine log in to the move's clone, if that is closed yet; its source is there.
 
     Waits until the clone's server has read that, for a while: it may be starting, and whoever
     needs it says why it does not answer. Raises what its host refuses.
     """
+    clone = cloned.of(context)
     try:
-        if clones.look(world.clone) != "made":
+        if clones.look(clone) != "made":
             return
     except (clones.TargetNotEmpty, clones.CloneOfAnother):
         return  # it is not there any more, or not yet
-    plan = world.plan
-    with world.on(plan.source):
-        source = Source(world.source, world.topology.database)
-        rules = copying.rules(source, world.session(plan.source), world.addresses())
-    if not (clones.admit(world.clone, rules) and world.clone.server.running()):
+    plan = context.plan
+    with context.on(plan.source):
+        source = Source(context.source, context.topology.database)
+        rules = copying.rules(source, context.session(plan.source), known(context))
+    if not (clones.admit(clone, rules) and clone.server.running()):
         return
-    world.clone.server.reload()
+    clone.server.reload()
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         try:
-            world.session(plan.target)
+            context.session(plan.target)
         except NodeUnavailable as error:
             logger.debug("move %s: %s", plan.id, error.message)
             time.sleep(_POLL)

@@ -12,7 +12,7 @@ from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
 
 QUERIES = queries.load("shardctl.moves", "blocks.sql")
@@ -30,33 +30,33 @@ class Drawn:
     others: list[tuple[str, str, int]]
 
 
-def warming(world: World) -> sql.Composed:
+def warming(context: MoveContext) -> sql.Composed:
     """Compose what lets the target read and compile beforehand what opens blocks."""
     return QUERIES["warm"].format(
-        schema=sql.Literal(world.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
+        schema=sql.Literal(context.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
     )
 
 
-def opening(world: World) -> sql.Composed:
+def opening(context: MoveContext) -> sql.Composed:
     """Compose what lets all ids from now on lie above those that the source has made."""
-    given = _given(world)
+    given = _given(context)
     blocks = [QUERIES["open"].format(**given)]
-    if _by_clock(world):
+    if _by_clock(context):
         blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
     return sql.SQL("; ").join(blocks)
 
 
-def drawn(world: World, source: Connection) -> Drawn:
+def drawn(context: MoveContext, source: Connection) -> Drawn:
     """Tell what a source has given out that nobody can ask any more."""
-    given = _given(world)
+    given = _given(context)
     ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
     return Drawn(ticks, source.execute(QUERIES["sequences"].format(**given)).fetchall())
 
 
-def raise_above(world: World, target: Connection, drawn: Drawn) -> None:
+def raise_above(context: MoveContext, target: Connection, drawn: Drawn) -> None:
     """Let all that the target gives out from now on lie above that; it owns the shards."""
-    given = _given(world) | {"not_before": sql.Literal(drawn.ticks)}
-    if _by_clock(world):
+    given = _given(context) | {"not_before": sql.Literal(drawn.ticks)}
+    if _by_clock(context):
         target.execute(QUERIES["pass"].format(**given))
     target.execute(QUERIES["raise"].format(**given))
     if drawn.others:
@@ -66,15 +66,15 @@ def raise_above(world: World, target: Connection, drawn: Drawn) -> None:
         target.execute(QUERIES["advance"].format(**dict(zip(names, listed, strict=True))))
 
 
-def _by_clock(world: World) -> bool:
+def _by_clock(context: MoveContext) -> bool:
     """Tell whether nothing but the clock keeps ids apart, so that one that is behind is awaited."""
-    return world.topology.id.generator == "classic"
+    return context.topology.id.generator == "classic"
 
 
-def _given(world: World) -> dict[str, sql.Literal]:
-    layout = Layout.of(world.topology.id)
+def _given(context: MoveContext) -> dict[str, sql.Literal]:
+    layout = Layout.of(context.topology.id)
     return {
-        "move": sql.Literal(world.plan.id),
+        "move": sql.Literal(context.plan.id),
         "register": sql.Literal(generator.REGISTER),
         "counter": sql.Literal(generator.COUNTER),
         "sequence_bits": sql.Literal(layout.sequence_bits),

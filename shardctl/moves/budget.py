@@ -6,16 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import prediction
+from shardctl.moves.sub_step import far_ms
 
 if TYPE_CHECKING:
-    from shardctl.moves.distance import Distance
-    from shardctl.moves.interrupts import Deferred
+    from shardctl.moves.attempt import Attempt
 
 REST_S = 0.3
 """What has to be left of the budget when it is decided, for what comes after that."""
-_SERVED_BY = "claim"
-"""What has to be done soon after the budget's end: then guards lead clients to the target."""
 
 
 class BudgetSpent(ShardctlError):
@@ -37,27 +34,26 @@ class Budget:
     are who will be asked, the more has to be left.
     """
 
-    def __init__(
-        self, seconds: float, revision: int, interrupt: Deferred, distance: Distance
-    ) -> None:
-        self._seconds = seconds
+    def __init__(self, at: Attempt, revision: int) -> None:
+        self._at = at
         self.begin(time.monotonic())
         self.revision = revision
-        self._interrupt = interrupt
-        self._distance = distance
 
-    def begin(self, at: float) -> None:
+    def begin(self, moment: float) -> None:
         """Let it begin anew, at a time of `time.monotonic()`."""
-        self.deadline = at + self._seconds
+        self.deadline = moment + self._at.plan.options.max_pause_s
 
     def left(self) -> float:
         """Give the seconds that are left, below 0 when it is spent."""
         return self.deadline - time.monotonic()
 
     def latest(self, part: str) -> float:
-        """Give when a part of the cutover has to begin at the latest, on the monotonic clock."""
-        far_ms = prediction.far_ms(self._distance, prediction.between(part, _SERVED_BY))
-        return self.deadline - REST_S - far_ms / 1000
+        """Give when a sub-step has to begin at the latest, on the monotonic clock.
+
+        Soon after the budget's end, the target has to own the shards: guards lead clients to it.
+        """
+        left_ms = far_ms(self._at.distance, self._at.cutover.until_decided(part))
+        return self.deadline - REST_S - left_ms / 1000
 
     def require(self, before: str) -> None:
         """Refuse to go on too late: a process that was stopped and wakes up does nothing more.
@@ -66,4 +62,6 @@ class Budget:
         """
         if time.monotonic() > self.latest(before):
             raise BudgetSpent(before, self.left())
-        self._interrupt.require_none(f"interrupted before `{before}`: the cutover was called off")
+        self._at.interrupt.require_none(
+            f"interrupted before `{before}`: the cutover was called off"
+        )

@@ -1,76 +1,20 @@
--- name: serves
--- Whether this server has claimed the shards, and has read the files that let everybody in, which
--- are in their place then
-SELECT EXISTS (
-    SELECT FROM shardctl.move
-    WHERE id = {move} AND (state = ANY ({later})
-                           OR (state = 'claimed' AND pg_conf_load_time() > changed
-                               AND (pg_stat_file({waiting}, true)).size IS NULL)))
-
--- name: snapshot
--- Hold what can be seen now, and let other sessions see it too; the subscriptions that would run
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SELECT pg_export_snapshot(),
-       ARRAY(SELECT subname::text FROM pg_catalog.pg_subscription WHERE subenabled ORDER BY 1)
-
--- name: warm
--- Read the moved shards' sequences, so that this session's caches have them when clients wait
-SELECT count(pg_sequence_last_value(to_regclass(pg_catalog.format('%%I.%%I', u.schema, s.name))))
-FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (name)
-
--- name: prepared
--- Prepared transactions that the clone brought along, and whose they are
-SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
-
--- name: holds
--- Whether a prepared transaction, once committed, could change something in these schemas, or
--- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema;
--- or keeps the triggers there from being removed: any lock
-SELECT EXISTS (
-    SELECT FROM pg_prepared_xacts AS p
-    JOIN pg_locks AS l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
-    LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation
-    JOIN pg_namespace AS n ON n.oid = CASE
-        WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid
-        WHEN %(triggers)s OR l.mode NOT IN ('AccessShareLock', 'RowShareLock')
-            THEN c.relnamespace END
-    WHERE p.gid = %(gid)s AND p.database = current_database()
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
-
--- name: leaving
--- Live schemas of shards that stay on the source
-SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname = m.schema
-WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
-
 -- name: claim
--- Moved schemas get their names back and take writes, the others lose theirs; own identity, own map:
--- one transaction, which commits what the blocks have written, too
+-- Moved schemas get their names back and take writes, and the map says so: one transaction, which
+-- commits what the blocks have written, too
 BEGIN;
 SET LOCAL synchronous_commit TO off;
-SELECT set_config('shardctl.known', {known}::text[]::text, true);
-DO $prepared$
-BEGIN
-    -- First of all: one may hold a sequence, and would be waited for.
-    IF EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts
-               WHERE database = pg_catalog.current_database()
-                 AND gid <> ALL (pg_catalog.current_setting('shardctl.known')::text[])) THEN
-        RAISE EXCEPTION 'there are prepared transactions' USING ERRCODE = 'SH004';
-    END IF;
-END
-$prepared$;
+{first}
 {blocks};
 COMMIT;
 BEGIN;
-SELECT set_config('shardctl.leaving', {leaving}::text[]::text, true),
-       set_config('shardctl.left_as', {left_as}::text[]::text, true);
+{before}
 DO $claim$
 DECLARE
     one record;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
-    -- The source is `promoting`, or this server would still be in recovery. It may have been
-    -- promoted before it had that change: then the source's record is one change ahead.
+    -- The source is `promoting`, or this server would not take writes. It may not have had that
+    -- change: then the source's record is one change ahead.
     UPDATE shardctl.move
     SET state = 'claimed', changed = pg_catalog.clock_timestamp(),
         drained_to = coalesce(drained_to, {lsn}::pg_catalog.pg_lsn),
@@ -79,29 +23,21 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM unnest(pg_catalog.current_setting('shardctl.leaving')::name[],
-                    pg_catalog.current_setting('shardctl.left_as')::name[]) AS u (schema, retired)
-        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
-    LOOP
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-    END LOOP;
+    {within}
     {names_back}
     {drop}
-    UPDATE shardctl.cluster
-    SET node = {target}, identity = pg_catalog.gen_random_uuid(), map_version = {map_version};
+    UPDATE shardctl.cluster SET map_version = {map_version};
     UPDATE shardctl.map AS m SET node = {target}
     FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);
 END
 $claim$;
 COMMIT;
-{opening}
+{last}
 
 -- name: map_version
 -- The node's row, locked, unless its map is of a later move
 SELECT map_version FROM shardctl.cluster WHERE map_version <= %(version)s FOR UPDATE
 
 -- name: map
--- What everybody else has to know of the move
+-- What every other node has to know of the move
 UPDATE shardctl.map SET node = %(target)s WHERE shard = ANY (%(shards)s)

@@ -17,12 +17,13 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Unfinished
 from shardctl.moves import confirm_definitions as definitions
+from shardctl.moves import fences
 from shardctl.moves.confirm_sessions import QUERIES, Sessions, SnapshotLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
@@ -119,16 +120,16 @@ class _Table:
             yield QUERIES[part].format(from_block=here, to_block=there)
 
 
-def compare(world: World) -> Compared | None:
+def compare(context: MoveContext) -> Compared | None:
     """Compare all moved tables; None where no session holds the target's snapshot any more.
 
     No table is locked for longer than `BLOCKS` of it take. A lock that is in the way is waited
     for, with a notice. Raises CopiesDiffer, NodeLost, NodeRefused.
     """
-    plan = world.plan
-    if world.snapshot is None:
+    plan = context.plan
+    if context.snapshot is None:
         return None
-    sessions = Sessions(world)
+    sessions = Sessions(context)
     with ExitStack() as stack:
         asked: dict[NodeName, list[Connection]] = {plan.target: [], plan.source: []}
         for node, opened in asked.items():
@@ -141,13 +142,13 @@ def compare(world: World) -> Compared | None:
 
 
 def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> Compared:
-    world = sessions.world
-    plan = world.plan
-    if plan.options.read_only:
+    context = sessions.context
+    plan = context.plan
+    if fences.of(plan).refuses_writes:
         sessions.settle(plan.source, asked[plan.source][0])
     tables = _tables(sessions, asked)
     for node in asked:
-        world.progress.expect(node, "comparing", len(tables))
+        context.progress.expect(node, "comparing", len(tables))
     # The same name need not be the same object, nor does an object keep its name.
     rows = {table: table.exactly() for table in tables if table.refers}
     first = list(zip(tables, *_both(sessions, asked, tables, rows), strict=True))
@@ -179,10 +180,8 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
     In its snapshot the target has not claimed them yet, so they stand under the names that they
     had on the source: the retired ones, or the live ones where only writes were refused.
     """
-    plan = sessions.world.plan
-    named = {plan.source: plan.retired, plan.target: plan.retired}
-    if plan.options.read_only:
-        named[plan.target] = plan.schemas
+    plan = sessions.context.plan
+    named = {plan.source: plan.retired, plan.target: fences.of(plan).behind(plan)}
     found: dict[NodeName, list[_Table]] = {}
     for node, (session, *_) in asked.items():
         live = dict(zip(named[node], plan.schemas, strict=True))
@@ -190,7 +189,7 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
         query = QUERIES["tables"].format(
             referring=QUERIES["referring"], schemas=sql.SQL(", ").join(map(sql.Literal, live))
         )
-        with sessions.world.on(node):
+        with sessions.context.on(node):
             rows = sessions.ask(node, session, query, about="a system catalog")
         found[node] = [
             _Table(
@@ -219,7 +218,7 @@ def _both(
 
     None where the target has a table no more, or not as it was.
     """
-    plan = sessions.world.plan
+    plan = sessions.context.plan
     outcomes = fanout.run(
         asked,
         lambda node: _sums(sessions, node, asked[node], tables, rows),
@@ -239,22 +238,22 @@ def _sums(
 ) -> list[_Sum | None]:
     """Sum up tables on a node over its sessions; rows are whole where none are composed."""
     free = deque(asked)
-    world = sessions.world
+    context = sessions.context
 
     def one(table: _Table) -> _Sum | None:
         session = free.popleft()
         try:
             return _sum(sessions, node, session, table, rows.get(table, _WHOLE))
         except ALTERED:
-            if node == world.plan.source:  # whose retired copies no client may change
+            if node == context.plan.source:  # whose retired copies no client may change
                 raise
             return None
         finally:
             free.append(session)
-            world.progress.advance(node)
+            context.progress.advance(node)
 
     outcomes = fanout.run(tables, one, width=len(asked), stop=sessions.stop)
-    with world.on(node):
+    with context.on(node):
         return [outcome.result() for outcome in outcomes]
 
 
@@ -262,7 +261,7 @@ def _sum(
     sessions: Sessions, node: NodeName, session: Connection, table: _Table, row: sql.Composable
 ) -> _Sum:
     """Sum up one table, part by part; from the beginning where it is rewritten meanwhile."""
-    schema = table.schema if node == sessions.world.plan.target else table.retired
+    schema = table.schema if node == sessions.context.plan.target else table.retired
     name = sql.Identifier(schema, table.name).as_string(session)
     while True:
         found = [

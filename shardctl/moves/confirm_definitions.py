@@ -33,11 +33,11 @@ def tell(
 
     `schemas` are the moved ones under the names that each node has for them.
     """
-    plan, found = sessions.world.plan, {}
+    plan, found = sessions.context.plan, {}
     for node, (session, *_) in asked.items():
         there = sql.SQL(", ").join(map(sql.Literal, schemas[node]))
         query = QUERIES["definitions"].format(schemas=there)
-        with sessions.world.on(node):
+        with sessions.context.on(node):
             found[node] = set(sessions.ask(node, session, query, about=_ABOUT))
     changed = found[plan.source] - found[plan.target]
     if not changed:
@@ -46,10 +46,10 @@ def tell(
         classes=sql.Literal([kind for kind, _, _ in changed]),
         objects=sql.Literal([oid for _, oid, _ in changed]),
     )
-    with sessions.world.on(plan.source):
+    with sessions.context.on(plan.source):
         rows = sessions.ask(plan.source, asked[plan.source][0], query, about=_ABOUT)
     names = [name for (name,) in rows]
-    sessions.world.notice(
+    sessions.context.notice(
         f"node {plan.source}: a transaction that was open during the cutover has made or changed "
         f"{listed(names)}, and node {plan.target} does not have that: repeat it there"
     )

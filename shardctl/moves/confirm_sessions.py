@@ -19,7 +19,7 @@ from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
@@ -45,7 +45,7 @@ class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
 class Sessions:
     """How source and target of one move are asked; the target in the snapshot of its cutover."""
 
-    world: World
+    context: MoveContext
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when nothing more is to be begun."""
     _told: set[NodeName] = field(default_factory=set)
@@ -55,24 +55,24 @@ class Sessions:
 
         Raises NodeUnavailable, NodeLost, NodeRefused, Interrupted.
         """
-        world = self.world
+        context = self.context
         while True:
             try:
                 session = connect(
-                    world.topology.nodes[node],
-                    world.topology.database,
-                    purpose=world.purpose,
+                    context.topology.nodes[node],
+                    context.topology.database,
+                    purpose=context.purpose,
                     autocommit=True,
                 )
             except NodeUnavailable as error:
                 if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                     raise
-                with world.on(node):  # a lost server raises here
-                    world.session(node).execute("SELECT 1")
+                with context.on(node):  # a lost server raises here
+                    context.session(node).execute("SELECT 1")
                 self._wait(node, "the server does not complete a login")
                 continue
             try:
-                with world.on(node):
+                with context.on(node):
                     timeout = {"lock_timeout": f"{_LOCK_TIMEOUT_MS}ms"}
                     session.execute(QUERIES["pin"], timeout)
             except BaseException:
@@ -88,8 +88,8 @@ class Sessions:
         `about` names what may be locked. Raises SnapshotLost, NodeLost, NodeRefused, Interrupted.
         """
         statements = [query]
-        if node == self.world.plan.target:
-            snapshot = sql.Literal(self.world.snapshot)
+        if node == self.context.plan.target:
+            snapshot = sql.Literal(self.context.snapshot)
             begin = QUERIES["begin"].format(snapshot=snapshot)
             statements = [begin, query, sql.SQL("COMMIT").format()]
         message = sql.SQL(";\n").join(statements)
@@ -111,9 +111,9 @@ class Sessions:
         and not have ended. Where writes wait, the cutover has seen to that.
         """
         while True:
-            with self.world.on(node):
+            with self.context.on(node):
                 try:
-                    pids, _ = fence.left(session, self.world.plan.id)
+                    pids, _ = fence.left(session, self.context.plan.id)
                 except _LOCKED:
                     self._wait(node, "a system catalog is locked")
                     continue
@@ -124,9 +124,9 @@ class Sessions:
 
     def _require_snapshot(self, node: NodeName, session: Connection) -> None:
         """See that a query's error was not that the snapshot is gone; raises SnapshotLost."""
-        if node != self.world.plan.target:
+        if node != self.context.plan.target:
             return
-        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.world.snapshot))
+        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.context.snapshot))
         try:
             queries.rows_of_all(session, sql.SQL(";\n").join([begin, sql.SQL("COMMIT")]))
         except _GONE as error:
@@ -135,7 +135,7 @@ class Sessions:
     def _wait(self, node: NodeName, why: str) -> None:
         if node not in self._told:
             self._told.add(node)
-            self.world.notice(
+            self.context.notice(
                 f"node {node}: {why}: the comparison holds no lock meanwhile, and goes on when "
                 "that lock is released (see pg_locks there)"
             )

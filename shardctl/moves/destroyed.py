@@ -10,6 +10,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.host import HostUnreachable
 from shardctl.hosts.reach import host_of
+from shardctl.moves import cloned
 from shardctl.moves.gates import Gates
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console
@@ -20,7 +21,7 @@ from shardctl.provision import maps
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.postgres.clone import Clone
     from shardctl.state.journal import Move
     from shardctl.topology.model import Pooler, Topology
@@ -92,7 +93,7 @@ class SourceThere(ShardctlError):
         self.node = node
 
 
-def take_back(world: World) -> None:
+def take_back(context: MoveContext) -> None:
     """Give the source its shards back, in journal state `undone`; nothing else is done.
 
     That the target is no more is the operator's word, as far as nobody here can see it. A clone
@@ -101,17 +102,17 @@ def take_back(world: World) -> None:
     other nodes were told that the target owns the shards, and what `clones.remove`,
     `Gates.let_go` and `fence.take_back` raise.
     """
-    source = world.plan.source
-    there = require_gone(world)
+    source = context.plan.source
+    there = require_gone(context)
     # The guards are ended first, for they might yet lead clients to it.
-    with Gates(world.topology, world.after, world.plan, purpose=world.purpose) as gates:
+    with Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates:
         gates.let_go()
-    _require_unled(world)
+    _require_unled(context)
     if there is not None:
         clones.remove(there)
-    with world.on(source):
+    with context.on(source):
         deadline = time.monotonic() + _SECONDS
-        fence.take_back(world.session(source), source, world.plan.id, deadline=deadline)
+        fence.take_back(context.session(source), source, context.plan.id, deadline=deadline)
 
 
 def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None:
@@ -132,30 +133,30 @@ def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None
         raise SourceThere(source.name, "its server answers")
 
 
-def require_gone(world: World) -> Clone | None:
+def require_gone(context: MoveContext) -> Clone | None:
     """See that the target cannot have claimed; give its clone where that is there yet.
 
     Changes nothing. Raises TargetThere, TargetServed, PoolerUnasked and OwnershipDiffers.
     """
-    maps.version(world.topology, purpose=world.purpose)
-    there = _unpromoted(world)
-    _require_unled(world)
+    maps.version(context.topology, purpose=context.purpose)
+    there = _unpromoted(context)
+    _require_unled(context)
     return there
 
 
-def _unpromoted(world: World) -> Clone | None:
+def _unpromoted(context: MoveContext) -> Clone | None:
     """Give the clone where it is there yet; raises TargetThere where it serves or was promoted."""
-    target = world.plan.target
+    target = context.plan.target
     try:
-        world.session(target)
+        context.session(target)
     except NodeUnavailable:
         pass
     else:
         raise TargetThere(target, "its server answers")
-    if ports.knock(world.target.host, world.target.port) == "open":
+    if ports.knock(context.target.host, context.target.port) == "open":
         raise TargetThere(target, "somebody listens at its port, and lets nobody in from here")
     try:
-        clone = world.clone
+        clone = cloned.of(context)
         if clones.look(clone) == "absent":
             return None
     except (HostUnreachable, clones.TargetNotEmpty, clones.CloneOfAnother):
@@ -163,23 +164,23 @@ def _unpromoted(world: World) -> Clone | None:
     if clone.server.running():
         raise TargetThere(target, f"its server runs in {clone.server.data_directory}")
     there = timeline.control_data(clone.machine, clone.server).timeline
-    with world.on(world.plan.source):
-        row = world.session(world.plan.source).execute(_TIMELINE).fetchone()
+    with context.on(context.plan.source):
+        row = context.session(context.plan.source).execute(_TIMELINE).fetchone()
     if row is None or there != row[0]:
         raise TargetThere(target, f"{clone.server.data_directory} was promoted")
     return clone
 
 
-def _require_unled(world: World) -> None:
+def _require_unled(context: MoveContext) -> None:
     """See that no pooler has led clients to the target, which only one that had claimed is for.
 
     Raises TargetServed and PoolerUnasked, or Problems of several.
     """
-    target = world.plan.target
+    target = context.plan.target
     problems: list[ShardctlError] = []
-    for pooler in world.topology.poolers.values():
+    for pooler in context.topology.poolers.values():
         try:
-            led = _led(world, pooler)
+            led = _led(context, pooler)
         except ShardctlError as error:
             problems.append(PoolerUnasked(pooler.name, target, error))
         else:
@@ -189,18 +190,18 @@ def _require_unled(world: World) -> None:
         raise together(problems)
 
 
-def _led(world: World, pooler: Pooler) -> str | None:
+def _led(context: MoveContext, pooler: Pooler) -> str | None:
     """Say by what a pooler leads clients to the target, or None."""
-    target, topology = world.target, world.topology
-    with Console(pooler, topology.database, purpose=world.purpose) as console:
+    target, topology = context.target, context.topology
+    with Console(pooler, topology.database, purpose=context.purpose) as console:
         offered = console.databases()
-    for name in world.plan.schemas if "shard" in pooler.aliases else ():
+    for name in context.plan.schemas if "shard" in pooler.aliases else ():
         alias = offered.get(name)
         if alias and (alias.host, alias.port) == (target.pooler_host, target.port):
             return f"{name} leads to node {target.name}"
     # Aliases of nodes do not change; that the file was replaced tells it all the same.
     text = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
     header = render.header(text or "")
-    if header is not None and header.map_version > world.plan.map_version:
+    if header is not None and header.map_version > context.plan.map_version:
         return f"its file is of map version {header.map_version}"
     return None

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 METHOD = "clone"
-"""How shards get to another node, unless another way is asked for."""
+"""How shards get to another node, unless another method is asked for."""
+RENAME = "rename"
+TRIGGERS = "triggers"
+"""Names of fences: what keeps clients from the moved shards on the source."""
 
 _POOLERS = "poolers."
 
@@ -86,6 +89,7 @@ class MovePlan:
     """That, by its place in the file; told when it differs later."""
     options: Options
     method: str = METHOD
+    fence: str = RENAME
 
     @property
     def slot(self) -> str:
@@ -99,12 +103,14 @@ class MovePlan:
             "digest": self.digest,
             "said": self.said,
             "options": asdict(self.options),
+            "fence": self.fence,
         }
 
     @classmethod
     def of_journal(cls, move: Move) -> MovePlan:
         """Read a plan back from the journal; raises PlanUnreadable."""
         try:
+            options = _options(move.id, move.plan["options"])
             return cls(
                 id=move.id,
                 source=NodeName(move.source),
@@ -115,8 +121,9 @@ class MovePlan:
                 map_version=move.plan["map_version"],
                 digest=move.plan["digest"],
                 said=dict(move.plan["said"]),
-                options=_options(move.id, move.plan["options"]),
+                options=options,
                 method=move.method,
+                fence=fence_of(options, move.plan.get("fence", RENAME)),
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it has no {error.args[0]}") from error
@@ -128,8 +135,13 @@ def make(
     target: str,
     map_version: int,
     options: Options,
+    *,
+    fence: str = RENAME,
 ) -> MovePlan:
-    """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
+    """Plan a move of some shards of one node; `fence` is that of its method.
+
+    Raises UsageError and MoveRefused.
+    """
     if target not in topology.nodes:
         raise UsageError(
             f"{target!r} is no node of the topology", hint=f"its nodes: {', '.join(topology.nodes)}"
@@ -155,11 +167,6 @@ def make(
             f"the shards are on several nodes ({parts})",
             hint="move those of one node at a time: a move clones one source",
         )
-    if topology.nodes[to].shards:
-        raise MoveRefused(
-            f"node {to} owns shards {ranges.of(topology.nodes[to].shards)} already",
-            hint="a clone needs a node without shards: add one to the topology",
-        )
     (source,) = sources
     move = secrets.token_hex(4)
     schemas = tuple(topology.schema(shard) for shard in chosen)
@@ -175,7 +182,22 @@ def make(
         digest=digest(said),
         said=said,
         options=options,
+        fence=fence_of(options, fence),
     )
+
+
+def fence_of(options: Options, waiting: str) -> str:
+    """Name the fence of a move whose method has `waiting`, under which clients wait."""
+    return TRIGGERS if options.read_only else waiting
+
+
+def require_without_shards(target: Node) -> None:
+    """Accept a node as the target of a clone; raises MoveRefused."""
+    if target.shards:
+        raise MoveRefused(
+            f"node {target.name} owns shards {ranges.of(target.shards)} already",
+            hint="a clone needs a node without shards: add one to the topology",
+        )
 
 
 def _options(move: str, kept: Mapping[str, Any]) -> Options:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.moves import cutover, fences
 from shardctl.moves import plan as planning
 from shardctl.moves.gates import CONSOLES
 from shardctl.moves.refusals import PauseTooShort
+from shardctl.moves.sub_step import far_ms
 from shardctl.pgbouncer import cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from shardctl.moves.distance import Distance
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import Topology
@@ -39,53 +38,7 @@ SSH_MS = 5.0
 RESERVED_MS = 400.0
 """Of the budget: 300 have to be left at the decision, and it begins a little before the pause."""
 
-TRIPS = {
-    "arm guards": "s s",  # the source's; those of the poolers cost the budget nothing
-    "logins": "p",
-    "clock": "s",
-    "pause": "st p p",
-    "fence": "s",
-    "drain": "s",
-    "mark": "s",
-    "replay": "t",
-    "snapshot": "t",
-    "look": "sp",
-    "decide": "s",
-    "promote": "t",
-    "claim": "t t",
-    "close": "s s t",  # where writes were refused
-    "route": "p p",
-}
-"""Whom the parts of a cutover ask, in their order: a round trip each to source, target, or all
-poolers, or to several at once. More than one of PAUSE, and SSH, come on top."""
-_BEFORE = ("arm guards", "logins", "clock")
 _SSH_TRIPS = 1
-
-
-def far_ms(distance: Distance, parts: Iterable[str]) -> float:
-    """Sum up what parts of a cutover take for the ways alone, in ms.
-
-    >>> from shardctl.moves.distance import Distance
-    >>> far_ms(Distance(source=100, target=20), ["pause", "fence", "replay"])
-    220.0
-    """
-    far = {"s": distance.source, "t": distance.target, "p": distance.pooler}
-    return sum(max(far[one] for one in trip) for part in parts for trip in TRIPS[part].split())
-
-
-def between(first: str, last: str) -> list[str]:
-    """Name the parts of a cutover from one to another, both included.
-
-    >>> between("mark", "snapshot")
-    ['mark', 'replay', 'snapshot']
-    """
-    names = list(TRIPS)
-    return names[names.index(first) : names.index(last) + 1]
-
-
-_WAITING = (*between("pause", "claim"), "route")
-_READING = ("pause", "close", "route")
-"""Parts in which all clients wait; and those who read, where writes are refused."""
 
 
 def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
@@ -97,19 +50,21 @@ def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
     """
     moved = MOVED_MS * len(plan.schemas)
     poolers_ms = _poolers_ms(topology, plan, distance)
-    if plan.options.read_only:
-        return READING_MS + moved + poolers_ms + far_ms(distance, _READING)
-    staying = STAYING_MS * len(planning.leaving(topology, plan))
-    return FIXED_MS + moved + staying + poolers_ms + far_ms(distance, _WAITING)
+    if fences.of(plan).refuses_writes:
+        fixed = READING_MS
+    else:
+        fixed = FIXED_MS + STAYING_MS * len(planning.leaving(topology, plan))
+    waiting = cutover.of(plan).between("pause", "route")
+    return fixed + moved + poolers_ms + far_ms(distance, waiting)
 
 
 def refused_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float | None:
     """Estimate how long writes to so many tables will be refused; None where they wait."""
-    if not plan.options.read_only:
+    if not fences.of(plan).refuses_writes:
         return None
-    waiting = replace(plan, options=replace(plan.options, read_only=False))
-    closing = far_ms(distance, ["close"])
-    return pause_ms(topology, waiting, distance) + TABLE_MS * tables + closing
+    shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
+    far = far_ms(distance, cutover.of(plan).between("fence", "route"))
+    return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, distance) + far
 
 
 def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
@@ -135,7 +90,9 @@ def budget_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: in
     It begins before the first PAUSE, and some of it has to be left at the decision. `tables` are
     those that move, which count where writes are refused.
     """
-    return _unserved_ms(topology, plan, distance, tables) + RESERVED_MS + far_ms(distance, _BEFORE)
+    first = "fence" if fences.of(plan).refuses_writes else "pause"
+    before = far_ms(distance, cutover.of(plan).before(first))
+    return _unserved_ms(topology, plan, distance, tables) + RESERVED_MS + before
 
 
 def require_time(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> None:

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import confirm, fork
+from shardctl.moves import confirm
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.preflight import schemas
 from shardctl.state import journal
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 
-def stands(world: World) -> bool:
+def stands(context: MoveContext) -> bool:
     """See whether a proof stands in the journal."""
-    move = world.journal()
+    move = context.journal()
     return move is not None and move.proof is not None
 
 
-def make(world: World) -> None:
-    """Compare; where the target's snapshot is lost, take the timelines for a lesser proof.
+def make(context: MoveContext) -> None:
+    """Compare; where the target's snapshot is lost, the handover has a lesser proof.
 
     Raises CopiesDiffer, which the journal keeps: the copies cannot be compared a second time.
     """
-    if not world.source_lost:
-        _tell_of_unfenced(world)
+    if not context.source_lost:
+        _tell_of_unfenced(context)
     differs: CopiesDiffer | None = None
     compared = None
-    with world.timeline.span("confirm"):
+    with context.timeline.span("confirm"):
         try:
-            compared = confirm.compare(world)
+            compared = confirm.compare(context)
         except CopiesDiffer as error:
             differs = error
-    move = world.journal()
+    move = context.journal()
     if move is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
     report = dict(move.report or {})
@@ -47,25 +47,26 @@ def make(world: World) -> None:
         if compared is not None and not compared.left:
             proof = "compared"
         else:
-            fork.require(world, move.drained_to or "0/0")
+            context.method.handover.require_caught_up(context, move.drained_to or "0/0")
             proof = "forked"
             if compared is not None:
                 report |= {"uncompared": list(compared.left)}
-    for node in world.keepers:
-        with world.on(node):
-            journal.note(world.session(node), move, proof=proof, report=report | {"proof": proof})
+    for node in context.keepers:
+        with context.on(node):
+            session = context.session(node)
+            journal.note(session, move, proof=proof, report=report | {"proof": proof})
     if differs is not None:
         raise differs
 
 
-def _tell_of_unfenced(world: World) -> None:
+def _tell_of_unfenced(context: MoveContext) -> None:
     """Tell of what was made during the cutover and writes into the source's retired copies."""
-    plan = world.plan
-    staying = planning.leaving(world.topology, plan)
-    with world.on(plan.source):
-        found = schemas.crossings(world.session(plan.source), plan.retired, staying)
+    plan = context.plan
+    staying = planning.leaving(context.topology, plan)
+    with context.on(plan.source):
+        found = schemas.crossings(context.session(plan.source), plan.retired, staying)
     if found.total:
-        world.notice(
+        context.notice(
             f"node {plan.source}: made during the cutover, and bound to retired copies of moved "
             f"shards: {found}; what is written through them is on no owner: drop them"
         )

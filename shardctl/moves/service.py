@@ -13,7 +13,7 @@ from shardctl.hosts import ports
 from shardctl.moves import destroyed, prediction, wal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
-from shardctl.moves.admission import admit
+from shardctl.moves.context import MoveContext
 from shardctl.moves.distance import Distance
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
@@ -21,7 +21,6 @@ from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped
-from shardctl.moves.world import World
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import leash, lock
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.plan import Options
+    from shardctl.moves.preflight.check import Facts
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName, Topology
@@ -42,15 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMAND = "move-shards"
-
-
-class NoSuchMethod(UsageError):
-    """A way of moving shards that there is not."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__(
-            f"{method!r} is no method of a move", hint=f"methods: {', '.join(METHODS)}"
-        )
 
 
 def plan(
@@ -63,14 +54,22 @@ def plan(
 ) -> MovePlan:
     """Decide what a move does, by the topology and the databases' map; changes nothing.
 
-    Raises NoSuchMethod, and what `plan.make` and `maps.version` raise.
+    Raises UsageError, and what `plan.make` and `maps.version` raise.
     """
     if method not in METHODS:
-        raise NoSuchMethod(method)
+        raise UsageError(
+            f"{method!r} is no method of a move", hint=f"methods: {', '.join(METHODS)}"
+        )
     # What the topology alone forbids is told before anybody is asked.
-    decided = planning.make(topology, shards, target, 0, options)
+    decided = planning.make(topology, shards, target, 0, options, fence=METHODS[method].fence)
+    METHODS[method].accepts(topology.nodes[decided.target])
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
     return replace(decided, map_version=version, method=method)
+
+
+def preflight(topology: Topology, decided: MovePlan) -> Facts:
+    """Look at everything that a move depends on; raises every refusal at once."""
+    return METHODS[decided.method].preflight(topology, decided, purpose=lock.purpose(COMMAND))
 
 
 def start(
@@ -80,21 +79,21 @@ def start(
     told: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
-) -> World:
-    """Carry a move out from its first step to its last; gives the world with its timeline.
+) -> MoveContext:
+    """Carry a move out from its first step to its last; gives the context with its timeline.
 
     `notice` tells the operator something while a step is at work. Raises MapChanged,
     MoveUnderWay, and MoveStopped with what a step raises once something was begun.
     """
-    world = World(topology, decided, progress, _purpose(COMMAND, decided), notice)
-    with closing(world):
-        world.lock(decided.source)
-        world.session(decided.source)
+    context = at_work(topology, decided, progress, notice)
+    with closing(context):
+        context.lock(decided.source)
+        context.session(decided.source)
         # The operator may have thought about the plan for long.
-        maps.require(topology, decided.map_version, purpose=world.purpose)
-        reserve.require_alone(world)
-        _drive(world, told)
-    return world
+        maps.require(topology, decided.map_version, purpose=context.purpose)
+        reserve.require_alone(context)
+        _drive(context, told)
+    return context
 
 
 def resume(
@@ -108,7 +107,7 @@ def resume(
     max_wal_bytes: int | None = None,
     terminate: bool = False,
     source_destroyed: bool = False,
-) -> World:
+) -> MoveContext:
     """Go on with a move wherever it stopped.
 
     A cutover that is yet to come may be given more time than was planned, or `terminate`, and the
@@ -126,30 +125,32 @@ def resume(
     if max_wal_bytes is not None:
         decided = replace(decided, options=replace(decided.options, max_wal_bytes=max_wal_bytes))
     before = planning.before(topology, decided)
-    purpose = _purpose(COMMAND, decided)
-    world = World(before, decided, progress, purpose, notice, file_by_hand=True)
+    context = at_work(before, decided, progress, notice)
+    context.file_by_hand = True
     _tell_missing(topology, decided, notice)
-    with closing(world):
+    with closing(context):
         if source_destroyed:
-            world.source_lost = True
-            _drive(world, told)
-            return world
+            context.source_lost = True
+            _drive(context, told)
+            return context
         try:
-            world.lock(decided.source)
-            world.session(decided.source)
+            context.lock(decided.source)
+            context.session(decided.source)
         except NodeUnavailable as error:
             # Its clients can be served all the same, if the target owns the shards already.
-            world.look_for_target()
-            if not world.past_cutover():
+            context.look_for_target()
+            if not context.past_cutover():
                 raise
             notice(f"going on without node {decided.source}: {error.reason}")
         else:
             if max_wal_bytes is not None:
-                with world.on(decided.source):  # the step that arms it finds none, and arms another
-                    leash.end(world.session(decided.source), decided.slot)
-            admit(world)
-        _drive(world, told)
-    return world
+                with context.on(
+                    decided.source
+                ):  # the step that arms it finds none, and arms another
+                    leash.end(context.session(decided.source), decided.slot)
+            context.method.admit(context)
+        _drive(context, told)
+    return context
 
 
 def abort(
@@ -167,15 +168,15 @@ def abort(
     """
     decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
-    world = World(before, decided, progress, _purpose("moves abort", decided), notice)
+    context = at_work(before, decided, progress, notice, command="moves abort")
     _tell_missing(topology, decided, notice)
-    with closing(world):
-        world.lock(decided.source)
-        world.session(decided.source)
-        with stopped(world, aborting=True):
+    with closing(context):
+        context.lock(decided.source)
+        context.session(decided.source)
+        with stopped(context, aborting=True):
             if entry.move.state is MoveState.promoting:
-                destroyed.take_back(world)
-            undo(world, METHODS[decided.method], told)
+                destroyed.take_back(context)
+            undo(context, context.method.steps, told)
 
 
 def require_resumable(
@@ -228,14 +229,22 @@ def require_abortable(
     lock.require_all_free(topology, [decided.source], command="moves abort")
     if promoting:
         before = planning.before(topology, decided)
-        with closing(World(before, decided, Silent(), lock.purpose("moves abort"))) as world:
-            destroyed.require_gone(world)
+        with closing(at_work(before, decided, Silent(), command="moves abort")) as context:
+            destroyed.require_gone(context)
     return decided
 
 
-def _purpose(command: str, decided: MovePlan) -> str:
-    """Name the command, the move and the operator, as those read who meet its locks."""
-    return lock.purpose(f"{command} {decided.id}")
+def at_work(
+    topology: Topology,
+    decided: MovePlan,
+    progress: Progress,
+    notice: Notice = logger.warning,
+    *,
+    command: str = COMMAND,
+) -> MoveContext:
+    """Give the context of a move; operators who meet its locks read command, move and operator."""
+    purpose = lock.purpose(f"{command} {decided.id}")
+    return MoveContext(topology, decided, METHODS[decided.method], progress, purpose, notice)
 
 
 def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
@@ -275,9 +284,9 @@ def read(topology: Topology) -> Ledger:
     return ledgers.read(topology, purpose=lock.purpose("moves"))
 
 
-def _drive(world: World, told: Callable[[Step], None]) -> None:
+def _drive(context: MoveContext, told: Callable[[Step], None]) -> None:
     """Do what is left of the move; one whose slot reached its limit of WAL is aborted."""
-    steps = METHODS[world.plan.method]
-    world.look_for_target()
-    with stopped(world), wal.aborting(world, lambda: undo(world, steps, told)):
-        drive(world, steps, told)
+    steps = context.method.steps
+    context.look_for_target()
+    with stopped(context), wal.aborting(context, lambda: undo(context, steps, told)):
+        drive(context, steps, told)

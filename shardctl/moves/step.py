@@ -7,27 +7,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import ShardctlError, Unfinished
+from shardctl.moves.context import Use
 from shardctl.state import journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 logger = logging.getLogger(__name__)
-
-
-class StepIncomplete(ShardctlError):
-    """A step that ran without an error and did not bring the world to where it should be."""
-
-    exit_code = 3
-
-    def __init__(self, step: str) -> None:
-        super().__init__(
-            f"step {step} ran, and the world is not as it should be after it",
-            hint="`shardctl moves resume` tries again; this may be a bug",
-        )
 
 
 class NotAbortable(ShardctlError):
@@ -42,9 +31,9 @@ class NotAbortable(ShardctlError):
 
 
 class Probe(Protocol):
-    """Tell from the world, not from the journal, whether a step is done."""
+    """Tell from servers and files, not from the journal alone, whether a step is done."""
 
-    def __call__(self, world: World) -> bool:
+    def __call__(self, context: MoveContext) -> bool:
         """Look and change nothing."""
 
 
@@ -58,48 +47,51 @@ class Step:
     name: str
     sentence: str
     probe: Probe
-    run: Callable[[World], None]
-    undo: Callable[[World], None] | None = None
+    run: Callable[[MoveContext], None]
+    undo: Callable[[MoveContext], None] | None = None
 
 
-def drive(world: World, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
+def drive(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
     """Do every step that is not done already, in order; `told` is called as each begins.
 
-    Resuming is doing this again. Raises what a step raises, and StepIncomplete.
+    Resuming is doing this again. Raises what a step raises, and Unfinished.
     """
     for step in steps:
-        if step.probe(world):
+        if step.probe(context):
             continue
         told(step)
-        _record(world, step, "running")
+        _record(context, step, "running")
         began = time.monotonic()
         try:
-            world.require_locks()
-            step.run(world)
-            done = step.probe(world)
+            context.require_locks()
+            step.run(context)
+            done = step.probe(context)
         except ShardctlError as error:
-            _record(world, step, "failed", began=began, error=error.message)
+            _record(context, step, "failed", began=began, error=error.message)
             raise
         except KeyboardInterrupt:
-            _record(world, step, "failed", began=began, error="interrupted")
+            _record(context, step, "failed", began=began, error="interrupted")
             raise
         if not done:
-            _record(world, step, "failed", began=began, error="not as it should be afterwards")
-            raise StepIncomplete(step.name)
-        _record(world, step, "done", began=began)
+            _record(context, step, "failed", began=began, error="not as it should be afterwards")
+            raise Unfinished(
+                f"step {step.name} ran without an error, and is not done all the same",
+                hint="`shardctl moves resume` tries again; this may be a bug",
+            )
+        _record(context, step, "done", began=began)
 
 
-def undo(world: World, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
+def undo(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
     """Take back all steps, the last first; each undo is repeatable."""
     for step in reversed(steps):
         if step.undo is not None:
             told(step)
-            step.undo(world)
-            _record(world, step, "undone")
+            step.undo(context)
+            _record(context, step, "undone")
 
 
 def _record(
-    world: World,
+    context: MoveContext,
     step: Step,
     state: str,
     *,
@@ -108,17 +100,17 @@ def _record(
 ) -> None:
     """Write the step into the journal, where there is one to write to: nothing depends on it."""
     took_ms = None if began is None else (time.monotonic() - began) * 1000
-    logger.info("move %s: step %s: %s %s", world.plan.id, step.name, state, error or "")
-    for node in (world.plan.source, world.plan.target):
-        session = world.sessions.get(f"{node}/work")
-        if session is None or session.closed:
+    logger.info("move %s: step %s: %s %s", context.plan.id, step.name, state, error or "")
+    for node in (context.plan.source, context.plan.target):
+        session = context.open_session(node, Use.work)
+        if session is None:
             continue
         try:
-            with world.on(node), session.transaction():
-                if journal.find(session, world.plan.id) is not None:
+            with context.on(node), session.transaction():
+                if journal.find(session, context.plan.id) is not None:
                     journal.record_step(
-                        session, world.plan.id, step.name, state, took_ms=took_ms, error=error
+                        session, context.plan.id, step.name, state, took_ms=took_ms, error=error
                     )
         except ShardctlError as refused:
             # A standby takes no writes, and a server that has died is told by the step itself.
-            logger.debug("move %s: not recorded on node %s: %s", world.plan.id, node, refused)
+            logger.debug("move %s: not recorded on node %s: %s", context.plan.id, node, refused)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Interrupted, ShardctlError, Unfinished
 from shardctl.moves import wal
-from shardctl.moves.world import NodeRefused
+from shardctl.moves.context import NodeRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
@@ -15,7 +15,7 @@ from shardctl.state.journal import MoveState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 _ABORTING = "`shardctl moves abort` goes on calling it off, `shardctl moves resume` goes on with it"
 _UNDOABLE = "`shardctl moves resume` goes on with it, `shardctl moves abort` calls it off"
@@ -59,42 +59,42 @@ class MoveStopped(Unfinished):
 
 
 @contextmanager
-def stopped(world: World, *, aborting: bool = False) -> Iterator[None]:
+def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
     """Let an error that stops a move tell how to go on, if it was begun and has not ended.
 
     Raises MoveStopped, whose exit code is 3, or 130 after Ctrl-C.
     """
-    move = world.plan.id
+    move = context.plan.id
     try:
         yield
     except (KeyboardInterrupt, ShardctlError) as caught:
         error = caught if isinstance(caught, ShardctlError) else Interrupted("interrupted")
         try:
-            world.session(world.plan.source)
-            world.look_for_target()
-            found = world.journal()
+            context.session(context.plan.source)
+            context.look_for_target()
+            found = context.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
             raise MoveStopped(
-                move, None, error, kept=_kept(world, guarded=None), aborting=aborting
+                move, None, error, kept=_kept(context, guarded=None), aborting=aborting
             ) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        kept = _kept(world, guarded=_guarded(world))
+        kept = _kept(context, guarded=_guarded(context))
         raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
 
 
-def _guarded(world: World) -> bool | None:
+def _guarded(context: MoveContext) -> bool | None:
     """Tell whether the source watches the move's slot; None where that cannot be asked."""
     try:
-        with world.on(world.plan.source):
-            return leash.is_armed(world.session(world.plan.source), world.plan.slot)
+        with context.on(context.plan.source):
+            return leash.is_armed(context.session(context.plan.source), context.plan.slot)
     except ShardctlError:
         return None
 
 
-def _kept(world: World, *, guarded: bool | None) -> str:
+def _kept(context: MoveContext, *, guarded: bool | None) -> str:
     """Say what the source keeps for the move until that goes on or is aborted."""
-    source, limit = world.plan.source, world.plan.options.max_wal_bytes
+    source, limit = context.plan.source, context.plan.options.max_wal_bytes
     if limit is None:
         return ""
     if guarded is False:

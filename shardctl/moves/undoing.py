@@ -1,6 +1,6 @@
 """Undo a cutover: lift the fence, serve the clients from the source, end the guards.
 
-Only up to the point of no return, and whoever comes first: this process, another, or a guard.
+Only up to the point of no return. This process, another one and the guards may all do it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 from shardctl.access import fence
 from shardctl.errors import ShardctlError
 from shardctl.moves import interrupts
+from shardctl.moves.context import Use
 from shardctl.moves.gates import Gates
+from shardctl.moves.sub_step import SubStep
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
-    from shardctl.moves.budget import Budget
-    from shardctl.moves.world import World
+    from shardctl.moves.attempt import Attempt
+    from shardctl.moves.context import MoveContext
     from shardctl.state.journal import Move
 
 logger = logging.getLogger(__name__)
@@ -33,109 +35,126 @@ _RESTART_S = 20.0
 _RESTART_POLL = 0.1
 
 
-def call_off(world: World) -> None:
+def call_off(context: MoveContext) -> None:
     """Undo a cutover that another process began and did not end; repeatable.
 
     Where the source turns out to be past the point of no return, all stays as it is; the
     journal then says `promoting`. Raises what cannot be undone, and for whom.
     """
     with (
-        interrupts.deferred(world.notice) as interrupt,
-        Gates(world.topology, world.after, world.plan, purpose=world.purpose) as gates,
+        interrupts.deferred(context.notice) as interrupt,
+        Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
     ):
-        with world.on(world.plan.source):
-            fence.lift(world.session(world.plan.source), world.plan.id)
-        found = at_source(world)
+        with context.on(context.plan.source):
+            fence.lift(context.session(context.plan.source), context.plan.id)
+        found = at_source(context)
         if found is not None and found.state.undoable:
-            _let_go(world, gates)
-            interrupt.require_none(f"move {world.plan.id}: interrupted: no cutover is at work")
+            _let_go(context, gates)
+            interrupt.require_none(f"move {context.plan.id}: interrupted: no cutover is at work")
 
 
-def take_back(world: World, gates: Gates, budget: Budget) -> None:
+def take_back(at: Attempt) -> None:
     """Lift the fence unless the move is past its point of no return, and serve the clients.
 
     Whatever fails here is left to the guards; it is a notice, for the error that led here is
-    the one to raise. But somebody else who goes on with the move has ended those guards.
+    the one to raise. But another process that goes on with the move has ended those guards.
     """
     try:
-        _undo(world, gates, budget)
+        at.do(at.cutover.undo)
     except ShardctlError as error:
-        world.notice(f"not all of it is undone, the guards are left to it: {error.message}")
-        if gates.held_at is None or time.monotonic() < _pause_ends(world, gates):
+        at.context.notice(f"not all of it is undone, the guards are left to it: {error.message}")
+        if at.gates.held_at is None or time.monotonic() < _pause_ends(at):
             return
         try:
-            gates.abandon()
+            at.gates.abandon()
         except ShardctlError as again:
-            logger.warning("move %s: not resumed: %s", world.plan.id, again.message)
+            logger.warning("move %s: not resumed: %s", at.plan.id, again.message)
 
 
-def _undo(world: World, gates: Gates, budget: Budget) -> None:
-    """Undo what is left to undo, and see that nothing stays paused of what was paused here."""
-    with world.timeline.span("undo: lift the fence"):
-        found = _lift_own(world, gates, budget)
-    if found is not None and found.state.undoable:
-        with world.timeline.span("undo: resume"):
-            _let_go(world, gates)
-        with world.timeline.span("undo: end the source's guard"):
-            disarm_source(world)
-    elif found is None or (found.state, found.revision) != (
-        MoveState.promoting,
-        budget.revision + TO_PROMOTING,
-    ):
-        gates.abandon()
+def lift_fence(at: Attempt) -> None:
+    """Lift the fence of this attempt, and see what the source's journal says then.
 
-
-def _lift_own(world: World, gates: Gates, budget: Budget) -> Move | None:
-    """Lift the fence of this attempt, and give what the source's journal says then.
-
-    A source may lose sessions again and again; whoever ends them ends its guard, too.
+    Nothing stays paused here of a move with which another process went on. A source may lose
+    sessions again and again; what ends them ends its guard, too.
     """
-    source, plan = world.plan.source, world.plan
+    context, plan = at.context, at.plan
     until = time.monotonic() + _RESTART_S
     while True:
         try:
-            with world.on(source):
-                _require_own(world, gates, budget)
-                fence.lift(world.session(source), plan.id, revision=budget.revision)
-                return at_source(world)
+            with context.on(plan.source):
+                _require_own(at)
+                fence.lift(at.source, plan.id, revision=at.budget.revision)
+                found = at_source(context)
         except NodeLost as error:
             if time.monotonic() > until:
                 raise
             logger.info("move %s: %s", plan.id, error.message)
             time.sleep(_RESTART_POLL)
+        else:
+            break
+    ours = (MoveState.promoting, at.budget.revision + TO_PROMOTING)
+    at.undone = found is not None and found.state.undoable
+    if not at.undone and (found is None or (found.state, found.revision) != ours):
+        at.gates.abandon()
 
 
-def _let_go(world: World, gates: Gates) -> None:
+def serve_from_source(at: Attempt) -> None:
+    """Resume what was paused."""
+    _let_go(at.context, at.gates)
+
+
+def disarm_source(at: Attempt) -> None:
+    """End the source's guard, which has nothing to do any more."""
+    context, source = at.context, at.plan.source
+    session = context.sessions.pop((source, Use.guard), None)
+    if session is None:
+        return
+    with context.on(source):
+        at.source.execute("SELECT pg_terminate_backend(%s)", [session.info.backend_pid])
+    session.close()
+
+
+SUB_STEPS = (
+    SubStep("undo: lift the fence",
+            "gives the schemas their names back on the source, or lets writes in", lift_fence),
+    SubStep("undo: resume", "lets the poolers serve their clients from the source again",
+            serve_from_source, when=lambda at: at.undone),
+    SubStep("undo: end the source's guard", "ends the guard in the source",
+            disarm_source, when=lambda at: at.undone),
+)  # fmt: skip
+
+
+def _let_go(context: MoveContext, gates: Gates) -> None:
     """Serve all clients as before, and tell of poolers that are not there any more."""
     for error in gates.let_go():
-        world.notice(f"{error.message}; so nothing is paused there any more")
+        context.notice(f"{error.message}; so nothing is paused there any more")
 
 
-def _pause_ends(world: World, gates: Gates) -> float:
+def _pause_ends(at: Attempt) -> float:
     """Give when guards will have fired, which resume what was paused here."""
-    if gates.guards_fire_at is not None:
-        return gates.guards_fire_at
-    return time.monotonic() + world.plan.options.max_pause_s + GUARD_LAG_S
+    if at.gates.guards_fire_at is not None:
+        return at.gates.guards_fire_at
+    return time.monotonic() + at.plan.options.max_pause_s + GUARD_LAG_S
 
 
-def _require_own(world: World, gates: Gates, budget: Budget) -> None:
-    """See that the move is ours: without the lock, somebody else may be at work with it.
+def _require_own(at: Attempt) -> None:
+    """See that the move is ours: without the lock, another process may be at work with it.
 
     A source that has crashed has lost its guard, too. So it is waited for, and its lock taken
-    again. Whoever has that is waited for as long as a pause may last: most end it by then.
+    again. A process that has that is waited for as long as a pause may last: most end it by then.
     Raises NodeLocked, NodeUnavailable.
     """
-    source = world.plan.source
+    context, source = at.context, at.plan.source
     try:
-        world.require_lock(source)
+        context.require_lock(source)
     except NodeLost:
-        world.forget(source)
-        world.notice(f"node {source} was lost: waiting for it, to lift its fence")
-        ends = time.monotonic() if gates.held_at is None else _pause_ends(world, gates)
-        until = max(ends, budget.deadline, time.monotonic() + _RESTART_S)
+        context.forget(source)
+        context.notice(f"node {source} was lost: waiting for it, to lift its fence")
+        ends = time.monotonic() if at.gates.held_at is None else _pause_ends(at)
+        until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
         while True:
             try:
-                world.lock(source)
+                context.lock(source)
             except (NodeLocked, NodeLost, NodeUnavailable) as error:
                 if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
                     raise
@@ -144,25 +163,13 @@ def _require_own(world: World, gates: Gates, budget: Budget) -> None:
                 return
 
 
-def disarm_source(world: World) -> None:
-    """End the source's guard, which has nothing to do any more."""
-    session = world.sessions.pop(f"{world.plan.source}/guard", None)
-    if session is None:
-        return
-    with world.on(world.plan.source):
-        world.session(world.plan.source).execute(
-            "SELECT pg_terminate_backend(%s)", [session.info.backend_pid]
-        )
-    session.close()
-
-
-def at_source(world: World) -> Move | None:
+def at_source(context: MoveContext) -> Move | None:
     """Read the move on its source, over a session that is fresh if the old one broke."""
-    with world.on(world.plan.source):
-        return journal.find(world.session(world.plan.source), world.plan.id)
+    with context.on(context.plan.source):
+        return journal.find(context.session(context.plan.source), context.plan.id)
 
 
-def state(world: World) -> str:
+def state(context: MoveContext) -> str:
     """Tell the move's state on its source."""
-    found = at_source(world)
+    found = at_source(context)
     return found.state.value if found else "unknown"

@@ -17,8 +17,8 @@ from shardctl.state import journal, leash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.world import World
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node
@@ -178,15 +178,15 @@ def forget(session: Connection, move: Move) -> None:
 
 
 @contextmanager
-def aborting(world: World, abort: Callable[[], None]) -> Iterator[None]:
+def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
     """Abort the move where an error within comes of its limit of WAL; raises WalLimitReached."""
     try:
         yield
     except ShardctlError as error:
-        told = _told(world)
+        told = _told(context)
         if told is None:
             raise
-        limit = WalLimitReached(world.plan.source, world.plan.id, told)
+        limit = WalLimitReached(context.plan.source, context.plan.id, told)
         try:
             abort()
         except ShardctlError as again:
@@ -194,17 +194,17 @@ def aborting(world: World, abort: Callable[[], None]) -> Iterator[None]:
         raise limit from error
 
 
-def _told(world: World) -> dict[str, int] | None:
+def _told(context: MoveContext) -> dict[str, int] | None:
     """Ask the source whether its leash has dropped the slot, once that has written so."""
-    source, slot = world.plan.source, world.plan.slot
+    source, slot = context.plan.source, context.plan.slot
     try:
-        with world.on(source):
-            session = world.session(source)
+        with context.on(source):
+            session = context.session(source)
             found = session.execute(QUERIES["held"], {"slot": slot}).fetchone()
             deadline = time.monotonic() + _ENDED_S
             while found is None and leash.is_armed(session, slot) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-            move = journal.find(session, world.plan.id)
+            move = journal.find(session, context.plan.id)
             return None if move is None else journal.wal_limit(move)
     except ShardctlError:  # a source that is not there has been told by what failed
         return None

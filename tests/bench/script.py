@@ -27,7 +27,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.hosts import accounts, files
 from shardctl.hosts.local import Local
-from shardctl.moves.world import Timeline
+from shardctl.moves.context import Timeline
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
 from shardctl.postgres import binaries

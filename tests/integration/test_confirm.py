@@ -10,13 +10,14 @@ from psycopg import sql
 
 from shardctl.moves import confirm
 from shardctl.moves.confirm import CopiesDiffer
+from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.spares import MovedFleet
 
 ODD = "Odd \"table\" %s {} 'x' ; --"
@@ -84,8 +85,8 @@ def fill(fleet: MovedFleet) -> None:
         session.execute(sql.SQL("INSERT INTO {} VALUES ('odd')").format(sql.Identifier(ODD)))
 
 
-def finish(world: World) -> None:
-    drive(world, METHODS[METHOD], lambda _: None)
+def finish(world: MoveContext) -> None:
+    drive(world, METHODS[METHOD].steps, lambda _: None)
 
 
 def journals(fleet: MovedFleet) -> list[Any]:
@@ -211,7 +212,7 @@ def test_a_move_whose_snapshot_was_lost_is_unconfirmed_and_pruned_when_that_is_a
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.cut_over([2, 3], "c")
-    holder = world.sessions["c/snapshot"].info.backend_pid
+    holder = world.sessions[world.plan.target, Use.snapshot].info.backend_pid
     fleet_spares.execute("c", f"SELECT pg_terminate_backend({holder})")
     wait_for(
         lambda: not fleet_spares.query("c", f"SELECT FROM pg_stat_activity WHERE pid = {holder}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from tests.fixtures.fleets.bloated import Repacking
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.spares import MovedFleet
@@ -166,10 +166,10 @@ def test_read_only_off(fleet_spares: MovedFleet) -> None:
         assert why in pair(fleet_spares, "read-only", "off", "0")
 
 
-def reserved(fleet: MovedFleet) -> World:
+def reserved(fleet: MovedFleet) -> MoveContext:
     """Begin a move, and stay at it."""
     world = fleet.world([0], "c")
-    next(step for step in METHODS[METHOD] if step.name == "reserve").run(world)
+    next(step for step in METHODS[METHOD].steps if step.name == "reserve").run(world)
     return world
 
 

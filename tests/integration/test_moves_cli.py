@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.files import BACKUP
-from shardctl.moves import handover
+from shardctl.moves import conclusion
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
@@ -81,7 +81,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert re.search(r"\nclients waited at most \d+ ms \(predicted: \d+ ms\)\n", done.stdout)
     assert "longest wait at pooler p1: 0 ms\n" in done.stdout  # it had no clients
     assert "compared: 2 tables, 500 rows" in done.stdout
-    for step in METHODS[METHOD]:
+    for step in METHODS[METHOD].steps:
         assert step.name == "clear" or f": {step.name}: {step.sentence}\n" in done.stderr
     (move,) = fleet_spares.listed()
     assert done.stderr.endswith(
@@ -282,7 +282,7 @@ def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
 def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet) -> None:
     before = everything(fleet_spares)
     world = fleet_spares.world([2, 3], "c")
-    drive(world, METHODS[METHOD][:-3], lambda _: None)
+    drive(world, METHODS[METHOD].steps[:-3], lambda _: None)
     running = fleet_spares.listed()[0]
     assert (running["state"], running["can"]) == ("running", [])
     topology = fleet_spares.topology()
@@ -326,7 +326,7 @@ def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.world([2, 3], "c")
-    drive(world, METHODS[METHOD][:-3], lambda _: None)
+    drive(world, METHODS[METHOD].steps[:-3], lambda _: None)
     world.close()
     text = fleet_spares.file.read_text()
     port = str(fleet_spares.pg_bouncer.port)
@@ -351,13 +351,13 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
 ) -> None:
     path = fleet_spares.write()
     mine = path.read_text().replace("shards: {count", "move: {retain: 1h}\nshards: {count")
-    spread = handover.spread_map
+    spread = conclusion.spread_map
 
     def meanwhile(*given: Any) -> None:
         path.write_text(mine)
         spread(*given)
 
-    monkeypatch.setattr(handover, "spread_map", meanwhile)
+    monkeypatch.setattr(conclusion, "spread_map", meanwhile)
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     assert done.returncode == 3
@@ -384,13 +384,13 @@ def test_a_comment_that_was_written_meanwhile_is_kept(
     fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fleet_spares.write()
-    spread = handover.spread_map
+    spread = conclusion.spread_map
 
     def meanwhile(*given: Any) -> None:
         path.write_text(path.read_text() + "# I was here, too\n")
         spread(*given)
 
-    monkeypatch.setattr(handover, "spread_map", meanwhile)
+    monkeypatch.setattr(conclusion, "spread_map", meanwhile)
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     assert done.returncode == 0, done.stderr
     assert path.read_text().endswith("# I was here, too\n")

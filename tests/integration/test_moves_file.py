@@ -10,7 +10,7 @@ import pytest
 
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.moves import handover
+from shardctl.moves import conclusion
 from shardctl.moves.preflight import check as preflight
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def test_a_move_is_refused_where_its_outcome_could_not_be_written(
 def test_a_file_system_that_became_read_only_costs_no_comparison(
     fleet_spares: MovedFleet, mounted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spread = handover.spread_map
+    spread = conclusion.spread_map
 
     def meanwhile(*given: Any) -> None:
         make_read_only(mounted)
         spread(*given)
 
-    monkeypatch.setattr(handover, "spread_map", meanwhile)
+    monkeypatch.setattr(conclusion, "spread_map", meanwhile)
     before = fleet_spares.file.read_text()
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     assert done.returncode == 3, done.stderr

@@ -18,7 +18,7 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
 ) -> None:
     world = fleet_spares.world([2, 3], "c")
     move = world.plan.id
-    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)
     drive(world, list(steps), lambda _: None)
 
     for target in "cd":

@@ -12,7 +12,8 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.hosts.local import Local
-from shardctl.moves import handover
+from shardctl.moves import cloned, promotion
+from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
@@ -97,16 +98,16 @@ def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
     world = fleet_spares.world([2, 3], "c")
     drive(
         world,
-        list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD])),
+        list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)),
         lambda _: None,
     )
     with locking(lambda: fleet_spares.connect("a")):
         deadline = soon(60)
-        while cancelled(world.clone) < ENOUGH:
-            handover.hold_snapshot(world)
+        while cancelled(cloned.of(world)) < ENOUGH:
+            promotion.hold_snapshot(world)
             assert world.snapshot
             world.require_lock(world.plan.target)
-            world.sessions.pop("c/snapshot").close()
+            world.sessions.pop((world.plan.target, Use.snapshot)).close()
             assert deadline > soon(0)
     world.close()
 

@@ -60,7 +60,7 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     assert asked(fleet_spares)["moves"] == []
     assert HEADER not in before
     world = fleet_spares.world([2, 3], "c")
-    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)
     drive(world, list(steps), lambda _: None)
 
     found = asked(fleet_spares)

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import handover
+from shardctl.moves import conclusion, promotion
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
@@ -45,7 +45,7 @@ def test_an_unfinished_move_is_one_warning_that_stands_for_its_clone_and_its_slo
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.world([2, 3], "c")
-    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD])
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)
     drive(world, list(steps), lambda _: None)
     move = world.plan.id
     (running,) = found(fleet_spares)
@@ -77,12 +77,12 @@ def test_between_two_owners_it_is_an_error_that_stands_for_what_nodes_and_maps_s
     fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = ("move-shards", "2-3", "--to", "c", "--retain", "0s", "--yes")
-    for command, where, state in (
-        (begin, "claim", "promoting"),
-        (("moves", "resume"), "spread_map", "claimed"),
+    for command, module, where, state in (
+        (begin, promotion, "claim", "promoting"),
+        (("moves", "resume"), conclusion, "spread_map", "claimed"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(handover, where, fail)
+            patch.setattr(module, where, fail)
             assert fleet_spares.here(*command).returncode == 3
         (finding,) = found(fleet_spares)
         move = fleet_spares.listed()[0]["id"]

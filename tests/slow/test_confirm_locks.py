@@ -8,12 +8,13 @@ import pytest
 
 from shardctl.moves import confirm, confirm_sessions, proof
 from shardctl.moves.confirm import CopiesDiffer
+from shardctl.moves.context import Use
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.spares import MovedFleet
 
 TABLES = 2
@@ -61,7 +62,7 @@ def fill(fleet: MovedFleet, *tables: str) -> None:
         )
 
 
-def compared(world: World) -> tuple[int, int]:
+def compared(world: MoveContext) -> tuple[int, int]:
     found = confirm.compare(world)
     assert found is not None
     return found.tables, found.rows
@@ -200,7 +201,7 @@ def test_a_snapshot_that_is_lost_while_tables_are_compared_gives_no_proof(
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.cut_over([2, 3], "c")
-    holder = world.sessions["c/snapshot"].info.backend_pid
+    holder = world.sessions[world.plan.target, Use.snapshot].info.backend_pid
     end = f"SELECT pg_terminate_backend({holder}, 5000)"
     world.progress = Doing("c", 1, run(fleet_spares, "c", end))
     monkeypatch = pytest.MonkeyPatch()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence, write_fence
-from shardctl.moves import handover, interrupts, undoing
+from shardctl.moves import interrupts, promotion, undoing
 from shardctl.moves.gates import Gates
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
@@ -19,7 +19,7 @@ from tests.fixtures.moves.own import Lab, messages
 if TYPE_CHECKING:
     from psycopg.sql import Composed
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 VIEW = "CREATE VIEW public.v AS SELECT * FROM shard2.photos"
 
@@ -37,7 +37,7 @@ def test_what_no_fence_binds_is_looked_for_again_before_the_cutover(
 ) -> None:
     call_off = undoing.call_off
 
-    def late(world: World) -> None:
+    def late(world: MoveContext) -> None:
         call_off(world)
         with fleet_own.connect("a") as session:
             session.execute(made.encode())
@@ -159,13 +159,13 @@ def test_refused_writes_are_waited_for_no_longer_than_the_budget_allows(
 def test_a_signal_during_a_cutover_ends_it_first(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    promote = handover.promote
+    promote = promotion.take_over
 
     def signalled(*given: Any, **named: Any) -> None:
         os.kill(os.getpid(), number)
         promote(*given, **named)
 
-    monkeypatch.setattr(handover, "promote", signalled)
+    monkeypatch.setattr(promotion, "take_over", signalled)
     before = signal.getsignal(number)
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.hosts.host import HostUnreachable
-from shardctl.moves import handover
+from shardctl.moves import promotion
 from shardctl.moves.destroyed import TargetThere
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening
@@ -103,7 +103,7 @@ def test_a_target_at_whose_port_somebody_listens_is_not_destroyed(
 ) -> None:
     bad = "COPY (SELECT WHERE false) TO PROGRAM 'false'; SELECT pg_conf_load_time()"
     monkeypatch.setattr(opening, "by_itself", lambda: sql.SQL(bad) + sql.SQL(""))
-    monkeypatch.setattr(handover, "open_up", lose)
+    monkeypatch.setattr(promotion, "open_up", lose)
     fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
     monkeypatch.undo()
     assert fleet_own.copy("c").state is MoveState.claimed
@@ -124,7 +124,7 @@ def test_a_target_at_whose_port_somebody_listens_is_not_destroyed(
 def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "promote", lose)
+    monkeypatch.setattr(promotion, "take_over", lose)
     fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
     monkeypatch.undo()
     with fleet_own.connect("c") as session:  # as if an older copy of its disk had been promoted

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import destroyed, handover, service
+from shardctl.moves import attempt, destroyed, promotion, service
 from shardctl.moves.destroyed import PoolerUnasked, TargetServed
 from shardctl.moves.plan import TopologyChanged
 from shardctl.moves.preflight import check as preflight
@@ -41,7 +41,7 @@ def stop_while_cloning(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stop_after_claim(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, shards: list[int]) -> None:
     """Leave a move whose target owns the shards, and nobody else was told so."""
-    monkeypatch.setattr(handover, "conclude", lose)
+    monkeypatch.setattr(attempt, "conclude", lose)
     assert fleet_own.stopped(shards, "c", max_pause_s=2.0).state is MoveState.claimed
     monkeypatch.undo()
 
@@ -123,7 +123,7 @@ def test_writes_to_a_destroyed_target_can_be_given_up_by_taking_its_clients_back
 def test_a_pooler_that_cannot_be_asked_keeps_the_target_from_being_given_up(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "promote", lose)
+    monkeypatch.setattr(promotion, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(psycopg.errors.UndefinedTable):
@@ -208,7 +208,7 @@ def test_a_move_can_be_called_off_without_a_pooler_that_serves_and_is_in_no_topo
 
 
 def unconfirmed(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "hold_snapshot", lambda _: None)
+    monkeypatch.setattr(promotion, "hold_snapshot", lambda _: None)
     fleet_own.move([0, 1, 2, 3], "c")
     monkeypatch.undo()
     assert fleet_own.copy("a").state is MoveState.unconfirmed
@@ -261,7 +261,7 @@ def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_e
 def test_a_move_whose_target_has_not_claimed_needs_its_source(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "promote", lose)
+    monkeypatch.setattr(promotion, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(destroyed.SourceNeeded, match="promoting"):

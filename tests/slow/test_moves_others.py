@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from shardctl.access import fence
-from shardctl.moves import handover
+from shardctl.moves import promotion
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import (
@@ -132,7 +132,7 @@ def test_a_resumed_move_waits_for_no_standby_that_does_not_answer(
 def test_a_clone_that_knows_another_machine_only_lets_in_who_goes_on(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "promote", lose)
+    monkeypatch.setattr(promotion, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
     rules = fleet_own.directory / "nodes" / "c" / "pg_hba.conf"

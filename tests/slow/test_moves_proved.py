@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import handover
+from shardctl.moves import attempt
 from shardctl.sandbox import poolers
 from tests.fixtures.moves.own import messages
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def break_before_the_end(monkeypatch: pytest.MonkeyPatch, breaking: Callable[[], object]) -> None:
     """Let something break when the target owns the shards, and only the source knows it, too."""
-    conclude = handover.conclude
+    conclude = attempt.conclude
 
     def broken(*given: Any, **named: Any) -> None:
         breaking()
         conclude(*given, **named)
 
-    monkeypatch.setattr(handover, "conclude", broken)
+    monkeypatch.setattr(attempt, "conclude", broken)
 
 
 def require_proved(fleet_own: Lab) -> None:

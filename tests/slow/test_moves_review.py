@@ -16,12 +16,12 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import cutover, gates, handover, interrupts, service, undoing
-from shardctl.moves.cutover import NotPromoting
+from shardctl.moves import gates, interrupts, promotion, service, sub_steps, undoing
 from shardctl.moves.destroyed import TargetThere
 from shardctl.moves.gates_refusals import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.sub_steps import NotPromoting
 from shardctl.pgbouncer.console import Console
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres.connection import NodeLost
@@ -31,9 +31,9 @@ from tests.fixtures.moves.own import Lab, messages
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 
 def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
@@ -142,7 +142,7 @@ def test_abort_deletes_no_clone_when_the_decision_to_promote_was_quicker(
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(handover, "promote", lost)
+    monkeypatch.setattr(promotion, "take_over", lost)
     assert fleet_own.stopped([2, 3], "c").state is MoveState.promoting
     entry = fleet_own.entry()
     with pytest.raises(NotAbortable):
@@ -193,17 +193,17 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
                 os.kill(pid, signal.SIGSTOP)
         return advance(session, move, *given, **named)
 
-    claim = handover.claim
+    claim = promotion.claim
 
-    def again(world: World, lsn: str, leaving: Sequence[str]) -> bool:
+    def again(world: MoveContext, lsn: str) -> bool:
         assert fleet_own.copy("c").state is MoveState.drained
-        is_open = claim(world, lsn, leaving)
+        is_open = claim(world, lsn)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
         return is_open
 
     monkeypatch.setattr(journal, "advance", deaf)
-    monkeypatch.setattr(handover, "claim", again)
+    monkeypatch.setattr(promotion, "claim", again)
     fleet_own.move([2, 3], "c")
     here, there = fleet_own.copy("a"), fleet_own.copy("c")
     assert there.drained_to is not None
@@ -244,13 +244,13 @@ def test_ctrl_c_before_the_decision_calls_the_cutover_off(
 def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promote = handover.promote
+    promote = promotion.take_over
 
     def interrupted(*given: Any, **named: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         promote(*given, **named)
 
-    monkeypatch.setattr(handover, "promote", interrupted)
+    monkeypatch.setattr(promotion, "take_over", interrupted)
     error = fleet_own.stopped([2, 3], "c")
     assert error.exit_code == Interrupted.exit_code
     assert error.state is MoveState.routed
@@ -263,9 +263,9 @@ def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
 def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promote = handover.promote
+    promote = promotion.take_over
 
-    def slow(world: World, *given: Any, **named: Any) -> None:
+    def slow(world: MoveContext, *given: Any, **named: Any) -> None:
         console = Console(
             next(iter(world.topology.poolers.values())), world.topology.database, purpose="test"
         )
@@ -273,7 +273,7 @@ def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
             wait_for(lambda: not any(a.paused for a in console.databases().values()))
         promote(world, *given, **named)
 
-    monkeypatch.setattr(handover, "promote", slow)
+    monkeypatch.setattr(promotion, "take_over", slow)
     fleet_own.move([2, 3], "c", max_pause_s=1.0)
     assert fleet_own.leads("shard2") == "c"
     assert fleet_own.left() == set()
@@ -318,13 +318,13 @@ def test_a_source_that_crashes_behind_its_fence_is_served_again_when_it_is_back(
 def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_paused(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = cutover._question
+    question = sub_steps._question
 
-    def unanswered(world: World) -> Question:
+    def unanswered(world: MoveContext) -> Question:
         asked = question(world)
         return Question(f"{asked.dsn} user=stranger", asked.query)
 
-    monkeypatch.setattr(cutover, "_question", unanswered)
+    monkeypatch.setattr(sub_steps, "_question", unanswered)
     error = fleet_own.stopped([2, 3], "c")
     assert "could not ask the target" in messages(error)
     assert error.state is not None
@@ -340,7 +340,7 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(handover, "promote", lost)
+    monkeypatch.setattr(promotion, "take_over", lost)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(NotAbortable) as refused:
@@ -364,7 +364,7 @@ def test_a_target_that_was_promoted_is_not_taken_for_destroyed(
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(handover, "claim", lost)
+    monkeypatch.setattr(promotion, "claim", lost)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
     fleet_own.server("c").stop()

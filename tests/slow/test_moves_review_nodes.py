@@ -13,12 +13,12 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import gates, handover
+from shardctl.moves import attempt, conclusion, gates, promotion, service
+from shardctl.moves.context import Use
 from shardctl.moves.gates_refusals import RouteFailed
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
-from shardctl.moves.world import World
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeLost
@@ -34,7 +34,7 @@ def test_resume_serves_the_clients_even_when_the_source_is_gone(
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(handover, "conclude", lost)
+    monkeypatch.setattr(attempt, "conclude", lost)
     assert fleet_own.stopped([2, 3], "c").state is MoveState.claimed
     monkeypatch.undo()
     source = fleet_own.server("a")
@@ -153,7 +153,7 @@ def test_a_process_that_was_stopped_for_long_brings_no_old_map_back(fleet_own: L
     world = fleet_own.move([2, 3], "c")
     fleet_own.move([2, 3], "d")
     with contextlib.closing(world):
-        handover.spread_map(world)
+        conclusion.spread_map(world)
     for node in "abd":
         assert fleet_own.ask(node, "SELECT node FROM shardctl.map WHERE shard = 2") == [("d",)]
 
@@ -203,10 +203,10 @@ def test_a_classic_generator_waits_until_the_targets_clock_has_passed_the_source
 def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(fleet_own: Lab) -> None:
     topology = fleet_own.topology
     plan = fleet_own.plan([2, 3], "c")
-    world = World(topology, plan, Silent(), "test")
+    world = service.at_work(topology, plan, Silent())
     try:
         world.lock(plan.source)
-        session = world.session(plan.source, "lock")
+        session = world.session(plan.source, Use.lock)
         assert session.execute("SHOW tcp_user_timeout").fetchone() == ("60000",)
         assert session.execute("SHOW tcp_keepalives_idle").fetchone() == ("30",)
     finally:
@@ -256,7 +256,7 @@ def test_a_pooler_that_is_not_routed_is_served_by_its_guard_and_all_others_are_t
 def test_a_server_with_the_only_copies_of_an_unconfirmed_move_is_not_moved_aside(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "hold_snapshot", lambda _: None)
+    monkeypatch.setattr(promotion, "hold_snapshot", lambda _: None)
     fleet_own.move([0, 1, 2, 3], "c")
     assert fleet_own.copy("a").state is MoveState.unconfirmed
     plan = fleet_own.plan([0, 1, 2, 3], "a")
@@ -271,13 +271,13 @@ def test_a_server_with_the_only_copies_of_an_unconfirmed_move_is_not_moved_aside
 def test_a_topology_that_changed_meanwhile_is_not_edited_and_the_values_are_told(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promote = handover.promote
+    promote = promotion.take_over
 
     def edited(*given: Any, **named: Any) -> None:
         fleet_own.file.write_text(fleet_own.file.read_text() + "move: {retain: 1h}  # mine\n")
         promote(*given, **named)
 
-    monkeypatch.setattr(handover, "promote", edited)
+    monkeypatch.setattr(promotion, "take_over", edited)
     error = fleet_own.stopped([2, 3], "c")
     assert error.state is MoveState.routed
     told = "\n".join(e.hint for e in error.parts())

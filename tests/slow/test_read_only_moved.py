@@ -11,7 +11,7 @@ import pytest
 
 from shardctl.checks.status import observe
 from shardctl.fanout import Silent
-from shardctl.moves import handover
+from shardctl.moves import promotion
 from shardctl.provision import fleet
 from shardctl.provision.refusals import ShardsReadOnly
 from shardctl.state.journal import MoveState
@@ -136,7 +136,7 @@ def test_the_plan_and_the_report_tell_what_writers_and_readers_see(
 def test_a_target_that_is_destroyed_lets_the_source_take_writes_again(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, closed: bool
 ) -> None:
-    monkeypatch.setattr(handover, "promote", lose)
+    monkeypatch.setattr(promotion, "take_over", lose)
     stopped = fleet_own.stopped([2, 3], "c", max_pause_s=1.5, read_only=True)
     assert stopped.state is MoveState.promoting
     monkeypatch.undo()

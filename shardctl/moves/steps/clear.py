@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError, together
+from shardctl.moves import cloned
 from shardctl.moves.preflight import directory, fleet, occupant, target
 from shardctl.moves.preflight.subject import Context
 from shardctl.moves.step import Step
@@ -13,51 +14,52 @@ from shardctl.postgres import clone as clones
 from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 
-def probe(world: World) -> bool:
+def probe(context: MoveContext) -> bool:
     """See whether nothing is in the clone's way."""
-    if world.past_cutover():
+    if context.past_cutover():
         return True
     try:
-        clones.look(world.clone)
+        clones.look(cloned.of(context))
     except clones.TargetNotEmpty:
         return False
     return True
 
 
-def run(world: World) -> None:
+def run(context: MoveContext) -> None:
     """Look once more whether anything in it would be missed, and move it aside.
 
     It may be long ago that the plan was made. Raises TargetUnfit, or Problems of several.
     """
-    node = world.plan.target
+    target = context.plan.target
     with contextlib.suppress(NodeUnavailable):  # it does not run, or has no such database
-        world.lock(node)
-    problems = _problems(world)
+        context.lock(target)
+    problems = _problems(context)
     if problems:
         raise together(problems)
-    world.forget(node)
-    clones.set_aside(world.clone)
+    context.forget(target)
+    clones.set_aside(cloned.of(context))
 
 
-def undo(world: World) -> None:
+def undo(context: MoveContext) -> None:
     """Let it stand and run as before."""
-    clones.bring_back(world.clone)
+    clones.bring_back(cloned.of(context))
 
 
-def _problems(world: World) -> list[ShardctlError]:
-    server, context = world.clone.server, Context(world.topology, world.plan, world.purpose)
-    context.found[target.look] = target.Machine(world.clone.machine, server.account)
-    context.found[target.programs] = server.binaries
-    if context.ask(occupant.look) is not None:
-        context.found[occupant.same_place] = server.running()
-        return list(occupant.judge(context))
-    context.ask(directory.look)
+def _problems(context: MoveContext) -> list[ShardctlError]:
+    clone = cloned.of(context)
+    server, asked = clone.server, Context(context.topology, context.plan, context.purpose)
+    asked.found[target.look] = target.Machine(clone.machine, server.account)
+    asked.found[target.programs] = server.binaries
+    if asked.ask(occupant.look) is not None:
+        asked.found[occupant.same_place] = server.running()
+        return list(occupant.judge(asked))
+    asked.ask(directory.look)
     # The journals of the nodes may know what is in it.
-    problems = context.ask(fleet.look).problems
-    return [*problems, *directory.in_the_way(context)]
+    problems = asked.ask(fleet.look).problems
+    return [*problems, *directory.in_the_way(asked)]
 
 
 STEP = Step("clear", "moves an empty server out of the clone's way", probe, run, undo)

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.moves import admission, cloned
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 
-def probe(world: World) -> bool:
+def probe(context: MoveContext) -> bool:
     """See whether the data directory is there, whole, and of this move."""
-    return world.past_cutover() or clones.look(world.clone) in ("made", "opened")
+    return context.past_cutover() or clones.look(cloned.of(context)) in ("made", "opened")
 
 
-def run(world: World) -> None:
+def run(context: MoveContext) -> None:
     """Copy, with the settings that keep everybody but shardctl out."""
-    with world.on(world.plan.source):
+    with context.on(context.plan.source):
         copying.make(
-            world.clone,
-            Source(world.source, world.topology.database),
-            world.session(world.plan.source),
-            addresses=world.addresses(),
-            progress=world.progress,
-            max_rate=world.plan.options.max_rate,
-            clone_with=world.plan.options.clone_with,
+            cloned.of(context),
+            Source(context.source, context.topology.database),
+            context.session(context.plan.source),
+            addresses=admission.known(context),
+            progress=context.progress,
+            max_rate=context.plan.options.max_rate,
+            clone_with=context.plan.options.clone_with,
         )
 
 
-def undo(world: World) -> None:
+def undo(context: MoveContext) -> None:
     """Stop the clone and delete what this move made, and nothing else."""
-    clones.remove(world.clone)
+    clones.remove(cloned.of(context))
 
 
 STEP = Step("clone", "copies the source onto the target", probe, run, undo)

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
+from shardctl.moves import cloned
+from shardctl.moves.context import NodeRefused
 from shardctl.moves.step import Step
-from shardctl.moves.world import NodeRefused
 from shardctl.postgres import opening, slots, standby
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
 
 logger = logging.getLogger(__name__)
 
@@ -23,75 +24,71 @@ _POLL = 0.05
 _FEEDBACK = "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = %s"
 
 
-def probe(world: World) -> bool:
+def probe(context: MoveContext) -> bool:
     """See whether the target's lock is held by us: it is taken when the standby is near."""
-    return world.past_cutover() or world.holds(world.plan.target)
+    return context.past_cutover() or context.holds(context.plan.target)
 
 
-def run(world: World) -> None:
+def run(context: MoveContext) -> None:
     """Start the standby, wait until it streams and its lag is small, take its lock.
 
     While it catches up, replay breaks off every question that could hold it up, a login too:
     so it is asked again as long as its server runs, and that ends when the source knows what
     the standby looks at.
     """
-    target = world.plan.target
-    standby.start(world.clone)
+    target = context.plan.target
+    clone = cloned.of(context)
+    standby.start(clone)
     deadline = time.monotonic() + _ASK_AGAIN_S
     while True:
         try:
-            _follow(world)
+            _follow(context)
         except (NodeUnavailable, NodeLost, NodeRefused, standby.NotFollowing) as error:
-            if not world.clone.server.running() or time.monotonic() > deadline:
+            if not clone.server.running() or time.monotonic() > deadline:
                 raise
-            world.require_lock(world.plan.source)  # without the source there is nothing to follow
-            logger.debug("move %s: asking node %s again: %s", world.plan.id, target, error)
-            world.forget(target)
+            context.require_lock(
+                context.plan.source
+            )  # without the source there is nothing to follow
+            logger.debug("move %s: asking node %s again: %s", context.plan.id, target, error)
+            context.forget(target)
             time.sleep(_POLL)
         else:
             return
 
 
-def _follow(world: World) -> None:
-    plan = world.plan
-    with world.on(plan.target):
+def _follow(context: MoveContext) -> None:
+    plan, clone = context.plan, cloned.of(context)
+    with context.on(plan.target):
         standby.follow(
-            world.clone,
-            world.session(plan.source),
-            world.session(plan.target),
-            progress=world.progress,
+            clone,
+            context.session(plan.source),
+            context.session(plan.target),
+            progress=context.progress,
             timeout=_SECONDS,
         )
-        opening.require_closed(
-            world.clone, world.session(plan.target), world.topology.database.user
-        )
-    _wait_for_feedback(world)
-    world.lock(plan.target)
+        opening.require_closed(clone, context.session(plan.target), context.topology.database.user)
+    _wait_for_feedback(context)
+    context.lock(plan.target)
 
 
-def _wait_for_feedback(world: World) -> None:
+def _wait_for_feedback(context: MoveContext) -> None:
     """Wait until the source keeps what sessions of the standby may look at."""
-    session = world.session(world.plan.source)
+    session = context.session(context.plan.source)
     deadline = time.monotonic() + _ASK_AGAIN_S
-    with world.on(world.plan.source):
+    with context.on(context.plan.source):
         while True:
-            row = session.execute(_FEEDBACK, [world.plan.slot]).fetchone()
+            row = session.execute(_FEEDBACK, [context.plan.slot]).fetchone()
             if row is not None and row[0]:
                 return
-            slots.require(session, world.plan.target, world.plan.slot)
+            slots.require(session, context.plan.target, context.plan.slot)
             if time.monotonic() > deadline:
-                raise NoFeedback(world.plan.target)
+                raise ShardctlError(
+                    f"node {context.plan.target}: its source has had no feedback of it for "
+                    f"{_ASK_AGAIN_S:g} s",
+                    hint="see the clone's log for why it does not stream, then `shardctl moves "
+                    "resume`",
+                )
             time.sleep(_POLL)
-
-
-class NoFeedback(ShardctlError):
-    """A standby that does not tell its source what it looks at."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(
-            f"node {node}: its source has had no feedback of it for {_ASK_AGAIN_S:g} s",
-            hint="see the clone's log for why it does not stream, then `shardctl moves resume`",
-        )
 
 
 STEP = Step("follow", "starts the standby and waits until it is near", probe, run)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import ledger, wal
+from shardctl.moves import cloned, ledger, wal
+from shardctl.moves.context import Use
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import slots
@@ -14,59 +15,45 @@ from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from shardctl.moves.world import World
+    from shardctl.moves.context import MoveContext
     from shardctl.state.journal import Move
 
 
-def probe(world: World) -> bool:
+def probe(context: MoveContext) -> bool:
     """Look for the journal's row, and for slot and leash as long as the clone needs them."""
-    move = world.journal()
+    move = context.journal()
     if move is not None and not move.state.undoable:
         return True  # and its source may not be there any more
-    if move is None or not world.holds(world.plan.source):
+    if move is None or not context.holds(context.plan.source):
         return False
-    with world.on(world.plan.source):
-        session = world.session(world.plan.source)
-        return slots.keeps(session, world.plan.slot) and leash.is_armed(session, world.plan.slot)
+    with context.on(context.plan.source):
+        session = context.session(context.plan.source)
+        return slots.keeps(session, context.plan.slot) and leash.is_armed(
+            session, context.plan.slot
+        )
 
 
-def run(world: World) -> None:
+def run(context: MoveContext) -> None:
     """Take the source's lock, write the journal, make the slot and bound what it holds back.
 
     A slot that is gone since an earlier attempt has taken the use of its copy with it. Raises
     MoveUnderWay where another move was begun at the same moment, and LeashNotArmed.
     """
-    plan = world.plan
-    world.lock(plan.source)
-    with world.on(plan.source):
-        session = world.session(plan.source)
-        plan = world.plan = wal.settled(plan, world.source, session)
-        known = journal.find(session, plan.id)
+    source = context.plan.source
+    context.lock(source)
+    with context.on(source):
+        session = context.session(source)
+        plan = context.plan = wal.settled(context.plan, context.source, session)
+        known = write(context)
         if known is None:
-            journal.open_move(
-                session,
-                move=plan.id,
-                method=plan.method,
-                source=plan.source,
-                target=plan.target,
-                shards=plan.shards,
-                schemas=plan.schemas,
-                retired=plan.retired,
-                plan=plan.as_json(),
-            )
-            # Each of two sees the other's row, or one does: both cannot miss it.
-            try:
-                require_alone(world)
-            except ShardctlError:
-                journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
-                raise
+            pass
         elif not slots.keeps(session, plan.slot):
-            _begin_again(world, known, "is gone")
+            _begin_again(context, known, "is gone")
         elif held := wal.exceeding(session, plan):
             # A leash would drop it at once, and the move would be aborted.
-            _begin_again(world, known, f"held back {wal.megabytes(held)} of WAL without a guard")
+            _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a guard")
         leash.arm(
-            world.session(plan.source, "leash"),
+            context.session(plan.source, Use.leash),
             session,
             plan.source,
             move=plan.id,
@@ -76,37 +63,72 @@ def run(world: World) -> None:
         slots.make(session, plan.slot)
 
 
-def _begin_again(world: World, move: Move, why: str) -> None:
+def write(context: MoveContext) -> Move | None:
+    """Write the journal, unless an earlier attempt has: gives what that has written.
+
+    Raises MoveUnderWay where another move was begun at the same moment.
+    """
+    plan, session = context.plan, context.session(context.plan.source)
+    if (known := journal.find(session, plan.id)) is not None:
+        return known
+    journal.open_move(
+        session,
+        move=plan.id,
+        method=plan.method,
+        source=plan.source,
+        target=plan.target,
+        shards=plan.shards,
+        schemas=plan.schemas,
+        retired=plan.retired,
+        plan=plan.as_json(),
+    )
+    # Each of two sees the other's row, or one does: both cannot miss it.
+    try:
+        require_alone(context)
+    except ShardctlError:
+        journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
+        raise
+    return None
+
+
+def _begin_again(context: MoveContext, move: Move, why: str) -> None:
     """Delete a copy that cannot follow any more: nothing keeps the WAL that it lacks."""
-    plan, told = world.plan, journal.wal_limit(move)
-    if clones.remove(world.clone):
+    plan, told = context.plan, journal.wal_limit(move)
+    if clones.remove(cloned.of(context)):
         if told is not None:
             held, limit = wal.megabytes(told["held_bytes"]), wal.megabytes(told["limit_bytes"])
             why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
-        world.notice(
+        context.notice(
             f"node {plan.source}: slot {plan.slot} {why}; so the copy on node {plan.target} "
             "was deleted, and is made again"
         )
-    session = world.session(plan.source)
+    session = context.session(plan.source)
     slots.drop(session, plan.slot)  # where there is one, it has lost its WAL or keeps too much
     if told is not None:
         wal.forget(session, move)
 
 
-def require_alone(world: World) -> None:
+def require_alone(context: MoveContext) -> None:
     """See that no other move of the cluster is under way; raises MoveUnderWay."""
-    found = ledger.read(world.topology, purpose=world.purpose)
+    found = ledger.read(context.topology, purpose=context.purpose)
     for entry in found.entries:
-        if entry.move.id != world.plan.id and entry.state in ("running", "unfinished"):
+        if entry.move.id != context.plan.id and entry.state in ("running", "unfinished"):
             raise journal.MoveUnderWay(entry.move.source)
 
 
-def undo(world: World) -> None:
+def undo(context: MoveContext) -> None:
     """Drop the slot and close the journal."""
-    plan = world.plan
-    with world.on(plan.source):
-        session = world.session(plan.source)
-        slots.drop(session, plan.slot)
+    source = context.plan.source
+    with context.on(source):
+        slots.drop(context.session(source), context.plan.slot)
+    close(context)
+
+
+def close(context: MoveContext) -> None:
+    """Close the journal of a move that is taken back."""
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
         before = states.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
             told = f"shards {ranges.of(plan.shards)} stay on {plan.source}"

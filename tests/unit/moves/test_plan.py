@@ -44,7 +44,9 @@ def topology(*changes: tuple[str, str]) -> Topology:
 
 def made(shards: tuple[int, ...] = (2, 3), **given: Any) -> MovePlan:
     where = given.get("topology", topology())
-    return plan.make(where, shards, given.get("target", "c"), 7, OPTIONS)
+    move = plan.make(where, shards, given.get("target", "c"), 7, OPTIONS)
+    plan.require_without_shards(where.nodes[move.target])
+    return move
 
 
 def of_journal(move: MovePlan) -> MovePlan:

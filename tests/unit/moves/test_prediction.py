@@ -14,15 +14,12 @@ from shardctl.moves.gates import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.refusals import PauseTooShort
 from shardctl.topology.loader import parse
-from tests.reference import SUB_STEPS
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 NEAR = Distance()
 FAR = Distance(source=100, target=100, pooler=100)
-WITHOUT_NAMES = {"clock", "look"}
-"""Questions that are asked between the sub-steps of a cutover."""
 
 
 def topology(*, ssh: str = "", aliases: str = "node", count: int = 8) -> Topology:
@@ -48,12 +45,6 @@ def added(of: Topology, distance: Distance, shards: int = 2) -> float:
 
 def moving(of: Topology, shards: int = 2, max_pause_s: float = 5) -> MovePlan:
     return plan.make(of, range(shards), "c", 1, Options(max_pause_s=max_pause_s, retain_s=60))
-
-
-def test_the_parts_are_those_that_are_measured() -> None:
-    assert set(prediction.TRIPS) - WITHOUT_NAMES <= set(SUB_STEPS)
-    order = [name for name in SUB_STEPS if name in prediction.TRIPS]
-    assert order == [name for name in prediction.TRIPS if name not in WITHOUT_NAMES]
 
 
 def test_every_question_adds_the_way_to_whom_it_is_asked() -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import wal
+from shardctl.moves import service, wal
 from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.stopped import MoveStopped, stopped
 from shardctl.moves.wal import Wal
-from shardctl.moves.world import World
 from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
 
@@ -77,7 +76,7 @@ def test_the_plan_tells_the_limit() -> None:
 def test_a_move_that_stops_says_what_its_source_keeps_until_it_goes_on(tmp_path: Path) -> None:
     ports = free_ports(2)
     nodes = [local_node(tmp_path, *one, range(1)) for one in zip("ac", ports, strict=True)]
-    world = World(local_topology(tmp_path, *nodes), plan(64 * MB), Silent(), "a test")
+    world = service.at_work(local_topology(tmp_path, *nodes), plan(64 * MB), Silent())
     with pytest.raises(MoveStopped) as caught, stopped(world):
         raise ShardctlError("it broke", hint="go on")
     assert caught.value.exit_code == 3

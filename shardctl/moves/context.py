@@ -1,4 +1,4 @@
-"""What the steps of one move share: the plan, both topologies, the sessions that hold locks."""
+"""The context of one move at work: the plan, both topologies, sessions and the locks they hold."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import psycopg
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.libpq import reason_of
-from shardctl.moves import admission
 from shardctl.moves import plan as planning
-from shardctl.moves.distance import Distance
-from shardctl.postgres import hosted, replay
-from shardctl.postgres.clone import Clone
+from shardctl.postgres import replay
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock
 
@@ -26,20 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
+    from shardctl.moves.method import Method
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
-
-
-class NoDataDirectory(ShardctlError):
-    """A target that has no place for a clone."""
-
-    def __init__(self, node: NodeName) -> None:
-        super().__init__(
-            f"node {node} has no data_directory, so nothing can be cloned onto it",
-            hint="give it one in the topology",
-        )
 
 
 class NodeRefused(Unfinished):
@@ -59,6 +48,23 @@ SELECT set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_count', '3', false),
        set_config('tcp_user_timeout', '60s', false)
 """
+
+
+Own = TypeVar("Own")
+
+
+class Use(Enum):
+    """What a session with a node is for."""
+
+    work = auto()
+    lock = auto()
+    """It holds the node's lock; on the target, it also asks what must not wait for a login."""
+    guard = auto()
+    """The source's guard runs in it."""
+    leash = auto()
+    """What bounds the WAL of the move's slot runs in it."""
+    snapshot = auto()
+    """It keeps what the target had at the cutover, for the comparison."""
 
 
 @dataclass(slots=True)
@@ -82,25 +88,25 @@ class Timeline:
 
 
 @dataclass
-class World:
+class MoveContext:
     """One move at work; `topology` is that of before the move, `after` of when it is done."""
 
     topology: Topology
     plan: MovePlan
+    method: Method
     progress: Progress
     purpose: str
     notice: Callable[[str], None] = logger.warning
-    """Tells the operator something while a step is at work."""
-    sessions: dict[str, Connection] = field(default_factory=dict)
+    """Shows the operator something while a step is at work."""
     timeline: Timeline = field(default_factory=Timeline)
-    distance: Distance = field(default_factory=Distance)
-    """How far all are who are asked in the cutover, once that was measured."""
     source_lost: bool = False
-    """Whether an operator has said that the source is gone for good: it is not asked any more."""
+    """Whether an operator has said that the source is destroyed: it is not asked any more."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: an operator does that."""
     snapshot: str | None = None
     """What the target had at the cutover, held by its session `snapshot`."""
+    sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
+    _own: dict[type, object] = field(default_factory=dict)
 
     @property
     def after(self) -> Topology:
@@ -119,29 +125,18 @@ class World:
 
     @property
     def keepers(self) -> tuple[NodeName, ...]:
-        """The nodes whose journals are to say, past the point of no return, how far it is."""
+        """The nodes that hold the journal past the point of no return."""
         plan = self.plan
         return (plan.target,) if self.source_lost else (plan.target, plan.source)
 
-    @cached_property
-    def clone(self) -> Clone:
-        """What the move makes on the target's host; raises HostUnreachable and others."""
-        target = self.target
-        if target.data_directory is None:
-            raise NoDataDirectory(target.name)
-        server = hosted.find(target, target.data_directory)
-        return Clone(self.plan.id, self.plan.slot, server)
-
-    def addresses(self) -> list[str]:
-        """List the addresses from which shardctl and its guards log in to the target.
-
-        The one under which the source knows this machine is among them.
-        """
-        with self.on(self.plan.source):
-            return admission.addresses(self.topology, self.target, self.session(self.plan.source))
+    def own(self, kind: type[Own], make: Callable[[], Own]) -> Own:
+        """Give what only the move's method knows of it, made when it is first wanted."""
+        if kind not in self._own:
+            self._own[kind] = make()
+        return cast("Own", self._own[kind])
 
     def look_for_target(self) -> None:
-        """Open a session with the target if its clone runs already, so that its journal counts."""
+        """Open a session with the target if its server runs, so that its journal counts."""
         try:
             self.session(self.plan.target)
         except NodeUnavailable as error:
@@ -152,20 +147,19 @@ class World:
         move = self.journal()
         return move is not None and not move.state.undoable
 
-    def holds(self, node: NodeName) -> bool:
-        """Tell whether this process holds a node's lock."""
-        session = self.sessions.get(f"{node}/lock")
-        return session is not None and not session.closed
+    def open_session(self, node: NodeName, use: Use) -> Connection | None:
+        """Give the session with a node that serves one use, if it is open."""
+        found = self.sessions.get((node, use))
+        return None if found is None or found.closed else found
 
-    def session(self, node: NodeName, use: str = "work") -> Connection:
+    def session(self, node: NodeName, use: Use = Use.work) -> Connection:
         """Give the session with a node that serves one use, opened when it is first wanted.
 
         In autocommit. Raises NodeUnavailable.
         """
-        key = f"{node}/{use}"
-        found = self.sessions.get(key)
-        if found is None or found.closed:
-            found = self.sessions[key] = connect(
+        found = self.open_session(node, use)
+        if found is None:
+            found = self.sessions[node, use] = connect(
                 self.topology.nodes[node],
                 self.topology.database,
                 purpose=self.purpose,
@@ -177,14 +171,17 @@ class World:
 
     def forget(self, node: NodeName) -> None:
         """End all sessions with a node, and with them its lock."""
-        for key in [key for key in self.sessions if key.startswith(f"{node}/")]:
+        for key in [key for key in self.sessions if key[0] == node]:
             self.sessions.pop(key).close()
 
+    def holds(self, node: NodeName) -> bool:
+        """Tell whether this process holds a node's lock."""
+        return self.open_session(node, Use.lock) is not None
+
     def lock(self, node: NodeName) -> None:
-        """Take a node's lock for as long as this world lasts; raises NodeLocked."""
-        key = f"{node}/lock"
-        if key not in self.sessions or self.sessions[key].closed:
-            session = self.session(node, "lock")
+        """Take a node's lock for as long as this context lasts; raises NodeLocked."""
+        if not self.holds(node):
+            session = self.session(node, Use.lock)
             try:
                 with self.on(node):
                     lock.take(session, node)
@@ -194,15 +191,15 @@ class World:
                 raise
 
     def require_lock(self, node: NodeName) -> None:
-        """See that the lock is still held: whoever has lost it must do nothing more."""
-        session = self.sessions[f"{node}/lock"]
+        """See that the lock is still held: a process that has lost it must do nothing more."""
+        session = self.sessions[node, Use.lock]
         with self.on(node):
             replay.again(lambda: session.execute("SELECT 1"))
 
     def require_locks(self) -> None:
         """See that all locks are held that were taken; raises NodeLost."""
         nodes = (self.plan.source, self.plan.target)
-        taken = [node for node in nodes if f"{node}/lock" in self.sessions]
+        taken = [node for node in nodes if (node, Use.lock) in self.sessions]
         fanout.at_once(*(partial(self.require_lock, node) for node in taken))
 
     @contextmanager
@@ -215,27 +212,25 @@ class World:
             raise kind(node, reason_of(error)) from error
 
     def journal(self) -> Move | None:
-        """Read the move from wherever it can be read; the newest copy counts."""
+        """Read the move from every node that has a session for work; the newest copy counts."""
         copies = []
         for node in (self.plan.source, self.plan.target):
-            key = f"{node}/work"
-            if key in self.sessions and not self.sessions[key].closed:
-                with self.on(node):
-                    try:
-                        copies.append(self._copy(self.sessions[key]))
-                    except psycopg.errors.UndefinedTable:
-                        # An empty server in the target's place, which `clear` will move aside.
-                        logger.debug("move %s: node %s has no journal", self.plan.id, node)
+            session = self.open_session(node, Use.work)
+            if session is None:
+                continue
+            with self.on(node):
+                try:
+                    # A standby is asked as often as replay cancels it.
+                    copies.append(replay.again(partial(journal.find, session, self.plan.id)))
+                except psycopg.errors.UndefinedTable:
+                    # An empty server in the target's place, which `clear` will move aside.
+                    logger.debug("move %s: node %s has no journal", self.plan.id, node)
         return journal.newest(copy for copy in copies if copy is not None)
-
-    def _copy(self, session: Connection) -> Move | None:
-        """Read one node's record of the move; that of a standby as often as replay cancels it."""
-        return replay.again(lambda: journal.find(session, self.plan.id))
 
     def close(self) -> None:
         """End all sessions, and with them the locks."""
-        for key, session in self.sessions.items():
-            if key.endswith("/lock"):
+        for (_, use), session in self.sessions.items():
+            if use is Use.lock:
                 lock.let_go(session)
             else:
                 session.close()

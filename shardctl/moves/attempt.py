@@ -1,0 +1,228 @@
+"""One process at work on a cutover: the driver of its sub-steps, and what they share."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.moves import cutover, interrupts, prediction, proof, sub_steps, undoing
+from shardctl.moves.budget import Budget
+from shardctl.moves.distance import Distance
+from shardctl.moves.gates import Gates
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from shardctl.access.fence import WritersLeft
+    from shardctl.moves.context import MoveContext
+    from shardctl.moves.fences import Fence
+    from shardctl.moves.interrupts import Deferred
+    from shardctl.moves.method import Handover
+    from shardctl.moves.plan import MovePlan
+    from shardctl.moves.sub_step import Cutover, SubStep
+    from shardctl.pgbouncer.guard import Question
+    from shardctl.postgres.connection import Connection
+
+_ENDING_S = 1.0
+"""What is kept of the budget for ending transactions that go on."""
+
+
+@dataclass
+class Attempt:
+    """One process at work on a cutover, and what its sub-steps hand on to each other."""
+
+    context: MoveContext
+    gates: Gates
+    interrupt: Deferred
+    cutover: Cutover
+    began: bool = False
+    """Whether this process began the cutover; else it completes one that is decided."""
+    distance: Distance = field(default_factory=Distance)
+    """How far all are who will be asked, once that was measured."""
+    question: Question = field(init=False)
+    """What the poolers' guards ask the target."""
+    arming_s: float = 0.0
+    """How long arming the guards may take without costing the budget something."""
+    budget: Budget = field(init=False)
+    not_after: datetime = field(init=False)
+    """When the fence has to be up, on the source's clock."""
+    fencing_at: float = 0.0
+    """When writers began to get errors or to wait for the fence, on the monotonic clock."""
+    lsn: str = "0/0"
+    """The position in the source's WAL that the target must have replayed."""
+    claimed: bool = False
+    """Whether the target owns the shards."""
+    opened: bool = False
+    """Whether clients can log in to it."""
+    undone: bool = False
+    """Whether the source's journal says that the move is before its point of no return."""
+
+    @property
+    def plan(self) -> MovePlan:
+        """What the move is to do."""
+        return self.context.plan
+
+    @property
+    def fence(self) -> Fence:
+        """What keeps clients from the moved shards on the source."""
+        return self.cutover.fence
+
+    @property
+    def handover(self) -> Handover:
+        """How the target takes the shards over."""
+        return self.context.method.handover
+
+    @property
+    def source(self) -> Connection:
+        """The session with the source for work; raises NodeUnavailable."""
+        return self.context.session(self.plan.source)
+
+    @property
+    def kept_s(self) -> float:
+        """The seconds that waiting for transactions leaves to ending them."""
+        return _ENDING_S if self.plan.options.terminate else 0.0
+
+    def end(self, left: WritersLeft) -> None:
+        """End transactions that go on writing, with `--terminate`; raises those that stay."""
+        if not self.plan.options.terminate or None in left.pids:
+            raise left
+        for pid in left.pids:
+            self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    def require_time(self) -> None:
+        """See that `--max-pause` leaves room for the distances; raises PauseTooShort."""
+        prediction.require_time(self.context.topology, self.plan, self.distance)
+
+    def do(self, rows: Sequence[SubStep]) -> None:
+        """Carry sub-steps out, up to the first that fails; raises what that raises."""
+        for one in rows:
+            if one.when is not None and not one.when(self):
+                continue
+            if one.may_stop:
+                self.budget.require(one.name)
+            with self.context.timeline.span(one.name):
+                one.run(self)
+
+    def do_all(self, rows: Sequence[SubStep]) -> dict[str, ShardctlError]:
+        """Carry sub-steps out though some fail; give what these raise, by their names."""
+        failed: dict[str, ShardctlError] = {}
+        for one in rows:
+            if one.after not in failed:
+                try:
+                    self.do([one])
+                except ShardctlError as error:
+                    failed[one.name] = error
+        return failed
+
+
+@contextmanager
+def _at_work(context: MoveContext) -> Iterator[Attempt]:
+    """Hold signals back, and end all sessions with poolers afterwards."""
+    with (
+        interrupts.deferred(context.notice) as interrupt,
+        Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
+    ):
+        yield Attempt(context, gates, interrupt, cutover.of(context.plan))
+
+
+def run(context: MoveContext) -> None:
+    """Change the ownership of the move's shards, sub-step by sub-step.
+
+    The target follows the source, both nodes' locks are held, and the journal says `reserved` or
+    `undone`. Raises ShardctlError: before the point of no return with everything undone, after it
+    with exit code 3, and then `complete` goes on. Ctrl-C stops it where a sub-step `may_stop`,
+    with Interrupted.
+    """
+    with _at_work(context) as at:
+        at.began = True
+        at.do(at.cutover.ready)
+        at.budget = Budget(at, sub_steps.revision(context))
+        try:
+            at.do(at.cutover.undoable)
+        except BaseException:
+            undoing.take_back(at)
+            raise
+        at.do(at.cutover.decided)
+        conclude(at)
+        at.interrupt.require_none(
+            f"move {at.plan.id}: interrupted after its cutover: node {at.plan.target} serves the "
+            "shards"
+        )
+
+
+def complete(context: MoveContext) -> None:
+    """Go on from the point of no return, however far another process came; repeatable.
+
+    Clients of the poolers are served even if the source is not there. Raises Unfinished
+    where no node says that it is decided, and Interrupted when it is done.
+    """
+    plan, handover = context.plan, context.method.handover
+    with _at_work(context) as at:
+        handover.start(context)
+        context.lock(plan.target)
+        context.session(plan.target)
+        move = context.journal()
+        if move is None or move.state.undoable:
+            raise Unfinished(
+                f"move {plan.id}: only its source knows whether it may go on",
+                hint="start the source again, then `shardctl moves resume`",
+            )
+        at.claimed = move.state is not MoveState.promoting
+        at.lsn = move.drained_to or at.lsn
+        if not at.claimed:
+            handover.require_caught_up(context, at.lsn)
+        at.do(at.cutover.decided)
+        context.require_lock(plan.target)
+        conclude(at)
+        at.interrupt.require_none(f"move {plan.id}: interrupted after its cutover was completed")
+
+
+def conclude(at: Attempt) -> None:
+    """Serve the clients from the target, and tell poolers, nodes, the file and the journal.
+
+    Repeatable. Raises what could not be done when the rest is: the rows are compared before, for
+    the target's snapshot ends with this process.
+    """
+    context, plan = at.context, at.plan
+    failed = at.do_all(at.cutover.told)
+    if failed:
+        errors = list(failed.values())
+        if "close" not in failed:
+            errors += _prove_now(context, errors)
+        raise together(errors)
+    before = context.journal()
+    predicted_ms = prediction.pause_ms(context.topology, plan, at.distance)
+    report = dict((before and before.report) or {}) | {
+        "predicted_pause_ms": round(predicted_ms, 1),
+        "pause_ms": context.timeline.pause_ms,
+        "pooler_waits_ms": at.gates.waits_ms,
+        "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
+    }
+    if at.fence.refuses_writes:
+        report["refused_ms"] = context.timeline.refused_ms
+    for node in context.keepers:
+        with context.on(node):
+            session = context.session(node)
+            journal.advance(session, plan.id, [MoveState.claimed], MoveState.routed, report=report)
+
+
+def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[ShardctlError]:
+    """Compare the rows while the target's snapshot is held; give what comes of it as errors.
+
+    It may take long, so what has failed is told before. The source has to be closed: otherwise its
+    tables are not retired.
+    """
+    if context.snapshot is None:
+        return []
+    for error in (part for one in failed for part in one.parts()):
+        context.notice(f"{error.message}; shardctl compares the rows before it stops for that")
+    try:
+        proof.make(context)
+    except ShardctlError as error:
+        return [error]
+    return []

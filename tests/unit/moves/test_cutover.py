@@ -1,0 +1,47 @@
+"""The tables of a cutover hold what the driver, the budget and the guards rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.moves import cutover
+
+if TYPE_CHECKING:
+    from shardctl.moves.sub_step import Cutover
+
+TABLES = pytest.mark.parametrize("table", cutover.CUTOVERS.values(), ids=cutover.CUTOVERS)
+
+
+@TABLES
+def test_each_name_is_there_once(table: Cutover) -> None:
+    names = [one.name for one in (*table.rows, *table.undo)]
+    assert len(names) == len(set(names))
+
+
+@TABLES
+def test_nothing_may_stop_once_it_is_decided(table: Cutover) -> None:
+    assert table.undoable[-1].name == "decide"
+    assert table.undoable[-1].may_stop
+    late = (*table.decided, *table.told, *table.undo)
+    assert [one.name for one in late if one.may_stop] == []
+
+
+@TABLES
+def test_nothing_asks_but_source_target_and_poolers(table: Cutover) -> None:
+    assert {letter for one in table.rows for letter in one.asks} <= set("stp ")
+    # What is asked before the guards are armed costs clients nothing.
+    assert [one.name for one in table.ready if one.asks] == []
+
+
+def test_clients_wait_from_the_pause_on_and_readers_only_for_the_end() -> None:
+    waiting = [one.name for one in cutover.RENAME.between("pause", "route")]
+    assert waiting == [
+        "pause", "fence", "drain", "mark", "replay", "snapshot", "look", "decide",
+        "promote", "claim", "open", "route",
+    ]  # fmt: skip
+    reading = [one.name for one in cutover.TRIGGERS.between("pause", "route")]
+    assert reading == ["pause", "close", "route"]
+    assert [one.name for one in cutover.RENAME.before("pause")] == ["arm guards", "logins"]
+    assert cutover.TRIGGERS.until_decided("mark")[-2].name == "claim"
