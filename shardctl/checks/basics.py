@@ -53,10 +53,7 @@ class Basics:
 
 def read(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    row = connection.execute(QUERIES["server"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    number, version, in_recovery, started = row
+    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
     missing = cluster.missing(connection, state)

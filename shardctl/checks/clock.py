@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,11 +60,9 @@ def look(place: Place) -> Offset:
 def _sample(place: Place) -> Sample:
     # A clock that is set meanwhile must not make a round trip short.
     began = time.monotonic()
-    row = place.connection.execute(_CLOCK).fetchone()
+    (there,) = queries.one(place.connection, _CLOCK)
     received, ended = time.time(), time.monotonic()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    return Sample(row[0], received, ended - began)
+    return Sample(there, received, ended - began)
 
 
 def judge(view: View[Offset]) -> Iterator[Finding]:

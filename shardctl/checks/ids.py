@@ -161,10 +161,8 @@ def _extremes(
 
 def _moment(connection: Connection) -> tuple[int, int]:
     """Read the node's clock and the size of its lock table."""
-    row = connection.execute(QUERIES["moment"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    return row[0], row[1]
+    clock, slots = queries.one(connection, QUERIES["moment"])
+    return clock, slots
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:

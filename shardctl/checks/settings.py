@@ -125,9 +125,7 @@ class Seen:
 def look(place: Place) -> Seen:
     """Read the parameters and what is in use."""
     settings = place.connection.execute(QUERIES["settings"], {"names": list(_NAMES)}).fetchall()
-    used = place.connection.execute(QUERIES["used"], {"schemas": list(place.shards)}).fetchone()
-    if used is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
+    used = queries.one(place.connection, QUERIES["used"], {"schemas": list(place.shards)})
     return Seen(dict(settings), *used)
 
 

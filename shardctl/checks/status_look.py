@@ -53,11 +53,8 @@ def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
 
 
 def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
-    row = session.execute(QUERIES["server"]).fetchone()
-    clients = session.execute(QUERIES["sessions"]).fetchone()
-    if row is None or clients is None:  # pragma: no cover  # one row each, always
-        raise AssertionError
-    in_recovery, version, uptime_s, size, readable = row
+    in_recovery, version, uptime_s, size, readable = queries.one(session, QUERIES["server"])
+    clients = queries.one(session, QUERIES["sessions"])
     state = cluster.read(session) if cluster.is_present(session) else None
     error = says = None
     if state is not None and (state.cluster, state.node) != (topology.cluster, node.name):

@@ -70,11 +70,10 @@ def _wanted(place: Place, schemas: list[str]) -> dict[str, object]:
 
 def _chunk(place: Place, schemas: list[str]) -> int:
     """Give the number of schemas whose views can be written down in one statement."""
-    row = place.connection.execute(QUERIES["view_locks"], {"schemas": schemas}).fetchone()
-    locks = row[0] if row else 0
+    (locks,) = queries.one(place.connection, QUERIES["view_locks"], {"schemas": schemas})
     if not locks:
         return len(schemas)
-    return max(1, len(schemas) * room.of(place.connection) // locks)
+    return max(1, len(schemas) * room.of(place.connection) // int(locks))
 
 
 def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, ...]]:

@@ -30,10 +30,7 @@ def look(session: Connection) -> Patroni | None:
 
     Where the role may not read the server's files, it goes by Patroni's session alone.
     """
-    signs = session.execute(_QUERIES["signs"]).fetchone()
-    if signs is None:  # pragma: no cover  # every server has the parameter
-        raise AssertionError
-    at_work, started, may_read = signs
+    at_work, started, may_read = queries.one(session, _QUERIES["signs"])
     row = session.execute(_QUERIES["settings"]).fetchone() if may_read else None
     kept = row[0] if row is not None else None
     if not at_work and not (started and kept is not None):

@@ -11,6 +11,8 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardctl.postgres.connection import Connection
 
 _BLOCK = re.compile(r"^-- name: (\w+)\n-- .+\n((?:(?!^-- name: ).*\n?)*)", re.MULTILINE)
@@ -25,6 +27,16 @@ def load(package: str, file: str) -> dict[str, sql.SQL]:
     blocks = {match[1]: match[2].strip() for match in _BLOCK.finditer(text)}
     # A file of the package is as literal as a string in the code.
     return {name: sql.SQL(cast("LiteralString", block)) for name, block in blocks.items()}
+
+
+def one(
+    session: Connection, statement: sql.SQL | LiteralString, given: Mapping[str, Any] | None = None
+) -> tuple[Any, ...]:
+    """Give the row of a statement that always has one, such as a SELECT without FROM."""
+    row: tuple[Any, ...] | None = session.execute(statement, given).fetchone()
+    if row is None:  # pragma: no cover  # the statement is of another kind
+        raise AssertionError(statement)
+    return row
 
 
 def rows_of_last(session: Connection, message: sql.Composed) -> list[Any]:

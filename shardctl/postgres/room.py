@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from shardctl.postgres import queries
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -18,12 +20,13 @@ _SHARE = 4
 
 def of(connection: Connection) -> int:
     """Ask how many relations one statement may lock."""
-    row = connection.execute(
+    (slots,) = queries.one(
+        connection,
         "SELECT current_setting('max_locks_per_transaction')::integer"
         " * (current_setting('max_connections')::integer"
-        " + current_setting('max_prepared_transactions')::integer)"
-    ).fetchone()
-    return 1 if row is None else max(1, row[0] // _SHARE)
+        " + current_setting('max_prepared_transactions')::integer)",
+    )
+    return max(1, int(slots) // _SHARE)
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

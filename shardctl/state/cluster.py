@@ -75,8 +75,7 @@ class SchemaTaken(ShardctlError):
 
 def is_present(connection: Connection) -> bool:
     """Tell whether schema shardctl stands in this database; raises SchemaTaken."""
-    row = connection.execute(QUERIES["present"]).fetchone()
-    ours, taken = row or (False, False)
+    ours, taken = queries.one(connection, QUERIES["present"])
     if taken and not ours:
         raise SchemaTaken(connection.info.dbname)
     return bool(ours)
@@ -95,8 +94,8 @@ def is_clone_of_a_move(connection: Connection, node: Node) -> bool:
 
     A move leaves one behind where a node without shards will be, until it is ended.
     """
-    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
-    return not node.shards and bool(row and row[0])
+    (in_recovery,) = queries.one(connection, "SELECT pg_is_in_recovery()")
+    return not node.shards and bool(in_recovery)
 
 
 def read(connection: Connection) -> ClusterRow | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardctl.checks import clock
 from shardctl.moves.preflight import target
 from shardctl.moves.refusals import PreflightRefused
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,10 +25,8 @@ def of_source(context: Context) -> Offset:
     """Compare the source's clock with the one here."""
 
     def ask() -> float:
-        row = context.session.execute(_CLOCK).fetchone()
-        if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-            raise AssertionError
-        return float(row[0])
+        (seconds,) = queries.one(context.session, _CLOCK)
+        return float(seconds)
 
     return _offset(ask)
 

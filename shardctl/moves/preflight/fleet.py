@@ -17,6 +17,7 @@ from shardctl.moves.refusals import (
     collected,
     listed,
 )
+from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import SchemaInTheWay
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""
 _WIDTH = 16
+_SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,7 @@ def _ask(context: Context, node: Node) -> Peer:
         with connect(node, topology.database, purpose=context.purpose, autocommit=True) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
             live = session.execute(QUERIES["live"], {"schemas": schemas})
-            (system,) = session.execute(
-                "SELECT system_identifier::text FROM pg_control_system()"
-            ).fetchone() or ("",)
+            (system,) = queries.one(session, _SYSTEM)
             missing = cluster.missing(session, row)
             has_moves = (
                 row is not None

@@ -18,6 +18,7 @@ from shardctl.moves.preflight import target
 from shardctl.moves.preflight.schemas import Some, tables, way_in
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.observe import connect_for_maintenance
 
@@ -149,7 +150,7 @@ def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> O
     shards: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
     retired = 0
-    row = session.execute("SELECT pg_is_in_recovery()").fetchone()
+    (in_recovery,) = queries.one(session, "SELECT pg_is_in_recovery()")
     settings = session.execute(QUERIES["settings"], {"names": ["data_directory"]}).fetchone()
     others = [name for (name,) in session.execute(QUERIES["databases"])]
     for name in (session.info.dbname, *others):
@@ -161,7 +162,8 @@ def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> O
                     found = [schema for (schema,) in inside.execute(QUERIES["schemas"])]
                     shards = tuple(s for s in sorted(found) if _is_shards(topology, s))
                     retired = sum("__retired_" in schema for schema in found)
-                    if retired and _has_journal(inside):
+                    (journal,) = queries.one(inside, "SELECT to_regclass('shardctl.move')::text")
+                    if retired and journal is not None:
                         named = {"node": node.name}
                         unproven = tuple(s for (s,) in inside.execute(QUERIES["unproven"], named))
                 some = tables(inside, shards if name == topology.database.name else ())
@@ -171,7 +173,7 @@ def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> O
             if some.total:
                 data[name] = some
     return Occupant(
-        in_recovery=bool(row and row[0]),
+        in_recovery=in_recovery,
         data_directory=Path(settings[1]) if settings else None,
         shards=shards,
         retired=retired,
@@ -179,11 +181,6 @@ def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> O
         closed=closed,
         unproven=unproven,
     )
-
-
-def _has_journal(inside: Connection) -> bool:
-    row = inside.execute("SELECT to_regclass('shardctl.move') IS NOT NULL").fetchone()
-    return bool(row and row[0])
 
 
 def _listens(node: Node) -> bool:

@@ -10,6 +10,7 @@ from shardctl.checks import settings as checked
 from shardctl.moves.preflight import fleet, managers, server
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.postgres import queries
 from shardctl.state import journal
 
 if TYPE_CHECKING:
@@ -37,12 +38,10 @@ class Replication:
 def look(context: Context) -> Replication:
     """Ask the source for its senders, slots and standbys."""
     ours = {"slot": context.plan.slot, "purpose": context.purpose}
-    used = context.session.execute(QUERIES["used"], ours).fetchone()
-    if used is None:  # pragma: no cover  # one row, always
-        raise AssertionError
+    senders, slots = queries.one(context.session, QUERIES["used"], ours)
     return Replication(
-        senders=used[0],
-        slots=used[1],
+        senders=senders,
+        slots=slots,
         standbys=tuple(context.session.execute(QUERIES["standbys"], ours).fetchall()),
         other_slots=tuple(context.session.execute(QUERIES["slots"], ours).fetchall()),
     )

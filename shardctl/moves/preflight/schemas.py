@@ -12,7 +12,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
-from shardctl.postgres import catalog
+from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import TableShadowed
 
@@ -79,11 +79,11 @@ def look(context: Context) -> Contents:
     topology, plan, session = context.topology, context.plan, context.session
     moved = {"schemas": list(plan.schemas), "shown": SHOWN}
     databases, closed = _other_databases(context)
-    large_objects = session.execute(QUERIES["large_objects"]).fetchone()
+    (large_objects,) = queries.one(session, QUERIES["large_objects"])
     return Contents(
         prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
         unlogged=_some(session.execute(QUERIES["unlogged"], moved).fetchall()),
-        large_objects=large_objects[0] if large_objects else 0,
+        large_objects=large_objects,
         subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
         publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
         referring=_some(session.execute(_referring(plan)).fetchall()),

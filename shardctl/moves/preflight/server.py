@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit, listed
-from shardctl.postgres import OLDEST_MAJOR
+from shardctl.postgres import OLDEST_MAJOR, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,9 +66,7 @@ def keep_out(session: Connection, *, seconds: float) -> None:
 
 def look(context: Context) -> Server:
     """Ask the source what it is."""
-    row = context.session.execute(QUERIES["server"]).fetchone()
-    if row is None:  # pragma: no cover  # one row, always
-        raise AssertionError
+    row = queries.one(context.session, QUERIES["server"])
     number, version, in_recovery, size, tablespaces = row
     settings = context.session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
     return Server(number, version, in_recovery, size, tuple(tablespaces), dict(settings.fetchall()))

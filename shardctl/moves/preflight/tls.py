@@ -11,7 +11,7 @@ from shardctl.hosts import files
 from shardctl.moves.preflight import poolers, rights, target
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.postgres import certificates
+from shardctl.postgres import certificates, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
 """Parameters that name files which a server reads when it starts with `ssl = on`."""
 
 _SECONDS = 30.0
+_CONTENT = "SELECT pg_read_binary_file(%(path)s)"
 _SYSTEM = "system"  # of sslrootcert: the system's own authorities
 _DEMANDING = ("require", "verify-ca", "verify-full")
 _READABLE = 'for one; do if [ -f "$one" ] && [ -r "$one" ]; then echo yes; else echo no; fi; done'
@@ -82,11 +83,11 @@ def look_at_source(context: Context) -> OfSource:
         inside = _inside(node, wanted.get(name, ""))
         if inside is None or not _is_on(wanted):
             continue
-        row = session.execute(QUERIES["copied_file"], {"path": inside}).fetchone()
-        copied[inside] = bool(row and row[0])
-        if name == CERTIFICATE and copied[inside]:
-            row = session.execute("SELECT pg_read_binary_file(%s)", [inside]).fetchone()
-            certificate = bytes(row[0]) if row else None
+        (is_file,) = queries.one(session, QUERIES["copied_file"], {"path": inside})
+        copied[inside] = bool(is_file)
+        if name == CERTIFICATE and is_file:
+            (content,) = queries.one(session, _CONTENT, {"path": inside})
+            certificate = bytes(content)
     said = {one.keyword.decode(): (one.val or b"").decode() for one in session.pgconn.info}
     return OfSource(
         settings,
