@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
@@ -11,15 +11,19 @@ from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.hosts.host import Host
+    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
 NAME = "clock"
 WARN_S = 0.05
 ERROR_S = 0.5
-SAMPLES = 5
+
+_SAMPLES = 5
+_SECONDS = 10.0
 
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 
@@ -54,13 +58,36 @@ def estimate(samples: Sequence[Sample]) -> Offset:
 
 def look(place: Place) -> Offset:
     """Ask the node's clock a few times."""
-    return estimate([_sample(place) for _ in range(SAMPLES)])
+    return of_server(place.connection)
 
 
-def _sample(place: Place) -> Sample:
+def of_server(session: Connection) -> Offset:
+    """Compare a server's clock with the one here; raises psycopg.Error."""
+    return _measured(lambda: float(queries.one(session, _CLOCK)[0]))
+
+
+def of_host(host: Host) -> Offset:
+    """Compare a host's clock with the one here; raises CommandFailed, CommandTimedOut."""
+    whole = False
+
+    def ask() -> float:
+        nonlocal whole
+        seconds, _, fraction = host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout.partition(".")
+        whole = not fraction.strip().isdigit()  # not every `date` knows %N
+        return float(seconds) + 0.5 if whole else float(f"{seconds}.{fraction}")
+
+    offset = _measured(ask)
+    return replace(offset, uncertainty=offset.uncertainty + 0.5) if whole else offset
+
+
+def _measured(ask: Callable[[], float]) -> Offset:
+    return estimate([_sample(ask) for _ in range(_SAMPLES)])
+
+
+def _sample(ask: Callable[[], float]) -> Sample:
     # A clock that is set meanwhile must not make a round trip short.
     began = time.monotonic()
-    (there,) = queries.one(place.connection, _CLOCK)
+    there = ask()
     received, ended = time.time(), time.monotonic()
     return Sample(there, received, ended - began)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
-from shardctl.hosts import accounts, files, reach
+from shardctl.hosts import accounts, files, reach, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.checks.host_ways import Server
     from shardctl.hosts.host import Host
@@ -31,25 +31,6 @@ _NOT_RUN = (126, 127)
 """What a shell ends with for a program that it cannot run, or find."""
 _CLONING = ("pg_basebackup", "pg_controldata", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
-# What stands in a directory that may not be entered looks as if it were not there.
-_DIRECTORY = """
-dir=$1 seen=$1 version=
-until [ -e "$seen" ] || [ -L "$seen" ]; do seen=$(dirname -- "$seen"); done
-if [ -d "$seen" ] && [ ! -x "$seen" ]; then kind=closed
-elif [ "$seen" != "$dir" ]; then kind=absent
-elif [ ! -d "$dir" ]; then kind=file
-elif [ ! -r "$dir" ]; then kind=closed
-elif [ -r "$dir/PG_VERSION" ]; then kind=server; read -r version < "$dir/PG_VERSION"
-elif [ -n "$(ls -A -- "$dir")" ]; then kind=other
-else kind=empty
-fi
-printf '%s\\n' "$kind" "$seen" "$version" "$(stat -c %U -- "$seen")" "$(id -un)"
-"""
-_DISK = """
-seen=$1
-until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
-df -P -k -- "$seen" | tail -n 1
-"""
 _DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
 
 
@@ -71,20 +52,8 @@ def way(host: Host) -> Found:
 
 
 def _clock(host: Host) -> Found:
-    whole = False
-
-    def sample() -> clock.Sample:
-        nonlocal whole
-        began = time.monotonic()
-        said = host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout
-        received, ended = time.time(), time.monotonic()
-        seconds, _, fraction = said.strip().partition(".")
-        whole = not fraction.isdigit()  # not every `date` knows %N
-        there = float(seconds) + 0.5 if whole else float(f"{seconds}.{fraction}")
-        return clock.Sample(there, received, ended - began)
-
-    offset = clock.estimate([sample() for _ in range(clock.SAMPLES)])
-    certain = abs(offset.ahead) - offset.uncertainty - (0.5 if whole else 0)
+    offset = clock.of_host(host)
+    certain = abs(offset.ahead) - offset.uncertainty
     if certain <= clock.WARN_S:
         return Found(f"within {max(offset.uncertainty, clock.WARN_S) * 1000:.0f} ms")
     return Found(
@@ -99,10 +68,15 @@ def _tools(host: Host) -> Found:
     return _commands(host, _TOOLS, "install coreutils, util-linux and an awk there")
 
 
-def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> Found:
+def missing(host: Host, names: Sequence[str], user: str | None = None) -> tuple[str, ...]:
+    """List the programs that a user of a host does not find there."""
     argv = ["sh", "-c", _MISSING, "sh", *names]
-    missing = host.run(argv, user=user, timeout=_SECONDS).stdout.split()
-    return Found(f"lacks {', '.join(missing)}", hint) if missing else Found(", ".join(names))
+    return tuple(host.run(argv, user=user, timeout=_SECONDS).stdout.split())
+
+
+def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> Found:
+    lacking = missing(host, names, user)
+    return Found(f"lacks {', '.join(lacking)}", hint) if lacking else Found(", ".join(names))
 
 
 def account(host: Host, server: Server) -> tuple[str | None, Found]:
@@ -132,7 +106,7 @@ def _directory(host: Host, node: Node, account: str | None) -> Found:
     path = node.data_directory
     if path is None:
         return Found("not in the topology: no shards can be moved there")
-    argv = ["sh", "-c", _DIRECTORY, "sh", str(path)]
+    argv = scripts.argv("directory", "of_node", str(path))
     said = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
     kind, seen, version, owner, me = said
     if kind in ("absent", "empty"):
@@ -176,8 +150,8 @@ def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -
 def _disk(host: Host, node: Node, account: str | None) -> Found:
     if node.data_directory is None:
         return Found("data_directory is not in the topology")
-    argv = ["sh", "-c", _DISK, "sh", str(node.data_directory)]
-    said = host.run(argv, user=account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
+    argv = scripts.argv("directory", "disk", str(node.data_directory))
+    said = host.run(argv, user=account, timeout=_SECONDS).stdout
     match = _DF.search(said)
     if match is None:
         return Found("unknown: df does not tell", "look there", grave=False)
@@ -188,22 +162,31 @@ def _disk(host: Host, node: Node, account: str | None) -> Found:
     return Found(told)
 
 
-def _control(host: Host, node: Node, account: str | None) -> Found:  # noqa: ARG001  # as others
-    """See that the operator's own commands can be run, by the one that changes nothing."""
-    status = node.control.status if node.control else None
-    if status is None:
-        return Found("pg_ctl" if node.control is None else "no command for the status")
+def why_no_status(host: Host, node: Node) -> str | None:
+    """Run the operator's command for a server's status, which changes nothing, for all of them.
+
+    Gives why it cannot be run; None where it can, whatever it says of the server, or where there
+    is none.
+    """
+    if node.control is None or node.control.status is None:
+        return None
     try:
-        host.run(["sh", "-c", status], timeout=_SECONDS)
+        host.run(["sh", "-c", node.control.status], timeout=_SECONDS)
     except CommandFailed as error:
         lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
         by_sudo = [line for line in lines if line.startswith("sudo:")]
         if error.completed.code in _NOT_RUN or by_sudo:
-            return Found(
-                f"its command for the status cannot be run: {(by_sudo or lines or ['?'])[-1]}",
-                "correct `control`: it is run by `sh -c` there, as the user who logs in",
-            )
-    return Found(status)
+            reason = (by_sudo or lines or ["it says nothing"])[-1]
+            return f"its command for the status cannot be run: {reason}"
+    return None
+
+
+def _control(host: Host, node: Node, account: str | None) -> Found:  # noqa: ARG001  # as others
+    """See that the operator's own commands can be run, by the one that changes nothing."""
+    if (why := why_no_status(host, node)) is not None:
+        return Found(why, "correct `control`: it is run by `sh -c` there, as the user who logs in")
+    status = node.control.status if node.control else None
+    return Found(status or ("no command for the status" if node.control else "pg_ctl"))
 
 
 def _guard(host: Host, pooler: Pooler) -> Found:

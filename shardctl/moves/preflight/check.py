@@ -15,13 +15,12 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
-from shardctl.hosts.reach import OsUserRefused
 from shardctl.moves import prediction
 from shardctl.moves.preflight import cutover, directory, fleet, poolers, server, shards, wal
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
-from shardctl.moves.refusals import PreflightRefused, TargetUnfit
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.moves.refusals import TargetUnfit
+from shardctl.postgres.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,10 +152,9 @@ def _named(node: Node, place: Place) -> Iterator[None]:
     """Give errors of the target's host that do not say where the node's name."""
     try:
         yield
-    except (PreflightRefused, NodeUnavailable, OsUserRefused):
-        raise
     except ShardctlError as error:
-        if place not in (Place.target, Place.clone):
+        named = error.message.startswith(f"node {node.name}")
+        if named or place not in (Place.target, Place.clone):
             raise
         raise TargetUnfit(node.name, "host", error.message, hint=error.hint) from error
 

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
 from shardctl.moves.preflight import target
 from shardctl.moves.refusals import PreflightRefused
-from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from shardctl.checks.clock import Offset
     from shardctl.moves.preflight.subject import Context
 
-_SECONDS = 10.0
-_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-
 
 def of_source(context: Context) -> Offset:
     """Compare the source's clock with the one here."""
-
-    def ask() -> float:
-        (seconds,) = queries.one(context.session, _CLOCK)
-        return float(seconds)
-
-    return _offset(ask)
+    return clock.of_server(context.session)
 
 
 def of_target(context: Context) -> Offset:
     """Compare the clock of the target's host with the one here."""
-    host, whole = context.need(target.look).host, False
-
-    def ask() -> float:
-        nonlocal whole
-        seconds, _, fraction = host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout.partition(".")
-        whole = not fraction.strip().isdigit()  # not every `date` knows %N
-        return float(seconds) + 0.5 if whole else float(f"{seconds}.{fraction}")
-
-    offset = _offset(ask)
-    return replace(offset, uncertainty=offset.uncertainty + 0.5) if whole else offset
+    return clock.of_host(context.need(target.look).host)
 
 
 def judge(context: Context) -> Iterator[PreflightRefused]:
@@ -69,18 +49,6 @@ def differing(offsets: Mapping[str, Offset]) -> Iterator[PreflightRefused]:
         slow, fast = rest[0], rest[-1]
         if fast[0] - slow[0] - fast[1] - slow[1] > clock.ERROR_S:
             yield _skewed(fast[2], fast[0] - slow[0], f"that of {slow[2]}")
-
-
-def _offset(ask: Callable[[], float]) -> Offset:
-    return clock.estimate([_sample(ask) for _ in range(clock.SAMPLES)])
-
-
-def _sample(ask: Callable[[], float]) -> clock.Sample:
-    # A clock that is set meanwhile must not make a round trip short.
-    began = time.monotonic()
-    there = ask()
-    received, ended = time.time(), time.monotonic()
-    return clock.Sample(there, received, ended - began)
 
 
 def _skewed(where: str, ahead: float, reference: str) -> PreflightRefused:

@@ -75,7 +75,7 @@ def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str |
     Without programs nobody tells whose a stopped server's directory is. Raises CommandFailed,
     CommandTimedOut.
     """
-    argv = scripts.argv("directory", str(path), LEFTOVER)
+    argv = scripts.argv("directory", "of_clone", str(path), LEFTOVER)
     lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
     kind, leftover, seen, disk, *holds = lines
     if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
+from shardctl.checks import host_tests
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
@@ -32,13 +33,9 @@ RETRY_S = 2.0
 """More `server_login_retry` than this is worth a note."""
 ROOM = 100
 """Clients that a pooler can still take: with fewer, logins that wait could soon fill it."""
-GUARD_NEEDS = ("psql", "setsid", "timeout", "awk")
-"""What a guard needs on the pooler's host and not every host has."""
-
 _WIDTH = 16
 _SECONDS = 10.0
 _NOT_FOUND = 2  # what getent ends with for a name that nobody knows
-_LACKING = 'for one; do command -v "$one" >/dev/null || echo "$one"; done'
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +189,7 @@ def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
 def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked) -> None:
     name = topology.nodes[plan.target].pooler_host
     user = looked.pooler.os_user
-    argv = ["sh", "-c", _LACKING, "sh", *GUARD_NEEDS]
-    looked.lacking = tuple(host.run(argv, user=user, timeout=_SECONDS).stdout.split())
+    looked.lacking = host_tests.missing(host, host_tests.TOOLS_OF_GUARDS, user)
     if name.startswith("/") or _is_address(name):
         return
     try:

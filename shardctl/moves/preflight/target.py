@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.checks import host_tests
 from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
@@ -24,7 +25,6 @@ PROGRAMS = ("pg_basebackup", "pg_controldata")
 """What a clone needs beside a server's own programs."""
 
 _SECONDS = 30.0
-_NOT_RUN = (126, 127)  # what a shell ends with for a program that it cannot run, or find
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +77,16 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
 
 
 def control(context: Context) -> None:
-    """Run the operator's command that tells the status, which changes nothing, for all of them.
-
-    What it tells is another question: before the first clone there may be no server to tell of.
-    Raises TargetUnfit.
-    """
-    node, host = context.target, context.need(look).host
-    if node.control is None or node.control.status is None:
-        return
-    try:
-        host.run(["sh", "-c", node.control.status], timeout=_SECONDS)
-    except CommandFailed as error:
-        said = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
-        by_sudo = [line for line in said if line.startswith("sudo:")]
-        if error.completed.code not in _NOT_RUN and not by_sudo:
-            return
-        reason = (by_sudo or said or ["it says nothing"])[-1]
+    """Run the operator's command for the status; raises TargetUnfit where it cannot be run."""
+    why = host_tests.why_no_status(context.need(look).host, context.target)
+    if why is not None:
         raise TargetUnfit(
-            node.name,
+            context.target.name,
             "control",
-            f"its command for the status cannot be run: {reason}",
+            why,
             hint="correct `control` of the node; its commands are run by `sh -c` on its host, as "
             "the user who logs in there, and nobody is asked for a password",
-        ) from error
+        )
 
 
 def libc(context: Context) -> tuple[str | None, str | None]:
