@@ -38,21 +38,7 @@ class FileNotEdited(Unfinished):
         self.values = values
 
 
-class FileUnfit(PreflightRefused):
-    """A topology file into which the new owners could not be written after a move."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        reason = why.removeprefix(f"{path}: ")
-        super().__init__(
-            str(path),
-            "topology_file",
-            f"the move could not write the new owners into this file: {reason}",
-            hint="make the file and its directory writable for this user, or copy the file to a "
-            "directory that is, and name the copy with --topology",
-        )
-
-
-def problems(topology: Topology, plan: MovePlan) -> list[FileUnfit]:
+def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     """Find what would keep `write` from changing the file; changes nothing."""
     path = topology.path
     try:
@@ -62,7 +48,17 @@ def problems(topology: Topology, plan: MovePlan) -> list[FileUnfit]:
         why = error.why
     except OSError as error:
         why = error.strerror or str(error)
-    return [FileUnfit(path, why)] if why else []
+    if not why:
+        return []
+    reason = why.removeprefix(f"{path}: ")
+    refusal = PreflightRefused(
+        str(path),
+        "topology_file",
+        f"the move could not write the new owners into this file: {reason}",
+        hint="make the file and its directory writable for this user, or copy the file to a "
+        "directory that is, and name the copy with --topology",
+    )
+    return [refusal]
 
 
 def is_written(topology: Topology, plan: MovePlan) -> bool:

@@ -16,28 +16,24 @@ SHOWN = 5
 
 
 class PreflightRefused(ShardctlError):
-    """Base of what preflight refuses; `code` names the reason to programs."""
+    """What preflight refuses; `code` names the reason to programs."""
 
     def __init__(self, where: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"{where}: {what}", hint=hint)
-        self.where = where
         self.code = code
 
 
-class SourceUnfit(PreflightRefused):
+class _NodeUnfit(PreflightRefused):
+    def __init__(self, node: str, code: str, what: str, *, hint: str) -> None:
+        super().__init__(f"node {node}", code, what, hint=hint)
+
+
+class SourceUnfit(_NodeUnfit):
     """A source from which, as it is now, shards cannot be moved."""
 
-    def __init__(self, node: str, code: str, what: str, *, hint: str) -> None:
-        super().__init__(f"node {node}", code, what, hint=hint)
-        self.node = node
 
-
-class TargetUnfit(PreflightRefused):
+class TargetUnfit(_NodeUnfit):
     """A target onto which, as it is now, nothing can be cloned."""
-
-    def __init__(self, node: str, code: str, what: str, *, hint: str) -> None:
-        super().__init__(f"node {node}", code, what, hint=hint)
-        self.node = node
 
 
 class PoolerUnfit(PreflightRefused):
@@ -45,21 +41,6 @@ class PoolerUnfit(PreflightRefused):
 
     def __init__(self, pooler: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"pooler {pooler}", code, what, hint=hint)
-        self.pooler = pooler
-
-
-class MoveUnfinished(PreflightRefused):
-    """Another move that has not ended; there is one at a time in a cluster."""
-
-    def __init__(self, move: str, state: str, nodes: Sequence[str]) -> None:
-        super().__init__(
-            f"node {', '.join(nodes)}",
-            "move_unfinished",
-            f"move {move} has not ended (it is {state})",
-            hint=f"`shardctl moves show {move}` tells how far it is; `shardctl moves resume` or "
-            "`abort` ends it",
-        )
-        self.move = move
 
 
 class PauseTooShort(PreflightRefused):
@@ -74,7 +55,6 @@ class PauseTooShort(PreflightRefused):
             hint=f"give it more, such as --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move "
             "fewer shards at a time",
         )
-        self.predicted_ms = predicted_ms
         self.needed_ms = needed_ms
 
 

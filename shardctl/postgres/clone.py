@@ -35,10 +35,8 @@ IDENT = "pg_ident.conf"
 AUTO = "postgresql.auto.conf"
 MARK = "shardctl.clone"
 """The directory in a data directory that tells whose clone it is."""
-OPENING = f'cd {MARK} && for one in {AUTO} {HBA}; do [ ! -e "$one" ] || mv -f -- "$one" ..; done'
-"""What `open_files` does, for a shell in the data directory."""
 OPENING_ONCE = f"cd {MARK} && exec mv -f -- {AUTO} {HBA} .."
-"""The same where none of it was done yet, in as little time as possible."""
+"""What `open_files` does where none of it was done, for a shell in the data directory."""
 
 _FOREIGN, _OTHER, _SERVES = 71, 72, 73  # what the script ends with
 _SECONDS = 120.0

@@ -6,7 +6,7 @@ time; what they found is judged then, without another question.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.poolers import PoolerFact
     from shardctl.moves.preflight.subject import Subject
-    from shardctl.topology.model import Node, ShardId, Topology
+    from shardctl.topology.model import ShardId, Topology
 
 sizes = shards.measure
 
@@ -123,8 +123,10 @@ def again(
     return found
 
 
-def _look_at_source(context: Context, subjects: Iterable[Subject]) -> None:
+def _look_at_source(context: Context, subjects: Sequence[Subject]) -> None:
     node, database = context.source, context.topology.database
+    if not subjects:
+        return
     try:
         with connect(node, database, purpose=context.purpose, autocommit=True) as session:
             server.keep_out(session, seconds=context.plan.options.max_pause_s)
@@ -138,25 +140,21 @@ def _look_at_source(context: Context, subjects: Iterable[Subject]) -> None:
 
 def _look_at_each(context: Context, subjects: Iterable[Subject]) -> None:
     """Look at one subject after the other; why one could not be looked at is kept."""
-    for subject in subjects:
+    for one in subjects:
         try:
-            with suppress(Unknown), _named(context.target, subject.place):
-                if subject.look is not None:
-                    context.ask(subject.look)
+            with suppress(Unknown):
+                if one.look is not None:
+                    context.ask(one.look)
         except ShardctlError as error:
-            context.problems += [(subject.place, one) for one in error.parts()]
+            context.problems += [(one.place, _named(context, one, e)) for e in error.parts()]
 
 
-@contextmanager
-def _named(node: Node, place: Place) -> Iterator[None]:
+def _named(context: Context, subject: Subject, error: ShardctlError) -> ShardctlError:
     """Give errors of the target's host that do not say where the node's name."""
-    try:
-        yield
-    except ShardctlError as error:
-        named = error.message.startswith(f"node {node.name}")
-        if named or place not in (Place.target, Place.clone):
-            raise
-        raise TargetUnfit(node.name, "host", error.message, hint=error.hint) from error
+    node, at_target = context.target.name, subject.place in (Place.target, Place.clone)
+    if not at_target or error.message.startswith(f"node {node}"):
+        return error
+    return TargetUnfit(node, "host", error.message, hint=error.hint)
 
 
 def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:

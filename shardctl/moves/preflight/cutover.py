@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from shardctl.moves import file, prediction
 from shardctl.moves.distance import Distance
 from shardctl.moves.preflight import clocks, occupant, poolers, shards
-from shardctl.moves.refusals import PauseTooShort
+from shardctl.moves.refusals import PauseTooShort, PreflightRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.moves.file import FileUnfit
     from shardctl.moves.preflight.subject import Context
 
 
@@ -36,12 +35,12 @@ def judge(context: Context) -> Iterator[PauseTooShort]:
         yield error
 
 
-def look_at_file(context: Context) -> list[FileUnfit]:
+def look_at_file(context: Context) -> list[PreflightRefused]:
     """See whether the new owners could be written into the topology file."""
     return file.problems(context.topology, context.plan)
 
 
-def judge_file(context: Context) -> list[FileUnfit]:
+def judge_file(context: Context) -> list[PreflightRefused]:
     """Refuse a file into which they could not."""
     return context.need(look_at_file)
 

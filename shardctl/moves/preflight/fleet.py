@@ -11,7 +11,6 @@ import psycopg
 from shardctl import fanout
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import (
-    MoveUnfinished,
     PreflightRefused,
     SourceUnfit,
     collected,
@@ -126,7 +125,13 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="prove that the copy holds nothing which its owner lacks, then drop it",
             )
     for move, known in unfinished:
-        yield MoveUnfinished(move.id, move.state.value, known)
+        yield PreflightRefused(
+            f"node {', '.join(known)}",
+            "move_unfinished",
+            f"move {move.id} has not ended (it is {move.state})",
+            hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` or "
+            "`abort` ends it",
+        )
 
 
 def unproven(context: Context) -> list[str]:

@@ -30,8 +30,8 @@ def run(context: MoveContext) -> None:
     """Do it, or what an earlier process left of it.
 
     What the fence does not bind is looked for once more, and whether the topology file can be
-    written: it is long ago that the plan was made. Raises SourceUnfit, FileUnfit and others for
-    that, or Problems of several.
+    written: it is long ago that the plan was made. Raises PreflightRefused and others for that,
+    or Problems of several.
     """
     if not context.past_cutover():
         # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
