@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.provision import made_tables
+from shardctl.state import ledger
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.provision.observe import Observed
+    from shardctl.state.journal import Move
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import ShardId, Topology
 
@@ -20,11 +22,20 @@ if TYPE_CHECKING:
 class OwnershipDiffers(ShardctlError):
     """The map in the databases gives shards to other nodes than the topology does."""
 
-    def __init__(self, witness: NodeName, node: str, wanted: str, shards: Sequence[int]) -> None:
+    def __init__(
+        self,
+        witness: NodeName,
+        node: str,
+        wanted: str,
+        shards: Sequence[int],
+        *,
+        move: Move | None = None,
+    ) -> None:
         super().__init__(
             f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
             f"the topology gives them to {wanted}",
-            hint="the databases say who owns a shard: take the newest topology file "
+            hint=_end(move)
+            or "the databases say who owns a shard: take the newest topology file "
             "(editing the file does not move shards)",
         )
         self.shards = tuple(shards)
@@ -106,11 +117,12 @@ def refusals(
     adopt: bool,
 ) -> list[ShardctlError]:
     """List all reasons not to change the fleet; `adopt` allows schemas that others made."""
-    stale = ownership(topology, {one.node: one.map for one in observed})
+    moves = _changing_hands(observed)
+    stale = ownership(topology, {one.node: one.map for one in observed}, moves)
     problems: list[ShardctlError] = list(stale)
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
-        problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
+        problems += _in_the_way(topology, one, observed, disputed, moves, adopt=adopt)
         problems += _shadowed(one, pending(topology, one, migrations))
         problems += _changed(one, migrations)
         problems += _read_only(topology, one, migrations)
@@ -118,10 +130,28 @@ def refusals(
     return problems
 
 
+def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
+    """List the open moves in the middle of their cutover."""
+    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    return [entry.move for entry in entries if entry.changing_hands]
+
+
+def _end(move: Move | None) -> str | None:
+    """Give the hint for what a move in the middle of its cutover explains."""
+    if move is None:
+        return None
+    return f"move {move.id} has not ended: `shardctl moves resume` ends it; then run this again"
+
+
 def ownership(
-    topology: Topology, maps: Mapping[NodeName, Mapping[ShardId, NodeName]]
+    topology: Topology,
+    maps: Mapping[NodeName, Mapping[ShardId, NodeName]],
+    moves: Sequence[Move] = (),
 ) -> list[OwnershipDiffers]:
-    """Compare every node's map with the topology: a stale file must bring no shard to life."""
+    """Compare every node's map with the topology: a stale file must bring no shard to life.
+
+    What one of some open `moves` explains names it.
+    """
     differing: dict[tuple[NodeName, str, str], list[int]] = {}
     owners = topology.owners()
     for witness, known in maps.items():
@@ -134,7 +164,8 @@ def ownership(
     for (witness, owner, right), shards in differing.items():
         if (owner, right, tuple(shards)) not in told:
             told.add((owner, right, tuple(shards)))
-            errors.append(OwnershipDiffers(witness, owner, right, shards))
+            move = next((one for one in moves if {*shards} <= {*one.shards}), None)
+            errors.append(OwnershipDiffers(witness, owner, right, shards, move=move))
     return errors
 
 
@@ -143,6 +174,7 @@ def _in_the_way(
     one: Observed,
     observed: Sequence[Observed],
     disputed: set[int],
+    moves: Sequence[Move],
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
@@ -180,12 +212,13 @@ def _in_the_way(
             )
         )
     if retired:
+        move = next((move for move in moves if {*retired} & {*move.retired}), None)
         errors.append(
             SchemaInTheWay(
                 one.node,
                 "retired copies stand where the topology wants shards made anew",
                 sorted(retired),
-                hint="these shards have moved away: take the newest topology file",
+                hint=_end(move) or "these shards have moved away: take the newest topology file",
             )
         )
     for other in observed:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.state.format import FORMAT
 from shardctl.state.states import MoveState
 from tests.fixtures import commands
 from tests.fixtures.moves.release import ID, RELEASE, Recorded
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from tests.fixtures.servers.postgres import PgServer
 
 OVER = (MoveState.unconfirmed, MoveState.done)
+CHANGING_HANDS = {
+    MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
+}  # fmt: skip
 
 
 class Restored(Recorded):
@@ -89,3 +93,20 @@ def test_what_a_move_of_the_release_retired_is_pruned(restored: Restored, state:
     assert (listed["state"], listed["can"]) == ("done", [])
     assert restored.schemas("a") == {"shard0", "shard1"}
     assert restored.schemas("c") == {"shard2", "shard3"}
+
+
+@pytest.mark.parametrize("state", MoveState)
+def test_init_upgrades_the_schema_beside_a_move_unless_its_shards_change_hands(
+    restored: Restored, state: MoveState
+) -> None:
+    restored.load(state)
+    before = restored.shown("moves", "show")
+    done = restored.here("init", "--yes", "--without-poolers")
+    nodes = [node for node in "ac" if (RELEASE / state / f"{node}.sql").exists()]
+    found = [restored.ask(node, "SELECT format FROM shardctl.cluster") for node in nodes]
+    if state in CHANGING_HANDS:
+        assert f"  move {ID} has not ended: `shardctl moves resume` ends it" in done.stderr
+        assert (done.returncode, found) == (1, [[(2,)]] * len(nodes))
+    else:
+        assert (done.returncode, found) == (0, [[(FORMAT,)]] * len(nodes)), done.stderr
+    assert restored.shown("moves", "show") == before
