@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
+    from shardctl.state.progress import MoveProgress
     from shardctl.topology.model import Topology
 
 app = command_app(help="Show moves, go on with one, or call it off.", no_args_is_help=True)
@@ -93,6 +95,8 @@ def show(
         ("step", "state", "took", "error"),
         [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps],
     )
+    if entry.progress is not None:
+        print(_copied(entry.progress))
     if entry.read_only:
         print("read-only: its cutover refuses writes, and reads go on")
     _show_report(entry.move.report or {})
@@ -315,6 +319,15 @@ def _show_entry(entry: Entry, output: Report) -> None:
         print_json({"format": 1, **entry.as_json()})
     else:
         print_table(_HEADER, [_row(entry)])
+
+
+def _copied(progress: MoveProgress) -> str:
+    """Say how far the copy of a move was when that was last written."""
+    total = "" if progress.total is None else f" of {picture.size(progress.total)}"
+    rate = "" if progress.rate is None else f", {picture.size(round(progress.rate))} a second"
+    left = "" if progress.eta_s is None else f", about {progress.eta_s:.0f} s to go"
+    when = f" (at {progress.at.astimezone(UTC):%H:%M:%S} UTC)"
+    return f"{progress.phase}: {picture.size(progress.bytes)}{total}{rate}{left}{when}"
 
 
 def _show_report(report: dict[str, Any]) -> None:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _TABLE = re.compile(r"\bshardctl\.(\w+)")
-FORMAT = 2
+FORMAT = 3
 """What this shardctl reads and writes."""
 
 
-RESTORABLE = ("event", "move", "move_step")
+RESTORABLE = ("event", "move", "move_step", "move_progress")
 """Tables that may be made again, empty, where they were dropped: they tell what was."""
 
 
@@ -41,7 +41,10 @@ def scripts(present: int) -> list[str]:
 
 
 def restoring(missing: Collection[str]) -> list[str]:
-    """Give the statements that make some of the RESTORABLE tables again."""
+    """Give the statements that make some of the RESTORABLE tables again.
+
+    A statement, with the comment before it, belongs to the table of `shardctl` that it names first.
+    """
     statements = "\n".join(scripts(0)).split(";\n")
     found = ((_TABLE.search(statement), statement) for statement in statements)
     return [statement for table, statement in found if table and table[1] in missing]

@@ -129,7 +129,7 @@ def open_move(
                 "who": who(),
             },
         )
-    except psycopg.errors.UniqueViolation as error:
+    except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
         raise MoveUnderWay(source) from error
 
 

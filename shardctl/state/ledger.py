@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
-from shardctl.state import journal, lock
+from shardctl.state import journal, lock, progress
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.journal import Move, StepRecord
+    from shardctl.state.progress import MoveProgress
     from shardctl.topology.model import NodeName, Topology
 
 Shown = Literal["running", "unfinished", "unconfirmed", "done", "aborted"]
@@ -51,6 +52,7 @@ class Copy:
     move: Move
     steps: tuple[StepRecord, ...]
     holder: str | None
+    progress: MoveProgress | None = None
 
     @property
     def last(self) -> datetime:
@@ -73,6 +75,8 @@ class Entry:
     """Who holds the source's or the target's lock at this moment."""
     behind: bool = False
     """Whether it is over, and source or target do not know that yet."""
+    progress: MoveProgress | None = None
+    """How far its copy is or was, while it is open and until the copy is made."""
 
     @property
     def state(self) -> Shown:
@@ -165,6 +169,20 @@ class Entry:
             "read_only": self.read_only,
             "steps": list(self._steps()),
             "report": self.move.report,
+            "progress": self._progress(),
+        }
+
+    def _progress(self) -> dict[str, Any] | None:
+        one = self.progress
+        if one is None:
+            return None
+        return {
+            "phase": one.phase,
+            "bytes": one.bytes,
+            "total_bytes": one.total,
+            "bytes_per_s": None if one.rate is None else round(one.rate),
+            "eta_s": None if one.eta_s is None else round(one.eta_s, 1),
+            "at": written(one.at),
         }
 
     def _steps(self) -> Iterator[dict[str, Any]]:
@@ -201,7 +219,8 @@ def copies(
     """Read one node's journal; `row` is what the server says of itself, None where nothing.
 
     Empty where there is no journal, or it is another cluster's. Steps, and who holds the
-    node's lock, are asked for moves that are not over only, or with `whole` for all.
+    node's lock, are asked for moves that are not over only, or with `whole` for all, and progress
+    with `whole` only.
     """
     if row is None or row.format < _FORMAT_WITH_MOVES or row.cluster != topology.cluster:
         return ()
@@ -211,6 +230,7 @@ def copies(
         holder = lock.holder(session)
         if holder is None:
             moves = journal.read(session)  # whoever was at it may have ended it in between
+    copying = progress.read(session) if whole else {}
     return tuple(
         Copy(
             node,
@@ -218,6 +238,7 @@ def copies(
             # A state that is final tells all; of an unconfirmed move people ask how it ended.
             () if move.state.terminal and not whole else tuple(journal.steps(session, move.id)),
             holder,
+            copying.get(move.id),
         )
         for move in moves
     )
@@ -241,7 +262,10 @@ def _entry(of_one: Sequence[Copy]) -> Entry:
     behind = newest.state in (MoveState.done, MoveState.unconfirmed) and any(
         copy.node in (newest.source, newest.target) and not copy.over for copy in of_one
     )
-    return Entry(newest, steps, holder, behind)
+    found = [copy.progress for copy in of_one if copy.progress and not newest.state.closed]
+    # A clone has a copy of its source's.
+    progress = max(found, key=lambda one: one.at, default=None)
+    return Entry(newest, steps, holder, behind, progress)
 
 
 def written(moment: datetime | None) -> str | None:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.spares import MovedFleet
 
 SLOT = "shardctl_5f3a9c1e"
-TABLES = ["shardctl.event", "shardctl.move", "shardctl.move_step"]
+TABLES = ["shardctl.event", "shardctl.move", "shardctl.move_progress", "shardctl.move_step"]
 
 
 @pytest.fixture
 def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
     """Give a fleet whose node a has a move's slot and no journal."""
     fleet_spares.execute("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
-    fleet_spares.execute("a", "DROP TABLE shardctl.move_step, shardctl.move, shardctl.event")
+    fleet_spares.execute("a", f"DROP TABLE {', '.join(TABLES)}")
     yield fleet_spares
     fleet_spares.execute(
         "a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"

@@ -104,8 +104,9 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert TIME.fullmatch(move["ended"])
     assert move["can"] == []
     shown = one_json(fleet_spares.here("moves", "show", "-o", "json"))
-    assert {*LISTED, "format", "read_only", "steps", "report"} == set(shown)
+    assert {*LISTED, "format", "read_only", "steps", "report", "progress"} == set(shown)
     assert shown["read_only"] is False
+    assert shown["progress"] is None
     assert {k: v for k, v in shown.items() if k in LISTED} == move
     assert set(shown["report"]) == REPORTED
     assert shown["report"]["proof"] == "compared"

@@ -17,6 +17,7 @@ from shardctl.moves.refusals import PreflightRefused
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal
+from shardctl.state.format import FORMAT
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import free_ports
@@ -188,7 +189,8 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
 def test_a_node_without_a_journal(preflight_fleet: Movable) -> None:
     with preflight_fleet.having(
         "ALTER TABLE shardctl.move RENAME TO was_move; UPDATE shardctl.cluster SET format = 1",
-        "ALTER TABLE shardctl.was_move RENAME TO move; UPDATE shardctl.cluster SET format = 2",
+        "ALTER TABLE shardctl.was_move RENAME TO move; "
+        f"UPDATE shardctl.cluster SET format = {FORMAT}",
         node="b",
     ):
         told = preflight_fleet.only("no_journal")

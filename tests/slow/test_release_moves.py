@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.state.format import FORMAT
 from shardctl.state.states import MoveState
 from tests.fixtures import commands
 from tests.fixtures.moves.release import AFTER, BEFORE, RELEASE, Recorded, shapes
-from tests.fixtures.servers.postgres import free_run
+from tests.fixtures.moves.stopping import Mover
+from tests.fixtures.servers.postgres import free_run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+POINTS = {
+    "promoting": "span promote begin",
+    "claimed": "span route begin",
+    "routed": "step confirm run",
+}
+"""Where a process is killed that leaves a move in a state."""
+HELD = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
 
 
 @pytest.fixture
@@ -46,6 +56,25 @@ def test_a_move_of_the_release_is_aborted(left: Recorded, state: MoveState) -> N
     left.put(2)
     left.provision()
     assert left.problems() == []
+
+
+@pytest.mark.parametrize("state", POINTS)
+def test_a_move_of_the_release_is_resumed_past_its_decision(left: Recorded, state: str) -> None:
+    """The target's journal is a copy of the source's, in the release's format."""
+    left.stand_up(MoveState.reserved)
+    mover = Mover([str(left.file), "resume", "", POINTS[state]])
+    mover.at(POINTS[state])
+    mover.kill()
+    wait_for(lambda: not left.ask("a", HELD))
+    shown = left.ask("a" if state == "promoting" else "c", "SELECT state FROM shardctl.move")
+    assert shown == [(state,)]
+    left.resume()
+    assert {left.copy(node).state for node in "ac"} == {MoveState.unconfirmed}
+    assert left.leads("shard2") == "c"
+    left.provision()
+    assert left.problems() == []
+    for node in "ac":
+        assert left.ask(node, "SELECT format FROM shardctl.cluster") == [(FORMAT,)]
 
 
 def test_what_the_release_printed_as_json_is_printed_still(left: Recorded) -> None:

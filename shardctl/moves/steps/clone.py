@@ -9,6 +9,7 @@ from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.source import Source
+from shardctl.state import progress
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -22,20 +23,24 @@ def probe(context: MoveContext) -> bool:
 def run(context: MoveContext) -> None:
     """Copy, with the settings that keep everybody but shardctl out."""
     with context.on(context.plan.source):
+        session = context.session(context.plan.source)
         copying.make(
             cloned.of(context),
             Source(context.source, context.topology.database),
-            context.session(context.plan.source),
+            session,
             addresses=admission.known(context),
-            progress=context.progress,
+            progress=progress.Kept(context.progress, session, context.plan.id),
             max_rate=context.plan.options.max_rate,
             clone_with=context.plan.options.clone_with,
         )
+        progress.end(session, context.plan.id)
 
 
 def undo(context: MoveContext) -> None:
     """Stop the clone and delete what this move made, and nothing else."""
     clones.remove(cloned.of(context))
+    with context.on(context.plan.source):
+        progress.end(context.session(context.plan.source), context.plan.id)
 
 
 STEP = Step("clone", "copies the source onto the target", probe, run, undo)
