@@ -86,14 +86,14 @@ STATES = {
     MoveState.reserved: "it has begun; the clone is being made or follows",
     MoveState.undone: "a cutover was undone; it may be tried again",
     MoveState.fenced: "the moved schemas have no names any more on the source, or take no writes",
-    MoveState.drained: "nobody can write to them there any more",
+    MoveState.drained: "no session can write to them there",
     MoveState.promoting: "the target becomes a primary; the source gets the shards back only if "
     "the target is destroyed before it claims them: `moves abort --target-destroyed`",
     MoveState.claimed: "the target owns them",
     MoveState.routed: "poolers, maps and the topology say so",
     MoveState.unconfirmed: "over, and not proved equal row for row",
     MoveState.done: "over: compared, or accepted as it is",
-    MoveState.aborted: "called off; the source owns its shards as before",
+    MoveState.aborted: "`moves abort` has ended it; the source owns its shards as before",
 }
 
 _COMPLETION = {"--install-completion", "--show-completion"}

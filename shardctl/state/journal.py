@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.state", "journal.sql")
 MoveState = states.MoveState
+"""Here, too, for those who read moves and ask nothing else of the table."""
 
 WAL_LIMIT = "wal_limit"
 """The key of a move's report under which the leash of its slot writes that it has dropped it."""
@@ -173,8 +174,8 @@ def advance(
 ) -> bool:
     """Set a move's state where it is one of the expected; tell whether it was.
 
-    With `revision`, only where nobody has changed it since it had that. A transition that is not
-    in the table of `states` is a bug: raises AssertionError.
+    With `revision`, only where the move still has that revision. Raises AssertionError for a
+    transition that is not in the table of `states`: that is a bug.
     """
     before = list(expected)
     for one in before:

@@ -11,7 +11,7 @@ SELECT id, revision, state, method, source, target, shards, schemas::text[], ret
 FROM shardctl.move ORDER BY started DESC
 
 -- name: set_state
--- The next state, where the move is in one of the given ones; nobody else's change is undone
+-- The next state, where the move is in one of the given ones: a change by another process stays
 UPDATE shardctl.move
 SET state = %(state)s, revision = revision + 1, changed = clock_timestamp(),
     ended = CASE WHEN %(closed)s THEN clock_timestamp() ELSE ended END,

@@ -80,8 +80,8 @@ def end(session: Connection, move: str) -> None:
 class Kept:
     """A `Progress` that also writes once a second how far the one copy is that it hears of.
 
-    `session` is with the source, in autocommit, and of the thread that reports. A source that is
-    lost, or where this role cannot write progress, is no reason to stop.
+    `session` is with the source, in autocommit, and of the thread that reports. The copy goes on
+    without progress where the source is lost or this role cannot write there.
     """
 
     def __init__(
