@@ -1,13 +1,14 @@
 """The error tree: every error that an operator can cause, with what to do about it.
 
-Each class is a noun, carries its data, and says one line that tells what is wrong and
-where (`str(error)`), and one that tells what to do (`hint`). The only boundary that turns
-them into text and an exit code is `cli/app.py`. Packages define their own subclasses of
-these beside the code that raises them.
+Each error says one line that tells what is wrong and where (`str(error)`), one that tells what
+to do (`hint`), and has a `code` for programs. The only boundary that turns them into text and
+an exit code is `cli/app.py`. A package has a class of its own beside the code that raises it
+where somebody catches it or uses its data; all else is a Refused with a code of its own.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,8 +21,16 @@ class ShardctlError(Exception):
     exit_code = 1
     """1: refused or found problems, and the fleet is as it was."""
 
+    code = "error"
+    """Its stable name for programs: docs/reference/errors.md lists all of them."""
+
     located = False
     """Whether the message begins with a place in a file, as `FILE:LINE:COLUMN: `."""
+
+    def __init_subclass__(cls) -> None:
+        """Name the code after the class; a Refused has one of its own."""
+        super().__init_subclass__()
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -31,6 +40,10 @@ class ShardctlError(Exception):
     def parts(self) -> list[ShardctlError]:
         """List the errors to tell one by one: itself, unless it is made of others."""
         return [self]
+
+    def error_json(self) -> dict[str, str]:
+        """Give the shape of docs/reference/json.md."""
+        return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
 class UsageError(ShardctlError):
@@ -43,6 +56,36 @@ class Unfinished(ShardctlError):
     """Work was begun and not finished; running the command again finishes it."""
 
     exit_code = 3
+
+
+class Refused(ShardctlError):
+    """What is told apart by its code alone: no caller catches it or uses its data."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class Misused(Refused, UsageError):
+    """A Refused of bad usage or a bad topology: nothing was contacted."""
+
+
+class Incomplete(Refused, Unfinished):
+    """A Refused of work that was begun; running the command again finishes it."""
+
+
+def named(where: str, error: ShardctlError) -> ShardctlError:
+    """Give an error that begins with where it was, such as `node a`: itself, if it does."""
+    if error.message.startswith((f"{where}:", f"{where} ")):
+        return error
+    told = Refused(error.code, f"{where}: {error.message}", hint=error.hint)
+    told.exit_code = error.exit_code
+    return told
+
+
+def incomplete_if(changed: bool, code: str, message: str, *, hint: str) -> Refused:
+    """Give an Incomplete where something was changed, else a Refused: all is as it was."""
+    return (Incomplete if changed else Refused)(code, message, hint=hint)
 
 
 class Interrupted(ShardctlError):
@@ -59,10 +102,10 @@ def together(errors: Sequence[ShardctlError]) -> ShardctlError:
 class Problems(ShardctlError):
     """Several errors that belong together; each is shown, the gravest decides the exit code."""
 
-    def __init__(self, errors: list[ShardctlError]) -> None:
+    def __init__(self, errors: list[ShardctlError], *, exit_code: int | None = None) -> None:
         super().__init__(f"{len(errors)} problems")
         self.errors = errors
-        self.exit_code = max(error.exit_code for error in errors)
+        self.exit_code = exit_code or max(error.exit_code for error in errors)
 
     def parts(self) -> list[ShardctlError]:
         """List the errors that it holds."""

@@ -19,6 +19,7 @@ from shardctl.moves import cutover
 from shardctl.moves.methods import METHODS
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
+from tests import reference_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -278,3 +279,4 @@ if __name__ == "__main__":
     FILE.write_text(render(), encoding="utf-8")
     MOVES.write_text(render_moves(), encoding="utf-8")
     PREFLIGHT.write_text(render_preflight(), encoding="utf-8")
+    reference_errors.FILE.write_text(reference_errors.render(), encoding="utf-8")

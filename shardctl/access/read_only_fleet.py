@@ -14,7 +14,13 @@ from shardctl import fanout
 from shardctl.access import fence, read_only
 from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.access.read_only_change import Changing
-from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.errors import (
+    Interrupted,
+    Refused,
+    ShardctlError,
+    incomplete_if,
+    together,
+)
 from shardctl.libpq import reason_of
 from shardctl.state import cluster, identity, lock, observer
 from shardctl.topology import ranges
@@ -32,60 +38,35 @@ _WIDTH = 16
 _SHOWN = 3
 
 
-class ShardsNotHere(ShardctlError):
-    """Shards that a node does not have, or has not any more."""
-
-    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
-        self.shards = tuple(shards)
-        super().__init__(
-            f"node {node}: shards {ranges.of(self.shards)} are not live there",
-            hint="`shardctl moves` tells whether a move has them; `shardctl verify` what differs",
-        )
-
-
-class ShardsEmpty(ShardctlError):
-    """Shards without tables: nothing there could refuse to be written to."""
-
-    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
-        self.shards = tuple(shards)
-        super().__init__(
-            f"node {node}: shards {ranges.of(self.shards)} have no tables",
-            hint="there is nothing to write to: run `shardctl migrate` first, or leave them out",
-        )
+def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused:
+    """Report tables whose owner the login role is not, nor a member of."""
+    more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+    return Refused(
+        "tables_not_ours",
+        f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
+        hint="log in as their owner (`database.user`), a member of that role, or a superuser",
+    )
 
 
-class TablesNotOurs(ShardctlError):
-    """Tables whose owner the login role is not, nor a member of."""
-
-    def __init__(self, node: NodeName, user: str, tables: Sequence[str]) -> None:
-        more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
-        super().__init__(
-            f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
-            hint="log in as their owner (`database.user`), a member of that role, or a superuser",
-        )
-
-
-class ShardsLeft(Unfinished):
-    """Shards that are not what they were to become; exit code 1 where nothing was changed."""
-
-    def __init__(
-        self, node: NodeName, wanted: Wanted, left: Mapping[ShardId, str], *, changed: bool
-    ) -> None:
-        reasons: dict[str, list[ShardId]] = {}
-        for shard, reason in left.items():
-            reasons.setdefault(reason, []).append(shard)
-        told = "; ".join(
-            f"shards {ranges.of(shards)}: {why}" for why, shards in list(reasons.items())[:_SHOWN]
-        )
-        more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-        undo = ", or `read-only off` takes back what was done" if wanted is Wanted.on else ""
-        super().__init__(
-            f"node {node}: left are {told}{more}",
-            hint=f"end what is in the way, or give --wait more time, and run `shardctl "
-            f"{wanted.command}` again: it does only the rest" + (undo if changed else ""),
-        )
-        self.exit_code = 3 if changed else 1
-        self.left = dict(left)
+def shards_left(
+    node: NodeName, wanted: Wanted, left: Mapping[ShardId, str], *, changed: bool
+) -> Refused:
+    """Report shards that are not what they were to be; exit code 1 where nothing was changed."""
+    reasons: dict[str, list[ShardId]] = {}
+    for shard, reason in left.items():
+        reasons.setdefault(reason, []).append(shard)
+    told = "; ".join(
+        f"shards {ranges.of(shards)}: {why}" for why, shards in list(reasons.items())[:_SHOWN]
+    )
+    more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    undo = ", or `read-only off` takes back what was done" if wanted is Wanted.on else ""
+    return incomplete_if(
+        changed,
+        "shards_left",
+        f"node {node}: left are {told}{more}",
+        hint=f"end what is in the way, or give --wait more time, and run `shardctl "
+        f"{wanted.command}` again: it does only the rest" + (undo if changed else ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +101,8 @@ def plan(
 ) -> list[NodePlan]:
     """Look at the shards on their nodes and say what they need; changes nothing.
 
-    Raises ShardsNotHere, ShardsEmpty, TablesNotOurs, NodeUnavailable, NodeUnfit, FormatTooNew, or
-    Problems of several.
+    Raises shards_not_here, shards_empty, tables_not_ours, NodeUnavailable, node_unfit,
+    format_too_new, or Problems of several.
     """
     chosen = frozenset(shards)
     nodes = [node for node in topology.nodes.values() if chosen.intersection(node.shards)]
@@ -143,7 +124,7 @@ def carry_out(
     """Change shards under their nodes' locks, waiting `wait_s` for those who write to them.
 
     What they need is looked at again when nobody else can change the nodes any more. Raises
-    NodeLocked and what `plan` raises with nothing done; ShardsLeft and NodeLost, or Problems of
+    NodeLocked and what `plan` raises with nothing done; shards_left and NodeLost, or Problems of
     several, when all else is done; Interrupted between two transactions.
     """
     nodes = [one.node for one in plans if one.todo]
@@ -200,7 +181,7 @@ def _report(outcomes: Sequence[Outcome[NodePlan, Result]], wanted: Wanted) -> No
         else:
             left = outcome.result().left
         if left:
-            errors.append(ShardsLeft(outcome.item.node, wanted, left, changed=changed))
+            errors.append(shards_left(outcome.item.node, wanted, left, changed=changed))
     if errors:
         raise together(errors)
 
@@ -214,7 +195,7 @@ def _look(
         raise identity.standby(node)
     state = cluster.read(session) if cluster.is_present(session) else None
     if state is None:
-        raise identity.NodeUnfit(
+        raise identity.node_unfit(
             node.name, "it has no schema `shardctl`", hint="run `shardctl init` first"
         )
     identity.check(state, topology, node.name)
@@ -223,7 +204,11 @@ def _look(
     found = read_only.tables(session, list(schemas))
     absent = [s for n, s in schemas.items() if n not in found or owners.get(s) != node.name]
     if absent:
-        raise ShardsNotHere(node.name, absent)
+        raise Refused(
+            "shards_not_here",
+            f"node {node.name}: shards {ranges.of(sorted(absent))} are not live there",
+            hint="`shardctl moves` tells whether a move has them; `shardctl verify` what differs",
+        )
     tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}
     making: set[ShardId] = set()
     if wanted is Wanted.on and schemas:
@@ -239,10 +224,14 @@ def _decide(
     wanted: Wanted,
     making: Collection[ShardId],
 ) -> NodePlan:
-    """Say which tables need a change; raises ShardsEmpty, TablesNotOurs."""
+    """Say which tables need a change; raises shards_empty, tables_not_ours."""
     empty = [shard for shard, found in tables.items() if not found]
     if empty and wanted is Wanted.on:
-        raise ShardsEmpty(node.name, empty)
+        raise Refused(
+            "shards_empty",
+            f"node {node.name}: shards {ranges.of(sorted(empty))} have no tables",
+            hint="there is nothing to write to: run `shardctl migrate` first, or leave them out",
+        )
     todo: dict[ShardId, tuple[Table, ...]] = {}
     for shard, found in sorted(tables.items()):
         if wanted is Wanted.on:
@@ -253,5 +242,5 @@ def _decide(
             todo[shard] = needed
     foreign = [f"{t.schema}.{t.name}" for found in todo.values() for t in found if not t.ours]
     if foreign:
-        raise TablesNotOurs(node.name, topology.database.user, foreign)
+        raise tables_not_ours(node.name, topology.database.user, foreign)
     return NodePlan(node.name, todo, tuple(sorted(tables.keys() - todo.keys())))

@@ -82,7 +82,7 @@ def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = 
 def account(host: Host, server: Server) -> tuple[str | None, Found]:
     """See that commands can be run as the server's user; None is whoever shardctl is there.
 
-    Raises AccountRefused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
+    Raises account_refused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
     """
     if isinstance(server, Node):
         name = accounts.account_on(host, server.os_user)

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from shardctl.checks.status_nodes import Disk
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts, ports
 from shardctl.hosts.reach import host_of
 
@@ -17,14 +17,10 @@ _SECONDS = 10.0
 _KB = 1024
 
 
-class DiskUnknown(ShardctlError):
-    """A data directory whose file system could not be measured."""
-
-
 def measure(node: Node) -> Disk | None:
     """Measure the file system of a node's data directory; None where no file gives it.
 
-    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises DiskUnknown, and
+    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises disk_unknown, and
     what its host raises.
     """
     if node.data_directory is None:
@@ -33,7 +29,7 @@ def measure(node: Node) -> Disk | None:
         try:
             usage = shutil.disk_usage(node.data_directory)
         except OSError as error:
-            raise DiskUnknown(f"{node.data_directory}: {error.strerror}") from error
+            raise Refused("disk_unknown", f"{node.data_directory}: {error.strerror}") from error
         return Disk(free_bytes=usage.free, total_bytes=usage.total)
     host = host_of(node)
     argv = ["df", "-P", "-k", "--", str(node.data_directory)]
@@ -43,4 +39,4 @@ def measure(node: Node) -> Disk | None:
         _, total, _, free = said[-1].split()[:4]
         return Disk(free_bytes=int(free) * _KB, total_bytes=int(total) * _KB)
     except (IndexError, ValueError) as error:
-        raise DiskUnknown(f"df does not tell: {' '.join(said)}") from error
+        raise Refused("disk_unknown", f"df does not tell: {' '.join(said)}") from error

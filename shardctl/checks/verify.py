@@ -16,7 +16,7 @@ from shardctl.checks import connection, identity, poolers, poolers_look
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
-from shardctl.errors import UsageError
+from shardctl.errors import Misused
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -35,15 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WIDTH = 16
-
-
-class CheckNotFound(UsageError):
-    """A name that is no check's."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name!r} is no check", hint=f"the checks are {', '.join(CHECKS)} (verify --list)"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +110,10 @@ def verify(
 ) -> Report:
     """Examine the fleet with the checks of these names; none stands for all.
 
-    A node that cannot be reached is a finding, and the others are examined all the same; of
-    a server that is another node's, nothing but that is told. Ctrl-C cancels what runs, which
-    `notice` says, and is raised then. Raises CheckNotFound, and what reading the migrations raises.
+    A node that cannot be reached is a finding, and the others are examined all the same; of a
+    server that is another node's, nothing but that is told. Ctrl-C cancels what runs, which
+    `notice` says, and is raised then. Raises check_not_found, and what reading the migrations
+    raises.
     """
     running = Running(notice)
     began = time.monotonic()
@@ -144,10 +136,14 @@ def verify(
 
 
 def scope(topology: Topology, names: Sequence[str], *, deep: bool) -> Scope:
-    """Read the migrations; raises CheckNotFound, and what reading migrations and keys raises."""
+    """Read the migrations; raises check_not_found, and what reading migrations and keys raises."""
     for name in names:
         if name not in CHECKS:
-            raise CheckNotFound(name)
+            raise Misused(
+                "check_not_found",
+                f"{name!r} is no check",
+                hint=f"the checks are {', '.join(CHECKS)} (verify --list)",
+            )
     files = migrations.read(topology.database.migrations)
     keys.key_columns(files)  # a malformed line is said before anything is contacted
     return Scope(topology, files, tuple(names), deep)

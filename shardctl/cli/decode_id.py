@@ -10,7 +10,7 @@ import typer
 from shardctl.cli.context import topology_if_there
 from shardctl.cli.options import Listing, ListingOption, command_app
 from shardctl.cli.output import PRINTED
-from shardctl.errors import UsageError
+from shardctl.errors import Misused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +23,6 @@ _BLOCK_BYTES = 1 << 18
 _LONGEST = 8192
 """Characters of the longest line that is looked at whole: an id has at most 20."""
 _SHOWN = 80
-
-
-class BadIds(UsageError):
-    """Some lines or arguments were no ids; each was named when it was met."""
-
-    def __init__(self, bad: int, good: int) -> None:
-        super().__init__(f"{bad} of {bad + good} could not be decoded")
 
 
 # An id may be negative: what looks like an option is an argument.
@@ -74,7 +67,9 @@ def decode_id(
         for first, lines in _blocks():
             write(decoder.decode(enumerate(lines, first), _complain_of("line")))
     if decoder.bad:
-        raise BadIds(decoder.bad, decoder.good)
+        raise Misused(
+            "bad_ids", f"{decoder.bad} of {decoder.bad + decoder.good} could not be decoded"
+        )
 
 
 def _complain_of(what: str) -> Callable[[int, str], None]:

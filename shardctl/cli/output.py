@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl.cli.options import Report
-from shardctl.errors import Interrupted, ShardctlError, UsageError
+from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -84,15 +84,8 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-class Declined(ShardctlError):
-    """The operator answered no."""
-
-    def __init__(self) -> None:
-        super().__init__("declined: nothing was changed")
-
-
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before a change; raises Declined, Interrupted, UsageError where nobody can be asked."""
+    """Ask before a change; raises declined, Interrupted, UsageError where nobody can be asked."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -106,7 +99,7 @@ def confirm(question: str, *, yes: bool) -> None:
         print(file=sys.stderr)
         raise Interrupted("interrupted: nothing was changed") from abort
     if not agreed:
-        raise Declined
+        raise Refused("declined", "declined: nothing was changed")
 
 
 @contextlib.contextmanager
@@ -122,4 +115,4 @@ def always_json(output: Report) -> Iterator[None]:
 
 def errors_json(error: ShardctlError) -> dict[str, Any]:
     """Give the errors that one is made of, as JSON has them."""
-    return {"errors": [{"message": e.message, "hint": e.hint} for e in error.parts()]}
+    return {"errors": [one.error_json() for one in error.parts()]}

@@ -245,9 +245,9 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
 def _end(plan: Plan, error: ShardctlError | None) -> None:
     """Raise what is to be told at the end: tables that are left, and those that cannot be."""
     from shardctl.errors import together
-    from shardctl.maintenance.repack_refusals import TablesRefused
+    from shardctl.maintenance.repack import tables_refused
 
     refused = [(one.node, one.name, one.why_not or "") for one in plan.refused]
-    errors = [*(error.parts() if error else []), *([TablesRefused(refused)] if refused else [])]
+    errors = [*(error.parts() if error else []), *([tables_refused(refused)] if refused else [])]
     if errors:
         raise together(errors)

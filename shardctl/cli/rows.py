@@ -83,7 +83,7 @@ def misplaced(
                 "format": 1,
                 "cluster": topology.cluster,
                 "misplaced": [one.as_json() for one in report.found],
-                "problems": [{"message": e.message, "hint": e.hint} for e in report.problems],
+                "problems": [one.error_json() for one in report.problems],
             }
         )
     elif output is Listing.tsv:

@@ -10,7 +10,7 @@ from shardctl.cli import values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
-from shardctl.errors import Interrupted, Problems, ShardctlError
+from shardctl.errors import Interrupted, Problems, Refused, ShardctlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from shardctl.maintenance.run import Result
 
 app = command_app()
-
-
-class HostsFailed(ShardctlError):
-    """Hosts on which a command could not be begun, or did not end, for one reason."""
-
-    def __init__(self, labels: Sequence[str], error: ShardctlError, code: int) -> None:
-        super().__init__(f"{', '.join(labels)}: {error.message}", hint=error.hint)
-        self.exit_code = code
 
 
 @app.command()
@@ -139,16 +131,15 @@ def _leave(results: Sequence[Result]) -> None:
     from shardctl.maintenance.run import exit_code
 
     code = exit_code(results)
-    reasons: dict[str, list[Result]] = {}
+    reasons: dict[str, tuple[ShardctlError, list[str]]] = {}
     for one in results:
         if one.error is not None:
-            reasons.setdefault(one.error.message, []).append(one)
+            reasons.setdefault(one.error.message, (one.error, []))[1].append(one.target.label)
     errors: list[ShardctlError] = [
-        HostsFailed([one.target.label for one in same], same[0].error, code)
-        for same in reasons.values()
-        if same[0].error is not None
+        Refused(error.code, f"{', '.join(labels)}: {error.message}", hint=error.hint)
+        for error, labels in reasons.values()
     ]
     if errors:
-        raise Problems(errors)
+        raise Problems(errors, exit_code=code)
     if code:
         raise typer.Exit(code)

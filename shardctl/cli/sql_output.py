@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.cli.options import Listing
 from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.maintenance import folding
 from shardctl.maintenance.folding import Folded
 from shardctl.maintenance.sql import Answer, Failure, Warned
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from shardctl.maintenance.places import Place
     from shardctl.maintenance.sql import Run
     from shardctl.maintenance.sql_plan import Plan
-
-
-class ColumnsDiffer(ShardctlError):
-    """Rows that would not stand under the columns of the others."""
-
-    def __init__(self, places: Sequence[Place], found: Columns, first: Columns) -> None:
-        super().__init__(
-            f"{folding.where(places)}: rows left out: columns {_names(found)}, "
-            f"the first rows have {_names(first)}",
-            hint="-o table and -o json show both; or name the columns in the statement",
-        )
 
 
 @dataclass(slots=True)
@@ -101,7 +90,12 @@ def _stream(run: Run, output: Listing) -> Shown:
         say(f"{command}: {folding.where(places)}")
     _tell(warnings)
     shown.problems += [
-        ColumnsDiffer(list(dict.fromkeys(places)), columns, first)
+        Refused(
+            "columns_differ",
+            f"{folding.where(list(dict.fromkeys(places)))}: rows left out: columns "
+            f"{_names(columns)}, the first rows have {_names(first)}",
+            hint="-o table and -o json show both; or name the columns in the statement",
+        )
         for columns, places in differing.items()
     ]
     return shown

@@ -136,10 +136,10 @@ def require_local(topology: Topology) -> None:
     """Refuse a topology with servers that are not of this machine; raises Problems."""
     from shardctl.errors import Problems, ShardctlError
     from shardctl.hosts import ports
-    from shardctl.sandbox.servers import NotLocal
+    from shardctl.sandbox.servers import not_local
 
     errors: list[ShardctlError] = [
-        NotLocal(node.name, f"host {node.host} is not a loopback address")
+        not_local(node.name, f"host {node.host} is not a loopback address")
         for node in topology.nodes.values()
         if not ports.is_loopback(node.host)
     ]

@@ -8,20 +8,10 @@ import socket
 from pathlib import Path
 
 import shardctl
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.topology import edit, loader
 
 _POOLERS = re.compile(r"^poolers:\n(?:[ \t].*\n|\n)+", re.MULTILINE)
-
-
-class ExampleMissing(ShardctlError):
-    """The example is neither in the package nor beside it."""
-
-    def __init__(self, looked: list[Path]) -> None:
-        super().__init__(
-            f"the example's topology.yaml is not in {' or '.join(map(str, looked))}",
-            hint="install shardctl again, from a wheel or from a checkout",
-        )
 
 
 def source() -> Path:
@@ -31,7 +21,11 @@ def source() -> Path:
     for place in places:
         if (place / "topology.yaml").is_file():
             return place
-    raise ExampleMissing(places)
+    raise Refused(
+        "example_missing",
+        f"the example's topology.yaml is not in {' or '.join(map(str, places))}",
+        hint="install shardctl again, from a wheel or from a checkout",
+    )
 
 
 def lay_out(directory: Path, *, poolers: bool) -> Path:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.demo.failed import DemoFailed
+from shardctl.errors import Refused
 from shardctl.moves import prune, service
 from shardctl.moves.plan import Options
 from shardctl.state import lock
@@ -35,6 +35,13 @@ _SECONDS = 60.0
 _POLL = 0.05
 
 
+def demo_failed(what: str) -> Refused:
+    """Report that the tour met something that is not as it must be."""
+    return Refused(
+        "demo_failed", f"the demo failed: {what}", hint="this is a bug; please report it"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """One move of the story; times in milliseconds, None where it was not measured."""
@@ -54,7 +61,7 @@ class Story:
 
 
 def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) -> Story:
-    """Move shards under load, and compare every row; raises DemoFailed and what a move raises."""
+    """Move shards under load, and compare every row; raises demo_failed and what a move raises."""
     aliases: Aliases = "shard" if topology.poolers else "direct"
     with Load.start(topology, clients=CLIENTS, aliases=aliases, rate=RATE, logins=LOGINS) as load:
         _wait(load, _OPERATIONS)
@@ -74,12 +81,12 @@ def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) 
     if any(wrong.values()) or not report.ok:
         found = ", ".join(f"{count} {what}" for what, count in wrong.items() if count)
         first = "; ".join(f"{f.code}: {f.first}" for f in report.failures)
-        raise DemoFailed(f"the load found {found or 'something'} ({first})")
+        raise demo_failed(f"the load found {found or 'something'} ({first})")
     return Story(tuple(moves), report)
 
 
 def give_back(topology: Topology, progress: Progress) -> int:
-    """Prune what the moves retired, and give the bytes; raises DemoFailed."""
+    """Prune what the moves retired, and give the bytes; raises demo_failed."""
     purpose = lock.purpose(prune.COMMAND)
     found = prune.plan(
         topology, service.read(topology), accept_unconfirmed=False, now=True, purpose=purpose
@@ -87,7 +94,7 @@ def give_back(topology: Topology, progress: Progress) -> int:
     kept = [one for one in found if one.why_not is not None]
     if kept or not found:
         why = f"{kept[0].schema}: {kept[0].why_not}" if kept else "there was nothing to prune"
-        raise DemoFailed(f"prune did not drop everything: {why}")
+        raise demo_failed(f"prune did not drop everything: {why}")
     prune.carry_out(topology, found, progress)
     return sum(one.size_bytes for one in found)
 
@@ -103,9 +110,9 @@ def _move(topology: Topology, text: str, target: str, progress: Progress) -> Mov
 
 
 def _wait(load: Load, operations: int) -> None:
-    """Wait until the load has done so many operations; raises DemoFailed."""
+    """Wait until the load has done so many operations; raises demo_failed."""
     deadline = time.monotonic() + _SECONDS
     while load.ended < operations:
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the load did {load.ended} operations in {_SECONDS:g} s")
+            raise demo_failed(f"the load did {load.ended} operations in {_SECONDS:g} s")
         time.sleep(_POLL)

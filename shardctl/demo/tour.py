@@ -16,7 +16,7 @@ from shardctl import fanout
 from shardctl.checks import status_poolers
 from shardctl.checks import verify as checks
 from shardctl.demo import example, moving
-from shardctl.demo.failed import DemoFailed
+from shardctl.demo.moving import demo_failed
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.ids.layout import Layout
@@ -85,7 +85,7 @@ class Tour:
         shutil.rmtree(self.directory)
 
     def run(self) -> Iterator[Step]:
-        """Do the tour; raises DemoFailed, or what a step raises."""
+        """Do the tour; raises demo_failed, or what a step raises."""
         began = time.monotonic()
 
         def step(did: str, result: str) -> Step:
@@ -112,7 +112,7 @@ class Tour:
 
         left = fleet.plan_init(topology).changes()
         if left:
-            raise DemoFailed(f"a second init would still make {len(left)} changes")
+            raise demo_failed(f"a second init would still make {len(left)} changes")
         yield step("shardctl init, once more", "nothing to do")
 
         rows = _insert(topology)
@@ -167,11 +167,11 @@ class Tour:
 
 
 def verify(topology: Topology, progress: Progress) -> Report:
-    """Have everything verified, and raise DemoFailed unless all is well."""
+    """Have everything verified, and raise demo_failed unless all is well."""
     report = checks.verify(topology, (), deep=True, progress=progress)
     if not report.ok(strict=True):
         told = "; ".join(f"{f.check} {f.code} {f.actual}" for f in report.findings)
-        raise DemoFailed(f"verify found {told}")
+        raise demo_failed(f"verify found {told}")
     return report
 
 
@@ -199,7 +199,7 @@ def _insert(topology: Topology) -> list[Row]:
         # Users whose key leads to this shard.
         users = [shard + topology.shard_count * n for n in range(ROWS)]
         if any(keys.shard_of(user, topology.shard_count) != shard for user in users):
-            raise DemoFailed(f"a key of shard {shard} leads elsewhere")
+            raise demo_failed(f"a key of shard {shard} leads elsewhere")
         insert = (
             "INSERT INTO photos_by_user (user_id, caption, image_url)"
             " VALUES (%s, 'a sunset', 'https://photos.example/' || %s) RETURNING id"
@@ -225,7 +225,7 @@ def _check(topology: Topology, rows: list[Row]) -> tuple[int, int]:
     distinct = len({row.id for row in rows})
     misplaced = sum(layout.decode(row.id).shard != row.shard for row in rows)
     if distinct != len(rows) or misplaced:
-        raise DemoFailed(f"{len(rows) - distinct} duplicate ids, {misplaced} in a wrong shard")
+        raise demo_failed(f"{len(rows) - distinct} duplicate ids, {misplaced} in a wrong shard")
     return distinct, misplaced
 
 
@@ -236,5 +236,5 @@ def _route_back(topology: Topology, row: Row) -> str:
     with _connect(topology, route.shard) as connection:
         found = connection.execute(query, (row.id,)).fetchone()
     if found != (row.user_id,):
-        raise DemoFailed(f"row {row.id} was not found in {route.schema} on {route.node.name}")
+        raise demo_failed(f"row {row.id} was not found in {route.schema} on {route.node.name}")
     return f"{route.schema} on node {route.node.name}: the row of user {row.user_id}"

@@ -6,7 +6,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
@@ -29,23 +29,20 @@ done
 """
 
 
-class AccountRefused(ShardctlError):
-    """An operating-system user that cannot run a server on its host."""
-
-    def __init__(self, name: str, reason: str, hint: str) -> None:
-        super().__init__(f"the server cannot run as {name}: {reason}", hint=hint)
-        self.name = name
+def account_refused(name: str, reason: str, hint: str) -> Refused:
+    """Report an operating-system user that cannot run a server on its host."""
+    return Refused("account_refused", f"the server cannot run as {name}: {reason}", hint=hint)
 
 
 def server_account(wanted: str | None) -> str | None:
     """Choose who runs a server: `wanted` (a node's `os_user`) or the default.
 
     None means oneself: whoever is not root runs servers as nobody else. Raises
-    AccountRefused for an unknown user, for root, and for somebody else.
+    account_refused for an unknown user, for root, and for somebody else.
     """
     if os.geteuid() != 0:
         if wanted is not None and wanted != pwd.getpwuid(os.geteuid()).pw_name:
-            raise AccountRefused(
+            raise account_refused(
                 wanted,
                 f"you are {pwd.getpwuid(os.geteuid()).pw_name}",
                 "remove os_user from the node, or run shardctl as root",
@@ -58,7 +55,7 @@ def server_account(wanted: str | None) -> str | None:
             return name
     name = wanted or " or ".join(DEFAULTS)
     reason = "PostgreSQL refuses root" if _exists(name) else "there is no such user"
-    raise AccountRefused(
+    raise account_refused(
         name, reason, "name an ordinary user of this machine as os_user of the node"
     )
 
@@ -66,7 +63,7 @@ def server_account(wanted: str | None) -> str | None:
 def account_on(host: Host, wanted: str | None) -> str | None:
     """Choose who runs a server on `host`, as `server_account` does here.
 
-    None means whoever shardctl is there. Raises AccountRefused; SudoRefused where that one may
+    None means whoever shardctl is there. Raises account_refused; SudoRefused where that one may
     not become `wanted`, and what is raised where the host cannot be reached.
     """
     if isinstance(host, Local):
@@ -78,7 +75,7 @@ def account_on(host: Host, wanted: str | None) -> str | None:
     there = {name: uid for name, uid in zip(names, ids, strict=True) if uid != "none"}
     name = next(iter(there), None)
     if name is None or there[name] == "0":
-        raise AccountRefused(
+        raise account_refused(
             name or " or ".join(names),
             "PostgreSQL refuses root" if name else "there is no such user on its host",
             "name an ordinary user of that machine as os_user of the node",

@@ -6,7 +6,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import ports
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Pooler
 
 
-class HostUnfit(ShardctlError):
-    """Base of what keeps shardctl from a machine before anybody is asked there."""
+class HostUnfit(Refused):
+    """What keeps shardctl from a machine before anybody is asked there."""
 
 
 class OsUserRefused(HostUnfit):
@@ -27,22 +27,10 @@ class OsUserRefused(HostUnfit):
 
     def __init__(self, what: str, user: str, why: str, hint: str | None = None) -> None:
         super().__init__(
+            "os_user_refused",
             f"{what}: nothing can be run as its os_user {user}: {why}",
             hint=hint or f"correct os_user in the topology, or run shardctl as root or as {user}",
         )
-        self.user = user
-
-
-class RelativePath(HostUnfit):
-    """A path of another machine that the topology has as relative to its own file."""
-
-    def __init__(self, what: str, key: str, path: object, host: str) -> None:
-        super().__init__(
-            f"{what}: {key} is relative to the topology's file ({path}), and {host} is another "
-            "machine",
-            hint="write the whole path, as it is there",
-        )
-        self.key = key
 
 
 def host_of(of: Node | Pooler) -> Host:
@@ -50,14 +38,19 @@ def host_of(of: Node | Pooler) -> Host:
 
     This machine where the topology has no `ssh` block for it and its address is one from here;
     else another one, by SSH, and what has the same settings shares a connection. Raises
-    RelativePath of another one, and OsUserRefused of this machine; another one refuses a user
+    relative_path of another one, and OsUserRefused of this machine; another one refuses a user
     when a command is to run.
     """
     what = f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}"
     if of.ssh is not None or not ports.is_here(of.host):
         if of.relative:
             key = of.relative[0]
-            raise RelativePath(what, key, getattr(of, key), of.host)
+            raise HostUnfit(
+                "relative_path",
+                f"{what}: {key} is relative to the topology's file ({getattr(of, key)}), and "
+                f"{of.host} is another machine",
+                hint="write the whole path, as it is there",
+            )
         return Ssh(_settings(of))
     if of.os_user is not None:
         _require_user(what, of.os_user, runs_server=isinstance(of, Node))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import ShardctlError, incomplete_if
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ READ_ONLY = "25006"
 _CANCELED = "57014"
 
 Columns = tuple["Column", ...]
-
-
-class PlacesFailed(ShardctlError):
-    """Places in which statements failed for one reason; 3 where others have changed something."""
-
-    def __init__(self, said: str, places: Sequence[Place], *, hint: str, code: int) -> None:
-        super().__init__(f"{where(places)}: {said}", hint=hint)
-        self.places = tuple(places)
-        self.exit_code = code
 
 
 @dataclass(slots=True)
@@ -65,11 +56,11 @@ def errors(run: Run) -> list[ShardctlError]:
         groups[one.statement, one.sqlstate, said, one.unknown].append(one)
     changed = run.plan.write and (bool(run.done) or any(one.unknown for one in run.failed))
     return [
-        PlacesFailed(
-            _said(run, group[0]),
-            [one.place for one in group],
+        incomplete_if(
+            changed,
+            "places_failed",
+            f"{where([one.place for one in group])}: {_said(run, group[0])}",
             hint=_hint(run, group),
-            code=3 if changed else 1,
         )
         for group in groups.values()
     ]

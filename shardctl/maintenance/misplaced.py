@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places
@@ -29,24 +29,13 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.maintenance", "misplaced.sql")
 
 
-class TableUnknown(UsageError):
-    """A table that no shard has with a key or an id of its own."""
-
-    def __init__(self, name: str, known: Collection[str]) -> None:
-        super().__init__(
-            f"no shard has a table {name!r} whose rows name their shard",
-            hint=f"such tables are {', '.join(sorted(known)) or 'missing'}",
-        )
-
-
-class TableUnread(ShardctlError):
-    """A table of a shard that could not be searched."""
-
-    def __init__(self, table: Table, reason: str, *, hint: str = "") -> None:
-        super().__init__(
-            f"node {table.node}: shard {table.shard}: table {table.name}: {reason}",
-            hint=hint or "fix this and run the command again",
-        )
+def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
+    """Report a table of a shard that could not be searched."""
+    return Refused(
+        "table_unread",
+        f"node {table.node}: shard {table.shard}: table {table.name}: {reason}",
+        hint=hint or "fix this and run the command again",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ def search(
 ) -> Report:
     """Search tables of shards on their owners, at most `limit` examples a shard that they are of.
 
-    `names` are the tables; none stands for all. Raises TableUnknown, and what reading the
+    `names` are the tables; none stands for all. Raises table_unknown, and what reading the
     migrations and the nodes' maps raises.
     """
     files = migrations.read(topology.database.migrations)
@@ -144,7 +133,11 @@ def search(
     if not problems:
         for table in names:
             if table not in known:
-                raise TableUnknown(table, known)
+                raise Misused(
+                    "table_unknown",
+                    f"no shard has a table {table!r} whose rows name their shard",
+                    hint=f"such tables are {', '.join(sorted(known)) or 'missing'}",
+                )
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     return Report(tuple(found), tuple(problems))
 
@@ -190,11 +183,11 @@ def _search(
             continue  # it was dropped a moment ago
         except psycopg.errors.UndefinedFunction as error:
             hint = f"`shardctl init` makes shard_of; column {table.column} has to be an integer,"
-            failed.append(TableUnread(table, reason_of(error), hint=f"{hint} text or a uuid"))
+            failed.append(table_unread(table, reason_of(error), hint=f"{hint} text or a uuid"))
         except psycopg.Error as error:
             if session.closed:
                 raise
-            failed.append(TableUnread(table, reason_of(error)))
+            failed.append(table_unread(table, reason_of(error)))
     return found, failed
 
 

@@ -7,56 +7,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import refusals
-from shardctl.provision.maps import MapUnwritten
+from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, identity, ledger, observer
-from shardctl.state.identity import NodeUnfit
+from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 
-class OwnersDisputed(ShardctlError):
-    """Maps of one version that give a shard to different nodes."""
-
-    def __init__(self, shards: Sequence[int]) -> None:
-        super().__init__(
-            f"the nodes' maps do not agree on who owns shards {ranges.of(shards)}",
-            hint="`shardctl verify --check map` tells which says what",
-        )
-        self.shards = tuple(shards)
-
-
-class OwnerUnknown(ShardctlError):
-    """A node that owns shards by the map, and that the topology does not have."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(
-            f"the map gives them to node {node}, which the topology does not have",
-            hint="take the newest topology file",
-        )
-        self.node = node
-
-
-class MoveInTheWay(ShardctlError):
-    """A move that has not ended: what changes shards waits for its end."""
-
-    def __init__(self, entry: Entry) -> None:
-        move = entry.move
-        super().__init__(
-            f"move {move.id} of shards {ranges.of(move.shards)} from {move.source} to "
-            f"{move.target} has not ended (it is {entry.state})",
-            hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` "
-            "or `abort` ends it",
-        )
-        self.move = move.id
+def move_unfinished(entry: Entry) -> Refused:
+    """Report a move that has not ended: what changes shards waits for its end."""
+    move = entry.move
+    return Refused(
+        "move_unfinished",
+        f"move {move.id} of shards {ranges.of(move.shards)} from {move.source} to "
+        f"{move.target} has not ended (it is {entry.state})",
+        hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` "
+        "or `abort` ends it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +64,29 @@ class Fleet:
     unasked: Mapping[NodeName, ShardctlError]
 
     def owners(self) -> dict[ShardId, NodeName]:
-        """Give every shard's owner by the newest map; raises MapUnwritten, OwnersDisputed."""
+        """Give every shard's owner by the newest map; raises map_unwritten, owners_disputed."""
         newest = max((view.version for view in self.views.values()), default=0)
         if newest == 0:
-            raise MapUnwritten
+            raise map_unwritten()
         first, *others = [view.map for view in self.views.values() if view.version == newest]
         disputed = [
             s for s in self.topology.owners() if any(o.get(s) != first.get(s) for o in others)
         ]
         if disputed:
-            raise OwnersDisputed(disputed)
+            raise Refused(
+                "owners_disputed",
+                f"the nodes' maps do not agree on who owns shards {ranges.of(disputed)}",
+                hint="`shardctl verify --check map` tells which says what",
+            )
         return dict(first)
 
     def require_settled(self) -> None:
         """See that no move is open, and that map and topology say the same.
 
-        Raises MoveInTheWay, OwnershipDiffers, or Problems of several.
+        Raises move_unfinished, OwnershipDiffers, or Problems of several.
         """
         entries = ledger.entries(copy for view in self.views.values() for copy in view.journal)
-        problems: list[ShardctlError] = [MoveInTheWay(one) for one in entries if one.open]
+        problems: list[ShardctlError] = [move_unfinished(one) for one in entries if one.open]
         maps = {name: view.map for name, view in self.views.items()}
         if problems := problems or list(refusals.ownership(self.topology, maps)):
             raise together(problems)
@@ -152,7 +132,12 @@ def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
         owner = owners[shard]
         place = Place(owner, shard, topology.schema(shard))
         if owner not in topology.nodes:
-            left_out.append((place, OwnerUnknown(owner)))
+            unknown = Refused(
+                "owner_unknown",
+                f"the map gives them to node {owner}, which the topology does not have",
+                hint="take the newest topology file",
+            )
+            left_out.append((place, unknown))
         elif owner in fleet.unasked:
             left_out.append((place, fleet.unasked[owner]))
         else:
@@ -184,7 +169,7 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
         elif view is not None and view.clone:
             notes.append(f"node {name} is a clone that a move makes, and left out")
         elif ours and view is not None and not view.ours:
-            lacking = NodeUnfit(name, "schema shardctl is not there", hint="run `shardctl init`")
+            lacking = node_unfit(name, "schema shardctl is not there", hint="run `shardctl init`")
             if node.shards:
                 left_out.append((Place(name), lacking))
             else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardctl.errors import together
+from shardctl.errors import Refused, together
 from shardctl.maintenance import repack_look, repack_program
-from shardctl.maintenance.repack_refusals import ProgramMissing
+from shardctl.postgres import binaries
 from shardctl.state import lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from shardctl.maintenance.repack_look import Table, View
     from shardctl.maintenance.repack_program import Settings
@@ -25,6 +25,8 @@ Verdict = Literal["repack", "refused", "little", "recent", "unknown"]
 
 ROOM = 2
 """How much free disk a table takes while it is repacked, in times its size with all indexes."""
+
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,33 @@ class Plan:
         return [node for node, left in self.leftovers.items() if left or node in busy]
 
 
+def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refused:
+    """Report a node's extension with whose version no program here works."""
+    seen = f"has {', '.join(sorted(found))}" if found else "has no pg_repack"
+    return Refused(
+        "program_missing",
+        f"node {node}: its extension is {wanted}, and this machine {seen}",
+        hint="install the package of that version here (postgresql-NN-repack), or name the "
+        f"directory of its program in ${binaries.VARIABLE}",
+    )
+
+
+def tables_refused(refused: Sequence[tuple[NodeName, str, str]]) -> Refused:
+    """Report tables that should be repacked and cannot be; all others were."""
+    told = "; ".join(f"node {node}: {name}: {why}" for node, name, why in refused[:_SHOWN])
+    more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+    tables = "table" if len(refused) == 1 else "tables"
+    return Refused(
+        "tables_refused",
+        f"{len(refused)} {tables} cannot be repacked: {told}{more}",
+        hint="mend that, or leave their shards out",
+    )
+
+
 def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
     """Look at the shards' tables and judge each; changes nothing.
 
-    Raises what `repack_look.look` raises, and ProgramMissing.
+    Raises what `repack_look.look` raises, and program_missing.
     """
     views = repack_look.look(
         topology,
@@ -126,7 +151,7 @@ def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
     )
     found = repack_program.find()
     missing = [
-        ProgramMissing(node, view.version, found)
+        program_missing(node, view.version, found)
         for node, view in views.items()
         if view.version not in found
     ]

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_program
-from shardctl.maintenance.repack_refusals import (
-    ExtensionBroken,
-    ExtensionMissing,
-    MoveUnfinished,
-    ShardsElsewhere,
-    SuperuserNeeded,
-)
 from shardctl.postgres import queries, repack_left
 from shardctl.state import cluster, identity, ledger, observer
-from shardctl.state.identity import NodeUnfit
+from shardctl.state.identity import node_unfit
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,13 +72,33 @@ class View:
     moves: tuple[Copy, ...]
 
 
+def extension_missing(node: NodeName, database: str, *, available: bool) -> Refused:
+    """Report a node in whose database the extension is not installed."""
+    install = "" if available else "install its package on that host (postgresql-NN-repack), "
+    return Refused(
+        "extension_missing",
+        f"node {node}: the extension pg_repack is not installed in database {database}",
+        hint=f"{install}{'then ' if install else ''}`CREATE EXTENSION pg_repack` in that "
+        "database, as a superuser",
+    )
+
+
+def extension_broken(node: NodeName, what: str) -> Refused:
+    """Report an extension whose library is gone, or of another version than its SQL."""
+    return Refused(
+        "extension_broken",
+        f"node {node}: the extension pg_repack cannot be used: {what}",
+        hint="`DROP EXTENSION pg_repack`, then `CREATE EXTENSION pg_repack`, while none runs",
+    )
+
+
 def look(
     topology: Topology, shards: frozenset[int], *, superuser_check: bool, purpose: str
 ) -> dict[NodeName, View]:
     """Ask the nodes that own these shards; changes nothing.
 
-    Raises NodeUnavailable, NodeUnfit, FormatTooNew, ExtensionMissing, ExtensionBroken,
-    SuperuserNeeded, ShardsElsewhere and MoveUnfinished, or Problems of several.
+    Raises NodeUnavailable, node_unfit, format_too_new, extension_missing, extension_broken,
+    superuser_needed, shards_elsewhere and move_unfinished, or Problems of several.
     """
     nodes = [node for node in topology.owning() if not shards.isdisjoint(node.shards)]
 
@@ -103,7 +117,12 @@ def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlErro
     """List the nodes that are part of a move which has not ended, as these journals know it."""
     entries = ledger.entries(copy for copies in journals.values() for copy in copies)
     return [
-        MoveUnfinished(node, entry.move.id)
+        Refused(
+            "move_unfinished",
+            f"node {node} is part of move {entry.move.id}, which has not ended",
+            hint="a repack would be copied to its clone, too, and hold up its cutover: end "
+            f"it first, with `shardctl moves resume {entry.move.id}` or `abort`",
+        )
         for node in journals
         for entry in entries
         if entry.open and node in (entry.move.source, entry.move.target)
@@ -141,15 +160,20 @@ def _view(
         raise identity.standby(node)
     if state is None:
         what = f"database {topology.database.name} has no schema shardctl"
-        raise NodeUnfit(node.name, what, hint="run `shardctl init` first")
+        raise node_unfit(node.name, what, hint="run `shardctl init` first")
     identity.check(state, topology, node.name)
     _require_owned(session, topology, node, shards)
     if not installed:
-        raise ExtensionMissing(node.name, topology.database.name, available=available)
+        raise extension_missing(node.name, topology.database.name, available=available)
     version = _version(session, node.name)
     may_try = repack_program.serves_owners(version)
     if not superuser and (superuser_check or not may_try):
-        raise SuperuserNeeded(node.name, topology.database, version, may_try=may_try)
+        raise Refused(
+            "superuser_needed",
+            f"node {node.name}: {topology.database.user} is no superuser, and {version} wants one",
+            hint="`database.user` in the topology names the role"
+            + ("; where it owns the tables, give --no-superuser-check" if may_try else ""),
+        )
     notes = [_long(*found) for found in session.execute(QUERIES["long_transactions"], [_LONG_S])]
     notes += _followers(standbys, unused)
     free, unknown = _room(session, node)
@@ -173,7 +197,13 @@ def _require_owned(
     live = {name for (name,) in session.execute(QUERIES["live"], named)}
     missing = [s for s in shards if owners.get(s) != node.name or topology.schema(s) not in live]
     if missing:
-        raise ShardsElsewhere(node.name, missing)
+        raise Refused(
+            "shards_elsewhere",
+            f"node {node.name} does not own shards {ranges.of(missing)}, which the topology gives "
+            "it",
+            hint="the databases say who owns a shard: take the newest topology file; `shardctl "
+            "verify` tells more",
+        )
 
 
 def _version(session: Connection, node: NodeName) -> str:
@@ -181,10 +211,10 @@ def _version(session: Connection, node: NodeName) -> str:
     try:
         row = session.execute(QUERIES["versions"]).fetchone()
     except psycopg.Error as error:
-        raise ExtensionBroken(node, reason_of(error)) from error
+        raise extension_broken(node, reason_of(error)) from error
     library, written = row or ("", "")
     if library != written:
-        raise ExtensionBroken(node, f"its library is {library}, its SQL {written}")
+        raise extension_broken(node, f"its library is {library}, its SQL {written}")
     return str(library)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.errors import Incomplete, Interrupted, ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_clean, repack_look
 from shardctl.maintenance.repack import COMMAND
@@ -33,32 +33,28 @@ _WIDTH = 8
 _SHOWN = 3
 
 
-class RepackUnfinished(Unfinished):
-    """Tables that were to be repacked and are as they were."""
-
-    def __init__(self, left: Mapping[Candidate, str], count: int) -> None:
-        told = "; ".join(
-            f"node {one.node}: {one.name}: {why}" for one, why in list(left.items())[:_SHOWN]
-        )
-        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        super().__init__(
-            f"{len(left)} of {count} tables are left as they were: {told}{more}",
-            hint="mend what is in the way and run the same command again: it does only the rest",
-        )
-        self.left = dict(left)
+def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
+    """Report tables that were to be repacked and are as they were."""
+    told = "; ".join(
+        f"node {one.node}: {one.name}: {why}" for one, why in list(left.items())[:_SHOWN]
+    )
+    more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    return Incomplete(
+        "repack_unfinished",
+        f"{len(left)} of {count} tables are left as they were: {told}{more}",
+        hint="mend what is in the way and run the same command again: it does only the rest",
+    )
 
 
-class LeftoversStay(Unfinished):
-    """What killed runs left and could not be dropped."""
-
-    def __init__(self, node: NodeName, stays: Mapping[int, str]) -> None:
-        oid, why = next(iter(stays.items()))
-        super().__init__(
-            f"node {node}: what killed runs of pg_repack left stays for {len(stays)} tables: "
-            f"table {oid}: {why}",
-            hint="run the same command again when nobody uses it",
-        )
-        self.node = node
+def leftovers_stay(node: NodeName, stays: Mapping[int, str]) -> Incomplete:
+    """Report what killed runs left and could not be dropped."""
+    oid, why = next(iter(stays.items()))
+    return Incomplete(
+        "leftovers_stay",
+        f"node {node}: what killed runs of pg_repack left stays for {len(stays)} tables: "
+        f"table {oid}: {why}",
+        hint="run the same command again when nobody uses it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ def carry_out(
     """Repack the chosen tables, node by node at once, after cleaning up what killed runs left.
 
     `notice` tells the operator whom a table waits for. On Ctrl-C tables at work are given up,
-    which leaves them as they were. Raises NodeLocked, NodeUnavailable and MoveUnfinished with
+    which leaves them as they were. Raises NodeLocked, NodeUnavailable and move_unfinished with
     nothing done.
     """
     with lock.held(topology, plan.nodes, command=COMMAND) as locks:
@@ -98,13 +94,13 @@ def carry_out(
         for work in works:
             left |= work.left
         if left and not stop.is_set():
-            errors.append(RepackUnfinished(left, len(plan.chosen)))
+            errors.append(repack_unfinished(left, len(plan.chosen)))
         repacked = tuple(one for work in works for one in work.repacked)
         return Result(repacked, left, together(errors) if errors else None)
 
 
 def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -> None:
-    """See that no move has begun since the plan was made: now none can; raises MoveUnfinished."""
+    """See that no move has begun since the plan was made: now none can; raises move_unfinished."""
     refusals = repack_look.unfinished(
         {
             name: ledger.copies(session, topology, name, cluster.read(session))
@@ -116,7 +112,7 @@ def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -
 
 
 def _work(work: NodeWork) -> None:
-    """Do one node's part; raises LeftoversStay, and NodeLost when all others go on."""
+    """Do one node's part; raises leftovers_stay, and NodeLost when all others go on."""
     try:
         stays = repack_clean.all_of(work.session)
         work.run(stays)
@@ -128,7 +124,7 @@ def _work(work: NodeWork) -> None:
     except psycopg.Error as error:
         raise NodeLost(work.name, reason_of(error)) from error
     if others:
-        raise LeftoversStay(work.name, others)
+        raise leftovers_stay(work.name, others)
 
 
 def _interrupted(works: Sequence[NodeWork], chosen: Sequence[Candidate]) -> Interrupted:

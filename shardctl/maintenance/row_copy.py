@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple, NoReturn
 import psycopg
 from psycopg import sql
 
-from shardctl.maintenance.row_refusals import CopyDiffers, TableUnmovable
+from shardctl.errors import Incomplete
+from shardctl.maintenance.row_refusals import table_unmovable
 from shardctl.postgres import queries
 from shardctl.state import events, lock
 
@@ -121,7 +122,7 @@ class Copying:
     def run(self) -> None:
         """Move all rows that `listed` has found; `outcome` says how many, also after an error.
 
-        Raises CopyDiffers, TableUnmovable, and psycopg.Error where a session is lost or a table
+        Raises copy_differs, table_unmovable, and psycopg.Error where a session is lost or a table
         stays locked.
         """
         self._forget()
@@ -235,12 +236,17 @@ class Copying:
             node, shard = (
                 (pair.table.node, pair.table.shard) if source else (pair.node, pair.belongs_to)
             )
-            raise TableUnmovable(node, shard, pair.table.name, found)
+            raise table_unmovable(node, shard, pair.table.name, found)
 
     def _abandon(self, what: str) -> NoReturn:
         self._target.rollback()
         self._source.rollback()
-        raise CopyDiffers(self._pair.table, self._pair.belongs_to, what)
+        raise Incomplete(
+            "copy_differs",
+            f"rows of table {self._pair.table.name} from shard {self._pair.table.shard} to shard "
+            f"{self._pair.belongs_to}: {what}; this batch was rolled back",
+            hint="compare the tables of both shards: `shardctl verify --check structure`",
+        )
 
     def _event(self, session: Connection, verb: str, count: int) -> None:
         if count:

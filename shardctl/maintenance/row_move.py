@@ -13,9 +13,9 @@ from shardctl.access import read_only
 from shardctl.errors import Interrupted, ShardctlError, together
 from shardctl.libpq import reason_of
 from shardctl.maintenance import misplaced, places, row_copy
-from shardctl.maintenance.misplaced import TableUnread
+from shardctl.maintenance.misplaced import table_unread
 from shardctl.maintenance.row_copy import COMMAND, Copying, Pair
-from shardctl.maintenance.row_refusals import RowsLeft, ShardsRefuseWrites, TableUnmovable
+from shardctl.maintenance.row_refusals import rows_left, shards_refuse_writes, table_unmovable
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import lock
 
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from shardctl.maintenance.row_copy import Column, Outcome
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName, ShardId, Topology
-
-
-class RowsInterrupted(Interrupted):
-    """Ctrl-C while rows were moved."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "interrupted: each row is in its old shard, in its right shard, or in both",
-            hint="run `shardctl rows move` again: it moves the rest, and deletes the originals of "
-            "rows that are in both",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +60,8 @@ class Plan:
 def plan(topology: Topology, shards: Collection[ShardId], names: Collection[str]) -> Plan:
     """Search for misplaced rows and see that they can be moved; changes nothing.
 
-    Raises MoveInTheWay, ShardsRefuseWrites, TableUnmovable, what `misplaced.search` raises and
-    cannot read, or Problems of several.
+    Raises move_unfinished, shards_refuse_writes, table_unmovable, what `misplaced.search` raises
+    and cannot read, or Problems of several.
     """
     fleet = places.look(topology, purpose=lock.purpose(COMMAND))
     fleet.require_settled()
@@ -87,8 +76,8 @@ def plan(topology: Topology, shards: Collection[ShardId], names: Collection[str]
             except ShardctlError as error:
                 problems.append(error)
             except psycopg.Error as error:
-                problems.append(TableUnread(one.table, reason_of(error)))
-        problems += [ShardsRefuseWrites(n, shards) for n, shards in look.refusing.items()]
+                problems.append(table_unread(one.table, reason_of(error)))
+        problems += [shards_refuse_writes(n, shards) for n, shards in look.refusing.items()]
     if problems:
         raise together(problems)
     return Plan(topology, tuple(pairs))
@@ -106,7 +95,7 @@ class _Look:
         """The shards, of pairs that were looked at, that refuse writes."""
 
     def pair(self, one: Misplaced) -> Pair:
-        """See that rows can be moved; raises TableUnmovable, NodeUnavailable."""
+        """See that rows can be moved; raises table_unmovable, NodeUnavailable."""
         table, node = one.table, self._owners[one.belongs_to]
         schema = self._topology.schema(one.belongs_to)
         source, target = self._session(table.node), self._session(node)
@@ -119,12 +108,12 @@ class _Look:
         if not table.primary_key:
             wrong.append("it has no primary key, so rows cannot be told apart")
         if wrong:
-            raise TableUnmovable(table.node, table.shard, table.name, wrong)
+            raise table_unmovable(table.node, table.shard, table.name, wrong)
         wrong = row_copy.obstacles(target, schema, table.name, source=False)
         if there != columns:
             wrong.append(_differing(columns, there, table.shard))
         if wrong:
-            raise TableUnmovable(node, one.belongs_to, table.name, wrong)
+            raise table_unmovable(node, one.belongs_to, table.name, wrong)
         belongs = table.belongs(self._topology)
         return Pair(table, one.belongs_to, node, schema, one.rows, columns, belongs)
 
@@ -152,8 +141,8 @@ def carry_out(planned: Plan, progress: Progress) -> int:
     """Move the planned rows under the nodes' locks; give how many were moved.
 
     What is to be moved is looked at again under the locks, and only tables and shards that were
-    planned are touched. Raises NodeLocked and what `plan` raises with nothing done; RowsLeft,
-    NodeLost and the like, or Problems of several, when the other rows are moved; RowsInterrupted.
+    planned are touched. Raises NodeLocked and what `plan` raises with nothing done; rows_left,
+    NodeLost and the like, or Problems of several, when the other rows are moved; Interrupted.
     """
     topology = planned.topology
     moved, errors = 0, list[ShardctlError]()
@@ -170,12 +159,16 @@ def carry_out(planned: Plan, progress: Progress) -> int:
             for _, of_table in groupby(chosen, key=lambda pair: pair.table):
                 errors += _table(sessions, list(of_table), done, progress)
         except KeyboardInterrupt as interrupt:
-            raise RowsInterrupted from interrupt
+            raise Interrupted(
+                "interrupted: each row is in its old shard, in its right shard, or in both",
+                hint="run `shardctl rows move` again: it moves the rest, and deletes the "
+                "originals of rows that are in both",
+            ) from interrupt
         moved = sum(outcome.moved for _, outcome in done)
         for error in errors:
             error.exit_code = 3 if moved else error.exit_code
         errors += [
-            RowsLeft(
+            rows_left(
                 pair.table,
                 pair.belongs_to,
                 conflicts=outcome.conflicts,
@@ -241,7 +234,7 @@ def _table(
     except psycopg.Error as error:
         if is_lost(error):
             return [NodeLost(at, reason_of(error))]
-        return [TableUnread(table, reason_of(error))]
+        return [table_unread(table, reason_of(error))]
     except ShardctlError as error:
         return [error]
     return []

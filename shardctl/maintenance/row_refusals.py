@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, Unfinished
+from shardctl.errors import Refused, incomplete_if
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -16,65 +16,45 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-class TableUnmovable(ShardctlError):
-    """A table whose rows cannot be copied and deleted without another effect."""
-
-    def __init__(self, node: NodeName, shard: ShardId, table: str, what: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node}: shard {shard}: rows of table {table} cannot be moved: {'; '.join(what)}",
-            hint="move its rows by hand, or name the other tables with --table",
-        )
-        self.shard = shard
+def table_unmovable(node: NodeName, shard: ShardId, table: str, what: Sequence[str]) -> Refused:
+    """Report a table whose rows cannot be copied and deleted without another effect."""
+    return Refused(
+        "table_unmovable",
+        f"node {node}: shard {shard}: rows of table {table} cannot be moved: {'; '.join(what)}",
+        hint="move its rows by hand, or name the other tables with --table",
+    )
 
 
-class ShardsRefuseWrites(ShardctlError):
-    """Read-only shards that rows would leave or reach."""
-
-    def __init__(self, node: NodeName, shards: Iterable[ShardId]) -> None:
-        listed = ranges.of(sorted(shards))
-        super().__init__(
-            f"node {node}: shards {listed} are read-only",
-            hint=f"`shardctl read-only off {listed}`, then run the command again",
-        )
-
-
-class CopyDiffers(ShardctlError):
-    """The target does not hold what was copied; both transactions were rolled back."""
-
-    exit_code = 3
-
-    def __init__(self, table: Table, belongs_to: ShardId, what: str) -> None:
-        super().__init__(
-            f"rows of table {table.name} from shard {table.shard} to shard {belongs_to}: {what}; "
-            "this batch was rolled back",
-            hint="compare the tables of both shards: `shardctl verify --check structure`",
-        )
+def shards_refuse_writes(node: NodeName, shards: Iterable[ShardId]) -> Refused:
+    """Report read-only shards that rows would leave or reach."""
+    listed = ranges.of(sorted(shards))
+    return Refused(
+        "shards_refuse_writes",
+        f"node {node}: shards {listed} are read-only",
+        hint=f"`shardctl read-only off {listed}`, then run the command again",
+    )
 
 
-class RowsLeft(Unfinished):
-    """Rows that are still in a wrong shard; exit code 1 where none was moved."""
-
-    def __init__(
-        self,
-        table: Table,
-        belongs_to: ShardId,
-        *,
-        conflicts: Sequence[tuple[str, str]],
-        in_use: int,
-        moved: bool,
-    ) -> None:
-        said = [f"primary key {key}: {why}" for key, why in conflicts[:_SHOWN]]
-        if len(conflicts) > _SHOWN:
-            said.append(f"{len(conflicts) - _SHOWN} more such rows")
-        if in_use:
-            said.append(f"{in_use} rows are in use by other sessions")
-        hint = "compare both rows, and delete one of them by hand" if conflicts else ""
-        again = "run the command again for the rows in use" if in_use else ""
-        super().__init__(
-            f"shard {table.shard} on node {table.node}: rows of table {table.name} that belong to "
-            f"shard {belongs_to} are left: {'; '.join(said)}",
-            hint="; ".join(part for part in (hint, again) if part),
-        )
-        self.exit_code = 3 if moved else 1
-        self.conflicts = tuple(conflicts)
-        self.in_use = in_use
+def rows_left(
+    table: Table,
+    belongs_to: ShardId,
+    *,
+    conflicts: Sequence[tuple[str, str]],
+    in_use: int,
+    moved: bool,
+) -> Refused:
+    """Report rows that are still in a wrong shard; exit code 1 where none was moved."""
+    said = [f"primary key {key}: {why}" for key, why in conflicts[:_SHOWN]]
+    if len(conflicts) > _SHOWN:
+        said.append(f"{len(conflicts) - _SHOWN} more such rows")
+    if in_use:
+        said.append(f"{in_use} rows are in use by other sessions")
+    hint = "compare both rows, and delete one of them by hand" if conflicts else ""
+    again = "run the command again for the rows in use" if in_use else ""
+    return incomplete_if(
+        moved,
+        "rows_left",
+        f"shard {table.shard} on node {table.node}: rows of table {table.name} that belong to "
+        f"shard {belongs_to} are left: {'; '.join(said)}",
+        hint="; ".join(part for part in (hint, again) if part),
+    )

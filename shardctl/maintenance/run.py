@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
 from shardctl.libpq import reason_of
@@ -44,26 +44,22 @@ exec sh -c "$1"
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 
 
-class UserRefused(ShardctlError):
-    """A user as whom nothing can be run on this machine."""
-
-    def __init__(self, user: str, why: str) -> None:
-        super().__init__(
-            f"nothing can be run as {user} on this machine: {why}",
-            hint="name another user, or run shardctl as root",
-        )
-        self.user = user
+def user_refused(user: str, why: str) -> Refused:
+    """Report a user as whom nothing can be run on this machine."""
+    return Refused(
+        "user_refused",
+        f"nothing can be run as {user} on this machine: {why}",
+        hint="name another user, or run shardctl as root",
+    )
 
 
-class NotEnded(ShardctlError):
-    """A command that did not end by itself, or of which nobody knows."""
-
-    def __init__(self, cause: CommandTimedOut | HostLost) -> None:
-        if isinstance(cause, CommandTimedOut):
-            said, hint = f"not ended within {cause.seconds:g} s, and killed", "give --timeout more"
-        else:
-            said, hint = f"host {cause.host} was lost meanwhile: {cause.reason}", cause.hint
-        super().__init__(said, hint=hint)
+def not_ended(cause: CommandTimedOut | HostLost) -> Refused:
+    """Report a command that did not end by itself, or of which nobody knows."""
+    if isinstance(cause, CommandTimedOut):
+        said, hint = f"not ended within {cause.seconds:g} s, and killed", "give --timeout more"
+    else:
+        said, hint = f"host {cause.host} was lost meanwhile: {cause.reason}", cause.hint
+    return Refused("not_ended", said, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class Result:
             "stdout": self.stdout,
             "stderr": self.stderr,
             "elapsed_ms": round(self.took_ms, 1),
-            "error": None if error is None else {"message": error.message, "hint": error.hint},
+            "error": None if error is None else error.error_json(),
         }
 
 
@@ -148,7 +144,7 @@ class Run:
         except CommandFailed as failed:
             code, stderr = failed.completed.code, failed.completed.stderr
         except (CommandTimedOut, HostLost) as lost:
-            error = NotEnded(lost)
+            error = not_ended(lost)
         except _Stopped:
             error = ShardctlError("interrupted as it began", hint="see what it has done")
         except ShardctlError as refused:
@@ -247,10 +243,10 @@ def exit_code(results: Sequence[Result]) -> int:
 
 
 def _require_user(user: str) -> None:
-    """See that this process may become a user; raises UserRefused."""
+    """See that this process may become a user; raises user_refused."""
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
-        raise UserRefused(user, "there is no such user") from error
+        raise user_refused(user, "there is no such user") from error
     if os.geteuid() not in (0, account.pw_uid):
-        raise UserRefused(user, "only root may become somebody else")
+        raise user_refused(user, "only root may become somebody else")

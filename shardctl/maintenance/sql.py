@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.maintenance import rows
-from shardctl.maintenance.sql_plan import COMMAND, PlacesChanged, choose
+from shardctl.maintenance.sql_plan import COMMAND, choose
 from shardctl.postgres import cancelling, queries
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import events, lock
@@ -117,7 +117,7 @@ class Run:
         """Run everything, and give what comes of it as it comes.
 
         To write, under the nodes' locks and with events on the nodes. Raises NodeLocked,
-        PlacesChanged and what `plan` raises with nothing done. Whoever stops early (Ctrl-C, or
+        places_changed and what `plan` raises with nothing done. Whoever stops early (Ctrl-C, or
         closing this) has what runs cancelled; `done` and `failed` say the rest.
         """
         nodes = self.plan.places.nodes if self.plan.write else []
@@ -133,11 +133,15 @@ class Run:
                     self._record(session, node)
 
     def _require_unchanged(self) -> None:
-        """See that shards are where the plan has them; raises PlacesChanged."""
+        """See that shards are where the plan has them; raises places_changed."""
         # The operator may have thought about it for long.
         now = choose(self.plan.topology, self.plan.shards, write=True)
         if now.chosen != self.plan.places.chosen:
-            raise PlacesChanged
+            raise Refused(
+                "places_changed",
+                "shards changed hands after the plan was made; nothing was done",
+                hint="run the command again",
+            )
 
     def _record(self, session: Connection, node: NodeName) -> None:
         wanted = sum(place.node == node for place in self.plan.places.chosen)

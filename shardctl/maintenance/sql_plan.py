@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import together
 from shardctl.maintenance import places as placing
 from shardctl.maintenance import statements
 from shardctl.state import lock
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 COMMAND = "sql"
-
-
-class PlacesChanged(ShardctlError):
-    """A fleet that became another between the plan and the locks."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "shards changed hands after the plan was made; nothing was done",
-            hint="run the command again",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class Plan:
 def plan(topology: Topology, text: str, *, shards: Sequence[ShardId] | None, write: bool) -> Plan:
     """Decide what runs where; asks all nodes, changes nothing.
 
-    Raises StatementInvalid, what `places.look` and `of_shards` raise; to write also what
+    Raises statement_invalid, what `places.look` and `of_shards` raise; to write also what
     `Fleet.require_settled` raises, and the errors of nodes that could not be asked.
     """
     found = statements.parse(text)

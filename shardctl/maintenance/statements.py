@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError
+from shardctl.errors import Misused
 from shardctl.masking import without_passwords
 from shardctl.postgres import split
 
@@ -18,22 +18,20 @@ _STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 _TOLD = 1000
 
 
-class StatementInvalid(UsageError):
-    """A text that cannot be run in shards; nothing was contacted."""
-
-
 def parse(text: str) -> tuple[Statement, ...]:
-    """Split a text into its statements; raises StatementInvalid.
+    """Split a text into its statements; raises statement_invalid.
 
     >>> [s.text for s in parse("SELECT 1; SELECT ';'")]
     ['SELECT 1', "SELECT ';'"]
     """
     if "\0" in text:
-        raise StatementInvalid("the statement holds a zero byte", hint="take it out")
+        raise Misused("statement_invalid", "the statement holds a zero byte", hint="take it out")
     found = tuple(split.split(text))
     if not found:
-        raise StatementInvalid(
-            "there is no statement", hint="give one, such as 'SELECT count(*) FROM photos'"
+        raise Misused(
+            "statement_invalid",
+            "there is no statement",
+            hint="give one, such as 'SELECT count(*) FROM photos'",
         )
     for statement in found:
         _require_fit(statement)
@@ -44,17 +42,20 @@ def _require_fit(statement: Statement) -> None:
     first, *rest = statement.first_words or ("",)
     where = f"line {statement.line}"
     if statement.text.startswith("\\"):
-        raise StatementInvalid(
+        raise Misused(
+            "statement_invalid",
             f"{where}: {statement.text.split()[0]} is a command of psql, no statement",
             hint="psql's commands run in psql: `shardctl route` tells how to log in",
         )
     if first in _CONTROL or (first, *rest) in _CONTROL_PAIRS:
-        raise StatementInvalid(
+        raise Misused(
+            "statement_invalid",
             f"{where}: {first} has no place here: shardctl makes a transaction of each shard's",
             hint="take it out",
         )
     if first == "COPY" and _STREAM.search(statement.text):
-        raise StatementInvalid(
+        raise Misused(
+            "statement_invalid",
             f"{where}: COPY with STDIN or STDOUT has no place here",
             hint="write SELECT with -o tsv, or INSERT",
         )

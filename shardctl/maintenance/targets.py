@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shardctl.checks import host_ways
-from shardctl.errors import UsageError
+from shardctl.errors import Misused, UsageError
 from shardctl.topology.model import Node, NodeName, PoolerName
 
 if TYPE_CHECKING:
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 Kind = Literal["node", "pooler"]
-
-
-class NoSuchServer(UsageError):
-    """A name that is no node's and no pooler's."""
-
-    def __init__(self, name: str, topology: Topology) -> None:
-        known = ", ".join([*topology.nodes, *topology.poolers])
-        super().__init__(
-            f"{name!r} is no node and no pooler",
-            hint=f"write nodes, poolers, or names between commas: {known}",
-        )
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +64,12 @@ def servers(topology: Topology, names: str) -> list[Target]:
             topology.poolers if name == "poolers" else {PoolerName(name)} & topology.poolers.keys()
         )
         if not nodes and not poolers and name not in ("nodes", "poolers"):
-            raise NoSuchServer(name, topology)
+            known = ", ".join([*topology.nodes, *topology.poolers])
+            raise Misused(
+                "no_such_server",
+                f"{name!r} is no node and no pooler",
+                hint=f"write nodes, poolers, or names between commas: {known}",
+            )
         chosen |= {("node", one): topology.nodes[one] for one in nodes}
         chosen |= {("pooler", one): topology.poolers[one] for one in poolers}
     if not chosen:

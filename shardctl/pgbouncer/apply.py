@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import files
 from shardctl.pgbouncer import faults, fitness, ini, render
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
@@ -70,14 +70,19 @@ def staged(pooler: Pooler) -> Path:
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 
-    Raises PoolerUnavailable, FileRefused, PoolerTooOld and what `fitness.require` raises:
+    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `fitness.require` raises:
     whatever `carry_out` would fail at.
     """
     try:
         with Console(pooler, topology.database, purpose=purpose) as console:
             version = console.version()
             if tuple(map(int, version.split(".")[:2])) < OLDEST:
-                raise faults.PoolerTooOld(pooler.name, version, ".".join(map(str, OLDEST)))
+                oldest = ".".join(map(str, OLDEST))
+                raise Refused(
+                    "pooler_too_old",
+                    f"pooler {pooler.name}: PgBouncer {version} is too old",
+                    hint=f"install {oldest} or newer there",
+                )
             config = console.config()
             offered = console.databases()
     except PoolerLost as error:  # nothing was begun
@@ -91,7 +96,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
 def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
     """Compare a pooler with what it should have.
 
-    Raises FileEdited and FileOfOther unless `force`, and what rendering raises.
+    Raises pooler_file_edited and pooler_file_of_other unless `force`, and what rendering raises.
     """
     text = render.databases(topology, seen.pooler, map_version)
     entries = tuple(render.entries(topology, seen.pooler))
@@ -108,7 +113,8 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
     """Write the file, let the pooler read it, and see that it offers what the file says.
 
     When it does not, the file before is put back. Raises FileRefused (nothing changed),
-    ReloadRejected (the old file is in force again), NotRestored, PoolerLost, PoolerUnavailable.
+    reload_rejected (the old file is in force again), pooler_file_not_restored, PoolerLost,
+    PoolerUnavailable.
     """
     if wanted.action == "none":
         return
@@ -129,11 +135,11 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
             return
         if wanted.action == "write":
             _put_back(seen, console, problems)
-    raise faults.ReloadRejected(pooler.name, problems, restored=wanted.action == "write")
+    raise faults.reload_rejected(pooler.name, problems, restored=wanted.action == "write")
 
 
 def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
-    """Let a pooler read its files as they are; raises ReloadRejected where it cannot.
+    """Let a pooler read its files as they are; raises reload_rejected where it cannot.
 
     And CommandRefused, PoolerLost. A file that shardctl puts beside the one that is there, with
     the same owner and mode, is then read from the same place with the same result.
@@ -141,7 +147,7 @@ def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
     log = _Log.of(pooler, host, console.config().get("logfile", ""))
     console.reload()
     if problems := log.problems():
-        raise faults.ReloadRejected(pooler.name, problems, restored=False)
+        raise faults.reload_rejected(pooler.name, problems, restored=False)
 
 
 def diff(seen_text: str | None, wanted: str, path: Path) -> str:
@@ -213,12 +219,12 @@ def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
         return
     header = render.header(seen.text)
     if header is None or header.edited:
-        raise faults.FileEdited(seen.pooler.name, path, ours=header is not None)
+        raise faults.pooler_file_edited(seen.pooler.name, path, ours=header is not None)
     if header.cluster != topology.cluster:
-        raise faults.FileOfOther(seen.pooler.name, path, f"cluster {header.cluster}")
+        raise faults.pooler_file_of_other(seen.pooler.name, path, f"cluster {header.cluster}")
     if header.map_version > map_version:
         what = f"map version {header.map_version}, and the databases have {map_version}"
-        raise faults.FileOfOther(seen.pooler.name, path, what)
+        raise faults.pooler_file_of_other(seen.pooler.name, path, what)
 
 
 def _not_taken(topology: Topology, wanted: Wanted, console: Console) -> list[str]:
@@ -282,7 +288,10 @@ class _Log:
 
 
 def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
-    """Restore the file before, to the byte, and let the pooler read it; raises NotRestored."""
+    """Restore the file before, to the byte, and let the pooler read it.
+
+    Raises pooler_file_not_restored.
+    """
     pooler = seen.pooler
     try:
         if seen.text is None:
@@ -294,4 +303,4 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
             console.reload()
     except ShardctlError as error:
         why = [*problems, error.message]
-        raise faults.NotRestored(pooler.name, pooler.databases_file, why) from error
+        raise faults.pooler_file_not_restored(pooler.name, pooler.databases_file, why) from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardctl.errors import Refused
 from shardctl.hosts import files
 from shardctl.pgbouncer import faults, ini, render, reset
 
@@ -25,8 +26,8 @@ def require(
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
 
     `place` is the file of aliases without links, `config` what SHOW CONFIG says. Gives the
-    databases that the operator has beside. Raises NotAdmin, PoolingUnfit, ResetUnfit,
-    OtherConfig, NotIncluded, IncludeMisplaced, AliasTaken, FileRefused.
+    databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, reset_unfit,
+    OtherConfig, NotIncluded, include_misplaced, AliasTaken, FileRefused.
     """
     _admin(pooler, config)
     _pooling(pooler, config)
@@ -40,7 +41,7 @@ def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
     A shard's alias sets search_path when a connection is made; DISCARD ALL would take it away.
     """
     if pooler.survive_reset and not reset.restores_always(config):
-        raise faults.ResetUnfit(pooler.name, reset.SETTINGS)
+        raise faults.reset_unfit(pooler.name, reset.SETTINGS)
     if "shard" not in pooler.aliases or not config.get("server_reset_query"):
         return
     if reset.restores(config):
@@ -56,7 +57,7 @@ def _admin(pooler: Pooler, config: Mapping[str, str]) -> None:
     # Over a socket, PgBouncer takes its own user's `pgbouncer` for an admin.
     own = pooler.host.startswith("/") and pooler.admin_user == "pgbouncer"
     if not own and pooler.admin_user not in admins.replace(",", " ").split():
-        raise faults.NotAdmin(pooler.name, pooler.admin_user, admins)
+        raise faults.not_pooler_admin(pooler.name, pooler.admin_user, admins)
 
 
 def _config(pooler: Pooler, host: Host, runs_with: str) -> None:
@@ -91,7 +92,7 @@ class _Line:
 def _included(topology: Topology, pooler: Pooler, host: Host, place: str) -> frozenset[str]:
     """See that the configuration includes the file of aliases, where that does no harm.
 
-    Gives the databases that it has beside. Raises NotIncluded, IncludeMisplaced, AliasTaken.
+    Gives the databases that it has beside. Raises NotIncluded, include_misplaced, AliasTaken.
     """
     lines = _lines(pooler, host, pooler.config, place)
     if not any(line.ours for line in lines):
@@ -101,7 +102,14 @@ def _included(topology: Topology, pooler: Pooler, host: Host, place: str) -> fro
     for setting, as_meant in zip(read, meant, strict=True):
         if setting.section != as_meant.section:
             where = str(lines[setting.line - 1])
-            raise faults.IncludeMisplaced(pooler.name, where, setting.key, pooler.databases_file)
+            raise Refused(
+                "include_misplaced",
+                f"pooler {pooler.name}: {where}: {setting.key} comes after the include of "
+                f"{pooler.databases_file}, which ends in section [databases]: PgBouncer would "
+                "take it for a database",
+                hint=f"move the line %include {pooler.databases_file} to the end of the "
+                "configuration",
+            )
     own = [s for s in read if s.section == "databases"]
     ours = {entry.alias for entry in render.entries(topology, pooler)}
     taken = [(s.key, str(lines[s.line - 1])) for s in own if s.key in ours]

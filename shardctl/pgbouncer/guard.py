@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
 from shardctl.ids.generator import quote_identifier
@@ -60,22 +60,6 @@ _HINT_QUESTION = (
     "password in ~/.pgpass or the passfile there"
 )
 _HINT = "see what that host says, and whether the guard's user may write in that directory"
-
-
-class GuardRefused(ShardctlError):
-    """A guard that could not be armed, which leaves nothing behind, or not be disarmed."""
-
-    def __init__(self, name: str, directory: Path, reason: str, *, hint: str = _HINT) -> None:
-        super().__init__(f"guard {name} ({directory}): {reason}", hint=hint)
-        self.name = name
-        self.directory = directory
-        self.reason = reason
-
-
-class GuardBusy(GuardRefused):
-    """A guard that has fired and does not come to an end: its pooler does not answer."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +136,7 @@ def arm(
     After `after_s` it puts the staged file into place, if the answer to the question is true
     or there is no question, reloads the pooler, and resumes the aliases, these and no others.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
-    without it, it stays as it is. Raises GuardRefused, and leaves nothing behind.
+    without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """
     guard = Guard(host, name, directory, user, secrets.token_hex(8))
     _check(guard, console, aliases, after_s, question)
@@ -170,7 +154,7 @@ def arm(
             raise _no_answer(guard, error) from error
         raise
     if said.strip() != "armed":  # a shell that had read only a part, and took it for all
-        raise GuardRefused(name, guard.directory, "the shell on that host did not arm it")
+        raise guard_refused(guard, "the shell on that host did not arm it")
     return guard
 
 
@@ -179,7 +163,7 @@ def rehearse(
 ) -> bool:
     """Ask the question as a guard below `directory` would, and give the answer.
 
-    Raises GuardRefused where there is none: a guard would take that for false.
+    Raises guard_refused where there is none: a guard would take that for false.
     """
     guard = Guard(host, name, directory, user)
     argv = ["psql", "-X", "-w", "-q", "-A", "-t", "-d", question.dsn, "-c", question.query]
@@ -190,19 +174,19 @@ def rehearse(
     except CommandFailed as error:
         lines = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
         reason = f"it could not ask the target: {lines[0]}"
-        raise GuardRefused(name, guard.directory, reason, hint=_HINT_QUESTION) from error
+        raise guard_refused(guard, reason, hint=_HINT_QUESTION) from error
     except CommandTimedOut as error:
         raise _no_answer(guard, error) from error
     if said not in ("t", "f"):
-        raise GuardRefused(name, guard.directory, f"the target answered it {said!r}")
+        raise guard_refused(guard, f"the target answered it {said!r}")
     return said == "t"
 
 
 def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
     """End a guard and remove its directory, and tell what had become of it.
 
-    One that is firing is waited for, whole seconds; raises GuardBusy if it does not get to
-    an end, and leaves it working. Raises GuardRefused where the host does not do as asked.
+    One that is firing is waited for, whole seconds; raises guard_busy if it does not get to
+    an end, and leaves it working. Raises guard_refused where the host does not do as asked.
     """
     try:
         said = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30)
@@ -213,7 +197,7 @@ def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
     first, *log = said.splitlines() or [""]
     became, _, begun = first.partition(" ")
     if became not in {"disarmed", "fired", "failed", "died", "absent"}:
-        raise GuardRefused(guard.name, guard.directory, "the shell on that host did not disarm it")
+        raise guard_refused(guard, "the shell on that host did not disarm it")
     return Disarmed(cast("Became", became), begun == "fired", tuple(line for line in log if line))
 
 
@@ -226,23 +210,23 @@ def _check(
 ) -> None:
     """Refuse what the guard could not do when it is too late to say so."""
     if not 0 < after_s < 86_400:
-        raise GuardRefused(guard.name, guard.directory, f"{after_s:g} s is no time to wait")
+        raise guard_refused(guard, f"{after_s:g} s is no time to wait")
     if not guard.directory.is_absolute():
-        raise GuardRefused(guard.name, guard.directory, "the directory is not absolute")
+        raise guard_refused(guard, "the directory is not absolute")
     for alias in aliases:
         quoted = len(quote_identifier(alias).encode()) - 2
         if not 0 < quoted <= MAX_ALIAS or set(alias) & set("\0\r\n"):
             reason = f"PgBouncer could not resume an alias named {alias!r}"
-            raise GuardRefused(guard.name, guard.directory, reason)
+            raise guard_refused(guard, reason)
     for dsn in (console, question.dsn) if question else (console,):
         try:
             words = conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:  # its text may repeat the string, password and all
             reason = "a connection string is none"
-            raise GuardRefused(guard.name, guard.directory, reason) from None
+            raise guard_refused(guard, reason) from None
         if not {"password", "sslpassword"}.isdisjoint(words):
             reason = "a password stands in a connection string, where `ps` would show it"
-            raise GuardRefused(guard.name, guard.directory, reason, hint=_HINTS[_CONSOLE])
+            raise guard_refused(guard, reason, hint=_HINTS[_CONSOLE])
 
 
 def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
@@ -260,14 +244,23 @@ def _forget(guard: Guard) -> None:
         return
 
 
-def _refused(guard: Guard, error: CommandFailed) -> GuardRefused:
+def guard_refused(guard: Guard, reason: str, *, hint: str = _HINT) -> Refused:
+    """Report a guard that could not be armed, which leaves nothing behind, or not be disarmed."""
+    return Refused("guard_refused", f"guard {guard.name} ({guard.directory}): {reason}", hint=hint)
+
+
+def _refused(guard: Guard, error: CommandFailed) -> Refused:
     code = error.completed.code
     lines = [line for line in error.completed.stderr.splitlines() if line.strip()][-_LINES:]
     reason = "\n  ".join(lines) or f"the shell on that host ended with code {code}"
-    kind = GuardBusy if code == _BUSY else GuardRefused
-    return kind(guard.name, guard.directory, reason, hint=_HINTS.get(code, _HINT))
+    if code == _BUSY:  # it has fired and does not come to an end: its pooler does not answer
+        return Incomplete(
+            "guard_busy",
+            f"guard {guard.name} ({guard.directory}): {reason}",
+            hint=_HINTS[code],
+        )
+    return guard_refused(guard, reason, hint=_HINTS.get(code, _HINT))
 
 
-def _no_answer(guard: Guard, error: CommandTimedOut) -> GuardRefused:
-    reason = f"the host did not do it within {error.seconds:g} s"
-    return GuardRefused(guard.name, guard.directory, reason)
+def _no_answer(guard: Guard, error: CommandTimedOut) -> Refused:
+    return guard_refused(guard, f"the host did not do it within {error.seconds:g} s")

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.ids.generator import quote_identifier
 from shardctl.pgbouncer import reset
 from shardctl.topology import aliases
@@ -31,15 +31,13 @@ _USERS_HEAD = "; `shardctl sandbox up` wrote this file, and leaves it alone once
 _USERS_UNSEALED = re.compile(r'(?:"[^\n]*" ""\n)+')
 
 
-class ValueRefused(ShardctlError):
-    """A value that PgBouncer's file cannot hold without becoming something else."""
-
-    def __init__(self, value: str, why: str) -> None:
-        super().__init__(
-            f"{value!r} cannot stand in PgBouncer's configuration: {why}",
-            hint="name it otherwise in the topology",
-        )
-        self.value = value
+def value_refused(value: str, why: str) -> Refused:
+    """Report a value that PgBouncer's file cannot hold without becoming something else."""
+    return Refused(
+        "value_refused",
+        f"{value!r} cannot stand in PgBouncer's configuration: {why}",
+        hint="name it otherwise in the topology",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
 
 
 def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
-    """Write the file of a pooler's aliases; raises ValueRefused.
+    """Write the file of a pooler's aliases; raises value_refused.
 
     The same values give the same text, to the byte.
     """
@@ -114,7 +112,7 @@ def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
 def configuration(
     topology: Topology, pooler: Pooler, *, auth_file: Path, log_file: Path, pid_file: Path
 ) -> str:
-    """Write the whole pgbouncer.ini of a pooler of this machine; raises ValueRefused."""
+    """Write the whole pgbouncer.ini of a pooler of this machine; raises value_refused."""
     return _sealed(
         "pgbouncer.ini.j2",
         pooler=pooler.name,
@@ -191,7 +189,7 @@ def _one_line(value: object) -> str:
     """Refuse what would end the line."""
     text = str(value)
     if _LINE_ENDS.search(text):
-        raise ValueRefused(text, "it has a line break or a zero byte")
+        raise value_refused(text, "it has a line break or a zero byte")
     return text
 
 
@@ -203,7 +201,7 @@ def _value(value: object) -> str:
     """
     text = _one_line(value)
     if not text:
-        raise ValueRefused(text, "it is empty")
+        raise value_refused(text, "it is empty")
     return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "''") + "'"
 
 
@@ -211,7 +209,7 @@ def _whole(value: object) -> str:
     """Pass a value that reaches to the end of its line, where blanks at its ends would be lost."""
     text = _one_line(value)
     if text != text.strip() or not text:
-        raise ValueRefused(text, "it is empty, or begins or ends with a blank")
+        raise value_refused(text, "it is empty, or begins or ends with a blank")
     return text
 
 
@@ -219,5 +217,5 @@ def _user(value: object) -> str:
     """Pass one name of a list of users, which has no quotes."""
     text = _whole(value)
     if re.search(r"[\s,]", text):
-        raise ValueRefused(text, "it would be two names in a list")
+        raise value_refused(text, "it would be two names in a list")
     return text

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shardctl import inputs
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
@@ -38,70 +38,24 @@ _LINES = 10
 _PID_BYTES = 64
 
 
-class PoolerDidNotStart(ShardctlError):
-    """A PgBouncer that was started and does not answer; its log's last lines say why."""
-
-    def __init__(self, name: str, log: Path, lines: list[str]) -> None:
-        said = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
-        super().__init__(f"pooler {name} did not start:{said}", hint=f"its log is {log}")
-        self.lines = lines
-
-
-class ConfigNotOurs(ShardctlError):
-    """A configuration that the sandbox did not write, and so does not run."""
-
-    def __init__(self, name: str, config: Path) -> None:
-        super().__init__(
-            f"pooler {name}: {config} was not written by `shardctl sandbox up`",
-            hint="start this pooler yourself, or name another config in the topology",
-        )
-        self.config = config
+def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
+    """Report a PgBouncer that was started and does not answer; its log's last lines say why."""
+    said = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
+    return Refused(
+        "pooler_did_not_start", f"pooler {name} did not start:{said}", hint=f"its log is {log}"
+    )
 
 
-class UsersNotOurs(ShardctlError):
-    """A file in the place of the pooler's users that the sandbox did not write."""
-
-    def __init__(self, name: str, users: Path) -> None:
-        super().__init__(
-            f"pooler {name}: {users} was not written by `shardctl sandbox up`",
-            hint="move that file away, or name a config in another directory in the topology",
-        )
-        self.users = users
-
-
-class OtherPort(ShardctlError):
-    """A configuration with another port than the topology's, which a reload does not change."""
-
-    def __init__(self, name: str, config: Path, has: str, wanted: str, *, runs: bool) -> None:
-        what = "runs on" if runs else f"would run, by {config}, on"
-        super().__init__(
-            f"pooler {name} {what} port {has}, and the topology says {wanted}",
-            hint="`shardctl sandbox down`, then `up`, takes the new port; or correct the topology"
-            if runs
-            else "the file was changed by hand: correct its listen_port, or the topology",
-        )
-
-
-class PlaceUnreachable(ShardctlError):
-    """A place that the pooler's user may not enter; `blocked` is the directory that bars it."""
-
-    def __init__(self, config: Path, account: str, blocked: Path) -> None:
-        super().__init__(
-            f"{config}: the user {account}, who runs poolers for root, may not enter {blocked}",
-            hint="name an absolute config elsewhere in the topology, such as "
-            f"/var/tmp/shardctl/{config.parent.name}/{config.name}; or "  # noqa: S108  # only a suggestion
-            + accounts.way_out(blocked, account),
-        )
-        self.blocked = blocked
-
-
-class PoolerDidNotStop(ShardctlError):
-    """A PgBouncer that goes on running."""
-
-    def __init__(self, name: str, pid: int) -> None:
-        super().__init__(
-            f"pooler {name} (pid {pid}) does not end", hint=f"end it with kill -9 {pid}"
-        )
+def pooler_on_other_port(name: str, config: Path, has: str, wanted: str, *, runs: bool) -> Refused:
+    """Report a configuration with another port than the topology; no reload changes that."""
+    what = "runs on" if runs else f"would run, by {config}, on"
+    return Refused(
+        "pooler_on_other_port",
+        f"pooler {name} {what} port {has}, and the topology says {wanted}",
+        hint="`shardctl sandbox down`, then `up`, takes the new port; or correct the topology"
+        if runs
+        else "the file was changed by hand: correct its listen_port, or the topology",
+    )
 
 
 def program() -> str | None:
@@ -144,7 +98,7 @@ class Server:
 
     @classmethod
     def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
-        """Put together what runs a pooler here; raises ValueRefused and AccountRefused."""
+        """Put together what runs a pooler here; raises value_refused and account_refused."""
         config = pooler.config
         text = render.configuration(
             topology,
@@ -195,9 +149,9 @@ class Server:
     def start(self) -> Started:
         """Write the files that are missing or older, start it, and wait until it answers.
 
-        A configuration that was changed by hand stays as it is. Raises ConfigNotOurs,
-        UsersNotOurs, PlaceUnreachable, OtherPort, PortInUse, FileRefused, PoolerDidNotStart, and
-        PoolerUnavailable when it runs and does not let us in.
+        A configuration that was changed by hand stays as it is. Raises config_not_ours,
+        users_not_ours, place_unreachable, pooler_on_other_port, PortInUse, FileRefused,
+        pooler_did_not_start, and PoolerUnavailable when it runs and does not let us in.
         """
         self._made()
         self._require_way()
@@ -236,12 +190,12 @@ class Server:
         except CommandFailed as error:
             if self.running() is None:  # else another `sandbox up` was quicker
                 lines = self._said(since) or error.completed.stderr.splitlines()
-                raise PoolerDidNotStart(self.pooler.name, self.log, lines) from error
+                raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
         self._wait(since=since)
         return "started"
 
     def stop(self) -> bool:
-        """End it at once, clients and all; tell whether it ran. Raises PoolerDidNotStop."""
+        """End it at once, clients and all; tell whether it ran. Raises pooler_did_not_stop."""
         pid = self.running()
         if pid is None:
             return False
@@ -255,7 +209,11 @@ class Server:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if not self._ended(pid, seconds=_SECONDS):
-            raise PoolerDidNotStop(self.pooler.name, pid)
+            raise Refused(
+                "pooler_did_not_stop",
+                f"pooler {self.pooler.name} (pid {pid}) does not end",
+                hint=f"end it with kill -9 {pid}",
+            )
         return True
 
     def remove(self) -> tuple[Path, ...]:
@@ -298,12 +256,21 @@ class Server:
     def _made(self) -> Literal["absent", "ours", "edited"]:
         made = self.made()
         if made == "foreign":
-            raise ConfigNotOurs(self.pooler.name, self.pooler.config)
+            raise Refused(
+                "config_not_ours",
+                f"pooler {self.pooler.name}: {self.pooler.config} was not written by `shardctl "
+                "sandbox up`",
+                hint="start this pooler yourself, or name another config in the topology",
+            )
         for path in (*self._files(), self.pooler.databases_file):
             if path.is_symlink():
                 raise files.FileRefused(path, "is a symbolic link, and the sandbox follows none")
         if made != "edited" and self._users_made(made) == "foreign":
-            raise UsersNotOurs(self.pooler.name, self.users)
+            raise Refused(
+                "users_not_ours",
+                f"pooler {self.pooler.name}: {self.users} was not written by `shardctl sandbox up`",
+                hint="move that file away, or name a config in another directory in the topology",
+            )
         return made
 
     def _users_made(self, made: str) -> Literal["absent", "ours", "edited", "foreign"]:
@@ -319,7 +286,14 @@ class Server:
         """Refuse a place into which the pooler's user may not go."""
         blocked = accounts.blocked_at(self.pooler.config.parent, self.account)
         if blocked is not None and self.account is not None:
-            raise PlaceUnreachable(self.pooler.config, self.account, blocked)
+            raise Refused(
+                "place_unreachable",
+                f"{self.pooler.config}: the user {self.account}, who runs poolers for root, may "
+                f"not enter {blocked}",
+                hint="name an absolute config elsewhere in the topology, such as "
+                f"/var/tmp/shardctl/{self.pooler.config.parent.name}/{self.pooler.config.name}; or "  # noqa: S108  # only a suggestion
+                + accounts.way_out(blocked, self.account),
+            )
 
     def _require_port(self, *, runs: bool) -> None:
         """Refuse a configuration that stays as it is and has another port than the topology."""
@@ -331,7 +305,9 @@ class Server:
         }
         port, wanted = has.get("listen_port"), str(self.pooler.port)
         if port is not None and port != wanted:
-            raise OtherPort(self.pooler.name, self.pooler.config, port, wanted, runs=runs)
+            raise pooler_on_other_port(
+                self.pooler.name, self.pooler.config, port, wanted, runs=runs
+            )
 
     def _make_folder(self) -> None:
         """Make the directory, in which the pooler's user writes its log and its pid."""
@@ -366,7 +342,7 @@ class Server:
     def _wait(self, *, since: int) -> None:
         """Wait until the console answers.
 
-        Raises PoolerDidNotStart when the program has ended, and PoolerUnavailable when it runs
+        Raises pooler_did_not_start when the program has ended, and PoolerUnavailable when it runs
         and does not let us in.
         """
         began = time.monotonic()
@@ -382,7 +358,7 @@ class Server:
                 ended = waited > _DAEMON_SECONDS and self.running() is None
                 if ended or waited > _SECONDS:
                     lines = self._said(since) or [error.message]
-                    raise PoolerDidNotStart(self.pooler.name, self.log, lines) from error
+                    raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
                 time.sleep(_POLL)
             else:
                 return

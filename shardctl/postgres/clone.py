@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed
 
@@ -42,19 +42,6 @@ _FOREIGN, _OTHER, _SERVES = 71, 72, 73  # what the script ends with
 _SECONDS = 120.0
 
 
-class CloneRefused(ShardctlError):
-    """A directory of a clone that the host does not make, read or delete."""
-
-    def __init__(self, node: str, directory: Path, reason: str) -> None:
-        named = reason if str(directory) in reason else f"{directory}: {reason}"
-        super().__init__(
-            f"node {node}: {named}",
-            hint="make room or give permission there, or give the node another data_directory",
-        )
-        self.directory = directory
-        self.reason = reason
-
-
 class TargetNotEmpty(ShardctlError):
     """A data directory with something in it that no clone of this move is."""
 
@@ -78,18 +65,6 @@ class CloneOfAnother(ShardctlError):
         )
         self.directory = directory
         self.move = move
-
-
-class CloneServes(ShardctlError):
-    """A clone that was promoted: what it has may be nowhere else, so it is not deleted."""
-
-    def __init__(self, node: str, directory: Path, reason: str) -> None:
-        super().__init__(
-            f"node {node}: {directory} {reason}, so it is not deleted",
-            hint="`shardctl moves show` tells how far the move is; if it was called off for "
-            "good, move the directory away by hand",
-        )
-        self.directory = directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,38 +97,38 @@ class Clone:
 def look(clone: Clone) -> State:
     """Tell how far it is, and change nothing.
 
-    Raises TargetNotEmpty, CloneOfAnother, CloneRefused.
+    Raises TargetNotEmpty, CloneOfAnother, clone_refused.
     """
     return cast("State", _run(clone, "look").strip())
 
 
 def begin(clone: Clone) -> None:
-    """Make the directory for the copy, where `look` found none; raises CloneRefused."""
+    """Make the directory for the copy, where `look` found none; raises clone_refused."""
     _run_as_keeper(clone, "begin", clone.server.account or "")
 
 
 def lay(clone: Clone, name: str, text: str) -> None:
-    """Put a file beside the copy, for the program that is to fill it; raises CloneRefused."""
+    """Put a file beside the copy, for the program that is to fill it; raises clone_refused."""
     _run(clone, "lay", name, text=text)
 
 
 def copy(clone: Clone, argv: Sequence[str]) -> None:
     """Start the program that fills `clone.copy`, whose end `look` will tell.
 
-    It goes on when shardctl or its connection dies. Raises CloneRefused.
+    It goes on when shardctl or its connection dies. Raises clone_refused.
     """
     _run(clone, "copy", *argv)
 
 
 def said(clone: Clone) -> list[str]:
-    """Give the last lines of that program; raises CloneRefused."""
+    """Give the last lines of that program; raises clone_refused."""
     return _run(clone, "said").splitlines()
 
 
 def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
     """Put files into the copy, in the place of what was copied there, and mark it.
 
-    Names are relative to the data directory. Raises CloneRefused.
+    Names are relative to the data directory. Raises clone_refused.
     """
     marked = {**files, f"{MARK}/move": f"{clone.move}\n".encode()}
     text = "".join(f"{n} {base64.b64encode(held).decode()}\n" for n, held in marked.items())
@@ -161,14 +136,14 @@ def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
 
 
 def place(clone: Clone) -> None:
-    """Let the filled copy become the data directory, in one step; raises CloneRefused."""
+    """Let the filled copy become the data directory, in one step; raises clone_refused."""
     _run_as_keeper(clone, "place")
 
 
 def discard(clone: Clone) -> None:
     """End what copies, and delete all that is not yet the data directory; there or not.
 
-    Raises CloneOfAnother and CloneRefused.
+    Raises CloneOfAnother and clone_refused.
     """
     _run_as_keeper(clone, "discard", timeout=None)
 
@@ -176,7 +151,7 @@ def discard(clone: Clone) -> None:
 def admit(clone: Clone, rules: str) -> bool:
     """Add rules for shardctl to those of a clone that is not opened; tell if any was new.
 
-    The server has yet to read them. Raises CloneOfAnother and CloneRefused.
+    The server has yet to read them. Raises CloneOfAnother and clone_refused.
     """
     return bool(_run(clone, "admit", text=rules))
 
@@ -184,8 +159,8 @@ def admit(clone: Clone, rules: str) -> bool:
 def remove(clone: Clone) -> bool:
     """Undo a clone: end it, and delete what this move made, nothing else; tell if it was there.
 
-    Directories without this move's mark stay. Raises CloneServes for one that was promoted,
-    CloneRefused and ServerDidNotStop.
+    Directories without this move's mark stay. Raises clone_serves for one that was promoted,
+    clone_refused and server_did_not_stop.
     """
     try:
         found = look(clone)
@@ -202,7 +177,7 @@ def remove(clone: Clone) -> bool:
 def open_files(clone: Clone) -> None:
     """Put the node's own files into the place of the clone's, as far as that is not done.
 
-    Raises CloneOfAnother and CloneRefused.
+    Raises CloneOfAnother and clone_refused.
     """
     _run(clone, "open")
 
@@ -210,15 +185,15 @@ def open_files(clone: Clone) -> None:
 def keep(clone: Clone) -> None:
     """Take the move's mark off an opened clone: it is a node now, and no move deletes it.
 
-    Raises CloneOfAnother, and CloneRefused for one that was not opened.
+    Raises CloneOfAnother, and clone_refused for one that was not opened.
     """
     _run(clone, "keep")
 
 
 def set_aside(clone: Clone) -> None:
-    """Stop what stands in the clone's place, and move it aside; raises CloneRefused.
+    """Stop what stands in the clone's place, and move it aside; raises clone_refused.
 
-    The caller has seen that nothing in it is missed. Raises ServerDidNotStop.
+    The caller has seen that nothing in it is missed. Raises server_did_not_stop.
     """
     if clone.server.running():
         _run(clone, "note_running")
@@ -229,7 +204,7 @@ def set_aside(clone: Clone) -> None:
 def bring_back(clone: Clone) -> None:
     """Undo `set_aside`, however far it came: its server runs again if it ran; repeatable.
 
-    Raises CloneRefused, and the errors of `HostedServer.start`.
+    Raises clone_refused, and the errors of `HostedServer.start`.
     """
     if _run_as_keeper(clone, "bring_back").strip():
         clone.server.start()
@@ -237,7 +212,7 @@ def bring_back(clone: Clone) -> None:
 
 
 def forget(clone: Clone) -> None:
-    """Delete what `set_aside` has moved; there or not. Raises CloneRefused."""
+    """Delete what `set_aside` has moved; there or not. Raises clone_refused."""
     _run_as_keeper(clone, "forget", timeout=None)
 
 
@@ -322,5 +297,15 @@ def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
     if error.completed.code == _OTHER:
         return CloneOfAnother(node, directory, reason)
     if error.completed.code == _SERVES:
-        return CloneServes(node, directory, reason)
-    return CloneRefused(node, directory, reason)
+        return Refused(
+            "clone_serves",
+            f"node {node}: {directory} {reason}, so it is not deleted",
+            hint="`shardctl moves show` tells how far the move is; if it was called off for "
+            "good, move the directory away by hand",
+        )
+    named = reason if str(directory) in reason else f"{directory}: {reason}"
+    return Refused(
+        "clone_refused",
+        f"node {node}: {named}",
+        hint="make room or give permission there, or give the node another data_directory",
+    )

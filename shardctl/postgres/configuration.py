@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,18 +24,17 @@ _OURS = {
 _ESCAPES = str.maketrans({"'": "''", "\\": r"\\", "\n": r"\n", "\r": r"\r"})
 
 
-class SettingRefused(ShardctlError):
-    """A server parameter that the topology may not set, or that is no parameter's name."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(
-            f"settings: {name}: {reason}", hint=f"remove {name} from the node's settings"
-        )
-        self.name = name
+def setting_refused(name: str, reason: str) -> Refused:
+    """Report a server parameter that the topology may not set, or that is no parameter's name."""
+    return Refused(
+        "setting_refused",
+        f"settings: {name}: {reason}",
+        hint=f"remove {name} from the node's settings",
+    )
 
 
 def block(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> str:
-    r"""Compose the block for one node; raises SettingRefused.
+    r"""Compose the block for one node; raises setting_refused.
 
     >>> print(block(node="a", host="::1", port=6101, settings={"search_path": "a'b"}), end="")
     # shardctl: from here
@@ -56,16 +55,16 @@ def composed(values: Mapping[str, str]) -> str:
 
 
 def parameters(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:
-    """Give the parameters of one node, in the block's order; raises SettingRefused."""
+    """Give the parameters of one node, in the block's order; raises setting_refused."""
     values = {"listen_addresses": host, "unix_socket_directories": "", "cluster_name": node}
     for given, value in settings.items():
         name = given.lower()
         if name in _OURS:
-            raise SettingRefused(given, _OURS[name])
+            raise setting_refused(given, _OURS[name])
         if _SETTING.fullmatch(given) is None:
-            raise SettingRefused(given, "is not the name of a server parameter")
+            raise setting_refused(given, "is not the name of a server parameter")
         if "\0" in value:
-            raise SettingRefused(given, "its value has a zero byte")
+            raise setting_refused(given, "its value has a zero byte")
         values[name] = value
     values["port"] = str(port)
     return values

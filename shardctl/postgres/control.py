@@ -11,12 +11,12 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.postgres import configuration, directory, pidfile
 from shardctl.postgres.faults import (
-    ServerDidNotStart,
-    ServerDidNotStop,
-    ServerElsewhere,
-    ServerNotReady,
-    ServerOrphans,
-    WrongMajor,
+    server_did_not_start,
+    server_did_not_stop,
+    server_elsewhere,
+    server_not_ready,
+    server_orphans,
+    wrong_major,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Server:
 
         `marker` is the name and text of a file to leave in it. What stands there under its
         name is whole: a killed initdb leaves only `<data_directory>.new`, which the next
-        one removes. Raises the errors of `postgres.directory`, WrongMajor, CommandFailed.
+        one removes. Raises the errors of `postgres.directory`, wrong_major, CommandFailed.
         """
         block = self._block()
         with directory.translated(self.data_directory):
@@ -97,7 +97,7 @@ class Server:
         """Start the server with its settings, and wait until it takes connections.
 
         The data directory is made. `timeout` is in seconds. A running server is left
-        running, and reads its settings again if they changed. Raises PortInUse, WrongMajor
+        running, and reads its settings again if they changed. Raises PortInUse, wrong_major
         and the errors of `postgres.faults`.
         """
         deadline = time.monotonic() + timeout
@@ -125,7 +125,7 @@ class Server:
     def stop(self, *, mode: StopMode = "fast", timeout: float = 60) -> bool:
         """Stop the server and wait for its end; tell whether it was up.
 
-        Raises ServerDidNotStop.
+        Raises server_did_not_stop.
         """
         with directory.translated(self.data_directory):
             if self.running() is None:
@@ -136,7 +136,7 @@ class Server:
             except CommandFailed as error:
                 if self.running() is not None:
                     lines = self.log_tail(since=offset) or error.completed.stderr.splitlines()
-                    raise ServerDidNotStop(self.name, self.log, lines) from error
+                    raise server_did_not_stop(self.name, self.log, lines) from error
         return True
 
     def running(self) -> PidFile | None:
@@ -156,7 +156,7 @@ class Server:
     def _require_major(self) -> None:
         found = directory.major(self.data_directory)
         if found != str(self.binaries.major):
-            raise WrongMajor(self.name, self.data_directory, found, self.binaries)
+            raise wrong_major(self.name, self.data_directory, found, self.binaries)
 
     def _initdb(self, new: Path, superuser: str, held: int) -> None:
         """Run initdb; the lock stays taken while it runs, even if shardctl is killed."""
@@ -189,10 +189,10 @@ class Server:
             if isinstance(error, ports.PortInUse):
                 raise
             lines = self.log_tail(since=offset) or error.completed.stderr.splitlines()
-            raise ServerDidNotStart(self.name, self.log, lines) from error
+            raise server_did_not_start(self.name, self.log, lines) from error
         found = self.running()
         if found is None:
-            raise ServerDidNotStart(self.name, self.log, self.log_tail(since=offset))
+            raise server_did_not_start(self.name, self.log, self.log_tail(since=offset))
         self._require_ready(found, deadline, since=offset)
 
     def _require_ready(self, found: PidFile, deadline: float, *, since: int = 0) -> None:
@@ -202,21 +202,21 @@ class Server:
             self._wait(deadline)
             current = self.running()
         if current is None:
-            raise ServerDidNotStart(self.name, self.log, self.log_tail(since=since))
+            raise server_did_not_start(self.name, self.log, self.log_tail(since=since))
         self._require_port(current)
 
     def _require_port(self, found: PidFile) -> None:
         if found.port != self.port:
-            raise ServerElsewhere(self.name, self.data_directory, found, self.port)
+            raise server_elsewhere(self.name, self.data_directory, found, self.port)
 
     def _wait(self, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise ServerNotReady(self.name, self.log, self.log_tail())
+            raise server_not_ready(self.name, self.log, self.log_tail())
         time.sleep(_POLL)
 
     def _remove_stale_pid_file(self) -> None:
         if left := pidfile.orphans(self.data_directory):
-            raise ServerOrphans(self.name, self.data_directory, left)
+            raise server_orphans(self.name, self.data_directory, left)
         (self.data_directory / pidfile.NAME).unlink(missing_ok=True)
 
     def _pg_ctl(self, verb: str, *options: str, timeout: float = 30) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 
-from shardctl.errors import Interrupted, ShardctlError
+from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.postgres import basebackup, configuration, overrides, queries, repmgr_clone, slots
 from shardctl.postgres import clone as clones
@@ -51,18 +51,6 @@ _PHASES = {
 """What the source says that it does, in our words; what comes after is `finishing`."""
 
 
-class FilesElsewhere(ShardctlError):
-    """Rules for clients that include files which a clone does not get."""
-
-    def __init__(self, node: str, file: str, included: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node}: {file} includes files that a clone does not get: {', '.join(included)}",
-            hint="write what they hold into the file itself, then reload that server",
-        )
-        self.file = file
-        self.included = tuple(included)
-
-
 class CopyFailed(ShardctlError):
     """A program that did not copy to the end; what it had copied is gone again."""
 
@@ -92,7 +80,7 @@ def make(
     the clone lets in shardctl alone, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made anew if it
     broke off; `clone_with` says by what. When `stop` is set, and on Ctrl-C, what was copied is
-    deleted. Raises Interrupted, CopyFailed, NoWayIn, RepmgrAbsent, RepmgrUnfit, the
+    deleted. Raises Interrupted, CopyFailed, role_not_admitted, repmgr_absent, RepmgrUnfit, the
     `source.require_` functions' and `clone`'s errors.
     """
     stop = stop or threading.Event()
@@ -123,7 +111,10 @@ def make(
 
 
 def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
-    """Compose the rules by which a clone lets in shardctl, as its source does; raises NoWayIn."""
+    """Compose the rules by which a clone lets in shardctl, as its source does.
+
+    Raises role_not_admitted.
+    """
     user = source.database.user
     found = session.execute(_QUERIES["rules"], {"user": user})
     given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
@@ -240,11 +231,19 @@ def _files(
 
 
 def login_files(node: str, session: Connection) -> list[bytes]:
-    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are; raises FilesElsewhere."""
+    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are.
+
+    Raises files_elsewhere.
+    """
     held = []
     for name, beside_data, text in session.execute(_QUERIES["files"]):
         included = overrides.elsewhere(text.decode(errors="replace"), beside_data=beside_data)
         if included:
-            raise FilesElsewhere(node, name, included)
+            raise Refused(
+                "files_elsewhere",
+                f"node {node}: {name} includes files that a clone does not get: "
+                f"{', '.join(included)}",
+                hint="write what they hold into the file itself, then reload that server",
+            )
         held.append(bytes(text))
     return held

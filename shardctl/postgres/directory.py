@@ -10,7 +10,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts
 from shardctl.postgres import pidfile
 
@@ -26,76 +26,28 @@ _INITDB = ("pg_", "PG_VERSION", "base", "global", "postgresql.", "shardctl.")
 """How the names begin that an unfinished data directory holds."""
 
 
-class DirectoryRefused(ShardctlError):
-    """A directory that cannot be made, read or written; the system's own words say why."""
-
-    def __init__(self, path: Path | str, reason: str) -> None:
-        super().__init__(
-            f"{path}: {reason}",
-            hint="make room or give permission there, or give the node another data_directory",
-        )
-        self.path = path
-
-
-class DirectoryUnreachable(ShardctlError):
-    """A place that the server's user may not enter; `blocked` is the directory that bars it."""
-
-    def __init__(self, path: Path, account: str, blocked: Path) -> None:
-        super().__init__(
-            f"{path}: the user {account}, who runs servers for root, may not enter {blocked}",
-            hint="write an absolute data_directory elsewhere into the topology, such as "
-            f"/var/tmp/shardctl/{path.name}; or " + accounts.way_out(blocked, account),  # noqa: S108  # only a suggestion
-        )
-        self.path = path
-        self.account = account
-        self.blocked = blocked
-
-
-class DirectoryNotEmpty(ShardctlError):
-    """A directory that is no server's, with something in it."""
-
-    def __init__(self, path: Path, holds: list[str]) -> None:
-        listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
-        super().__init__(
-            f"{path} has no PG_VERSION, so it is no data directory, and it is not empty: {listed}",
-            hint="move or remove what is there, or give the node another data_directory",
-        )
-        self.path = path
-        self.holds = holds
-
-
-class DirectoryOwned(ShardctlError):
-    """A data directory of another user than the one that runs the server."""
-
-    def __init__(self, path: Path, owner: str, runs_as: str) -> None:
-        super().__init__(
-            f"{path} belongs to {owner}, and the server would run as {runs_as}",
-            hint=f"run shardctl as root with os_user: {owner} for the node, or chown -R "
-            f"{runs_as} {path}",
-        )
-        self.path = path
-        self.owner = owner
-
-
-class DirectoryBusy(ShardctlError):
-    """A directory on which another shardctl works."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"another shardctl works on {path} at this moment",
-            hint="wait until it is done, then try again",
-        )
-        self.path = path
+def directory_not_empty(path: Path, holds: list[str]) -> Refused:
+    """Report a directory that is no server's, with something in it."""
+    listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
+    return Refused(
+        "directory_not_empty",
+        f"{path} has no PG_VERSION, so it is no data directory, and it is not empty: {listed}",
+        hint="move or remove what is there, or give the node another data_directory",
+    )
 
 
 @contextlib.contextmanager
 def translated(data_directory: Path) -> Iterator[None]:
-    """Turn the system's errors on files into DirectoryRefused."""
+    """Turn the system's errors on files into directory_refused."""
     try:
         yield
     except OSError as error:
         path = error.filename if isinstance(error.filename, str) else data_directory
-        raise DirectoryRefused(path, error.strerror or str(error)) from error
+        raise Refused(
+            "directory_refused",
+            f"{path}: {error.strerror or str(error)}",
+            hint="make room or give permission there, or give the node another data_directory",
+        ) from error
 
 
 def log(data_directory: Path) -> Path:
@@ -117,15 +69,27 @@ def major(data_directory: Path) -> str | None:
 
 
 def check_way(data_directory: Path, account: str | None) -> None:
-    """Raise DirectoryUnreachable or DirectoryOwned where `account` could not serve."""
+    """Raise directory_unreachable or directory_owned where `account` could not serve."""
     blocked = accounts.blocked_at(data_directory.parent, account)
     if blocked is not None and account is not None:
-        raise DirectoryUnreachable(data_directory, account, blocked)
+        raise Refused(
+            "directory_unreachable",
+            f"{data_directory}: the user {account}, who runs servers for root, may not enter "
+            f"{blocked}",
+            hint="write an absolute data_directory elsewhere into the topology, such as "
+            f"/var/tmp/shardctl/{data_directory.name}; or " + accounts.way_out(blocked, account),  # noqa: S108  # only a suggestion
+        )
     runs_as = os.geteuid() if account is None else pwd.getpwnam(account).pw_uid
     if data_directory.exists() and major(data_directory) is not None:
         owner = data_directory.stat().st_uid
         if owner != runs_as:
-            raise DirectoryOwned(data_directory, _user(owner), _user(runs_as))
+            theirs, ours = _user(owner), _user(runs_as)
+            raise Refused(
+                "directory_owned",
+                f"{data_directory} belongs to {theirs}, and the server would run as {ours}",
+                hint=f"run shardctl as root with os_user: {theirs} for the node, or chown -R "
+                f"{ours} {data_directory}",
+            )
 
 
 def make_way(data_directory: Path, account: str | None) -> None:
@@ -138,7 +102,7 @@ def make_way(data_directory: Path, account: str | None) -> None:
 def alone(data_directory: Path, account: str | None) -> Iterator[int]:
     """Hold the directory's lock, which is its log file's; give the descriptor that has it.
 
-    Whoever inherits the descriptor keeps the lock. Raises DirectoryBusy.
+    Whoever inherits the descriptor keeps the lock. Raises directory_busy.
     """
     path = log(data_directory)
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -146,7 +110,11 @@ def alone(data_directory: Path, account: str | None) -> Iterator[int]:
         deadline = time.monotonic() + BUSY
         while not _locked(held):
             if time.monotonic() > deadline:
-                raise DirectoryBusy(data_directory)
+                raise Refused(
+                    "directory_busy",
+                    f"another shardctl works on {data_directory} at this moment",
+                    hint="wait until it is done, then try again",
+                )
             time.sleep(_POLL)
         accounts.give(held, account)
         yield held
@@ -169,22 +137,22 @@ def unfinished(data_directory: Path, account: str | None) -> Iterator[Path]:
 
 
 def remove_unfinished(data_directory: Path) -> None:
-    """Remove what a killed initdb left; raises DirectoryNotEmpty when it is not initdb's."""
+    """Remove what a killed initdb left; raises directory_not_empty when it is not initdb's."""
     new = being_made(data_directory)
     if not new.exists():
         return
     names = sorted(entry.name for entry in new.iterdir())
     if strange := [name for name in names if not name.startswith((*_INITDB, pidfile.NAME))]:
-        raise DirectoryNotEmpty(new, strange)
+        raise directory_not_empty(new, strange)
     shutil.rmtree(new)
 
 
 def require_empty(data_directory: Path) -> None:
-    """Raise DirectoryNotEmpty unless the directory is empty or absent."""
+    """Raise directory_not_empty unless the directory is empty or absent."""
     if data_directory.exists():
         holds = sorted(entry.name for entry in data_directory.iterdir())
         if holds:
-            raise DirectoryNotEmpty(data_directory, holds)
+            raise directory_not_empty(data_directory, holds)
 
 
 def leave(path: Path, text: str, account: str | None) -> None:

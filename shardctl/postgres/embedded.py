@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,16 +24,14 @@ _UNFINISHED = ".copying-"
 _PARTS = ("bin", "lib", "share")
 
 
-class CacheRefused(ShardctlError):
-    """A cache directory that cannot be written, or that others than root can."""
-
-    def __init__(self, directory: Path, reason: str) -> None:
-        super().__init__(
-            f"{directory}: {reason}",
-            hint="shardctl keeps copies of the embedded PostgreSQL there for the servers' user: "
-            "it must be root's own, mode 0755, on a disk with 100 MB free",
-        )
-        self.directory = directory
+def cache_refused(directory: Path, reason: str) -> Refused:
+    """Report a cache directory that cannot be written, or that others than root can."""
+    return Refused(
+        "cache_refused",
+        f"{directory}: {reason}",
+        hint="shardctl keeps copies of the embedded PostgreSQL there for the servers' user: "
+        "it must be root's own, mode 0755, on a disk with 100 MB free",
+    )
 
 
 def directories() -> Iterator[Path]:
@@ -51,7 +49,7 @@ def holds(directory: Path) -> bool:
 def copy(directory: Path) -> Path:
     """Copy the installation that has `directory` to where every user may run it, once.
 
-    Made under another name and renamed, so that what is there is whole. Raises CacheRefused.
+    Made under another name and renamed, so that what is there is whole. Raises cache_refused.
     """
     root, tree = directory.parent.parent, directory.parent
     version = importlib.metadata.version(DISTRIBUTION)
@@ -76,7 +74,7 @@ def copy(directory: Path) -> Path:
     except OSError as error:
         if made.is_dir():  # somebody else was quicker; theirs is as good
             return made
-        raise CacheRefused(CACHE, error.strerror or str(error)) from error
+        raise cache_refused(CACHE, error.strerror or str(error)) from error
     return made
 
 
@@ -94,7 +92,7 @@ def _prepare() -> None:
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     state = CACHE.lstat()
     if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-        raise CacheRefused(CACHE, "somebody else than root may write there")
+        raise cache_refused(CACHE, "somebody else than root may write there")
     CACHE.chmod(0o755)
     for left in CACHE.glob(f"{_UNFINISHED}*"):
         pid = left.name.removeprefix(_UNFINISHED).partition("-")[0]

@@ -7,18 +7,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.postgres import binaries, directory
 from shardctl.postgres.faults import (
-    ServerDidNotStart,
-    ServerDidNotStop,
-    ServerElsewhere,
-    ServerNotReady,
-    ServerOrphans,
-    WrongMajor,
+    server_did_not_start,
+    server_did_not_stop,
+    server_elsewhere,
+    server_not_ready,
+    server_orphans,
+    wrong_major,
 )
 from shardctl.postgres.pidfile import PidFile
 
@@ -38,19 +38,16 @@ _LINES = 15
 _TAKEN = "could not bind"
 
 
-class ControlFailed(ShardctlError):
-    """A command of a node's `control` that did not do what it is for."""
-
-    def __init__(self, node: str, verb: str, error: CommandFailed) -> None:
-        said = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
-        reason = f": {said[-1]}" if said else ""
-        super().__init__(
-            f"node {node}: its command to {verb} ended with code {error.completed.code}{reason}",
-            hint=f"correct control.{verb} of the node in the topology; it is run by `sh -c` on its "
-            "host, as the user who logs in there",
-        )
-        self.node = node
-        self.verb = verb
+def control_failed(node: str, verb: str, error: CommandFailed) -> Refused:
+    """Report a command of a node's `control` that did not do what it is for."""
+    said = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
+    reason = f": {said[-1]}" if said else ""
+    return Refused(
+        "control_failed",
+        f"node {node}: its command to {verb} ended with code {error.completed.code}{reason}",
+        hint=f"correct control.{verb} of the node in the topology; it is run by `sh -c` on its "
+        "host, as the user who logs in there",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class HostedServer:
     def running(self) -> bool:
         """Tell whether it runs, by its process or by the operator's own word.
 
-        Raises CommandFailed, ControlFailed.
+        Raises CommandFailed, control_failed.
         """
         if self.process() is not None:
             return True
@@ -96,13 +93,13 @@ class HostedServer:
         except CommandFailed as error:
             if error.completed.code == _STOPPED:
                 return False
-            raise ControlFailed(self.name, "status", error) from error
+            raise control_failed(self.name, "status", error) from error
         return True
 
     def start(self, *, timeout: float = 60) -> Started:
         """Start it, and wait until it takes connections; `timeout` is in seconds.
 
-        Raises WrongMajor, PortInUse, ControlFailed, CommandFailed, and the errors of
+        Raises wrong_major, PortInUse, control_failed, CommandFailed, and the errors of
         `postgres.faults`.
         """
         deadline = time.monotonic() + timeout
@@ -132,7 +129,7 @@ class HostedServer:
         """Stop it and wait for its end; tell whether it was up.
 
         The operator's own command, where there is one, decides about the mode. Raises
-        ServerDidNotStop, and what `running` raises.
+        server_did_not_stop, and what `running` raises.
         """
         if not self.running():
             return False
@@ -150,11 +147,11 @@ class HostedServer:
         if self.running():
             said = failed.completed.stderr.splitlines() if failed else []
             lines = self.log_tail(since=since) or said
-            raise ServerDidNotStop(self.name, self.log, lines) from failed
+            raise server_did_not_stop(self.name, self.log, lines) from failed
         return True
 
     def reload(self) -> None:
-        """Let it read its files again, soon; raises ControlFailed, CommandFailed."""
+        """Let it read its files again, soon; raises control_failed, CommandFailed."""
         command = self.control.reload if self.control else None
         if command is None:
             argv = [self.binaries.program("pg_ctl"), "reload", "-D", str(self.data_directory)]
@@ -163,7 +160,7 @@ class HostedServer:
         try:
             self._run_own(command)
         except CommandFailed as error:
-            raise ControlFailed(self.name, "reload", error) from error
+            raise control_failed(self.name, "reload", error) from error
 
     def log_tail(self, *, since: int = 0, lines: int = _LINES) -> list[str]:
         """Read the last `lines` of the log, none from before the byte `since`.
@@ -184,10 +181,10 @@ class HostedServer:
             code, said = error.completed.code, error.completed.stderr.strip()
             if code == _MAJOR:
                 place = self.data_directory
-                raise WrongMajor(self.name, place, said or None, self.binaries) from error
+                raise wrong_major(self.name, place, said or None, self.binaries) from error
             if code == _ORPHANS:
                 pids = [int(pid) for pid in said.split()]
-                raise ServerOrphans(self.name, self.data_directory, pids) from error
+                raise server_orphans(self.name, self.data_directory, pids) from error
             raise
 
     def _make_log(self) -> None:
@@ -205,19 +202,19 @@ class HostedServer:
         found = _process(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
             lines = self.log_tail(since=since)
-            raise ServerDidNotStart(self.name, self.log, lines)
+            raise server_did_not_start(self.name, self.log, lines)
         if not found.ready:
-            raise ServerNotReady(self.name, self.log, self.log_tail())
+            raise server_not_ready(self.name, self.log, self.log_tail())
         if found.port != self.port:
-            raise ServerElsewhere(self.name, self.data_directory, found, self.port)
+            raise server_elsewhere(self.name, self.data_directory, found, self.port)
 
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
-            return ControlFailed(self.name, "start", error)
+            return control_failed(self.name, "start", error)
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
         if any(_TAKEN in line for line in lines):
             return ports.PortInUse(self.host, self.port, ports.listener(self.port, self.machine))
-        return ServerDidNotStart(self.name, self.log, lines)
+        return server_did_not_start(self.name, self.log, lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from shardctl.errors import ShardctlError, Unfinished
+from shardctl.errors import Incomplete, Refused
 from shardctl.postgres import clone as clones
 from shardctl.postgres import overrides, queries, standby
 
@@ -22,27 +22,13 @@ _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.001
 
 
-class NotClosed(ShardctlError):
-    """A clone that would serve others than shardctl, or wait for them, once it is promoted."""
-
-    def __init__(self, node: str, problems: Sequence[str]) -> None:
-        super().__init__(
-            "\n  ".join([f"node {node}: the clone does not run as it must:", *problems]),
-            hint="its server reads other files than those in its data directory, or is started "
-            "with parameters of its own: change that, then `shardctl moves resume`",
-        )
-        self.problems = tuple(problems)
-
-
-class NotOpened(Unfinished):
-    """A promoted clone whose own configuration did not come into force."""
-
-    def __init__(self, node: str, problems: Sequence[str]) -> None:
-        super().__init__(
-            "\n  ".join([f"node {node}: it still lets in shardctl alone:", *problems]),
-            hint="mend the file that it names, then `shardctl moves resume`",
-        )
-        self.problems = tuple(problems)
+def clone_not_opened(node: str, problems: Sequence[str]) -> Incomplete:
+    """Report a promoted clone whose own configuration did not come into force."""
+    return Incomplete(
+        "clone_not_opened",
+        "\n  ".join([f"node {node}: it still lets in shardctl alone:", *problems]),
+        hint="mend the file that it names, then `shardctl moves resume`",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +42,18 @@ class Opened:
 def require_closed(clone: Clone, target: Connection, user: str) -> None:
     """Prove that the clone lets in `user` alone, and runs with the overrides.
 
-    Raises NotClosed.
+    Raises clone_not_closed.
     """
     wanted = overrides.OVERRIDES
     given = {"user": user, "names": list(wanted), "settings": list(wanted.values())}
     wrong = [problem for (problem,) in standby.ask(target, _QUERIES["not_closed"], given)]
     if wrong:
-        raise NotClosed(clone.server.name, wrong)
+        raise Refused(
+            "clone_not_closed",
+            "\n  ".join([f"node {clone.server.name}: the clone does not run as it must:", *wrong]),
+            hint="its server reads other files than those in its data directory, or is started "
+            "with parameters of its own: change that, then `shardctl moves resume`",
+        )
 
 
 def by_itself() -> sql.Composed:
@@ -109,7 +100,7 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
 
     It was promoted and has claimed its shards. Archiving stays off, and no commit waits for a
     standby. `target` is in autocommit, `deadline` on `time.monotonic()`. Doing it again is
-    harmless. Raises NotOpened, CloneRefused.
+    harmless. Raises clone_not_opened, clone_refused.
     """
     began = time.monotonic()
     clones.open_files(clone)
@@ -118,13 +109,14 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
         for line, error in target.execute(_QUERIES["refused_rules"])
     ]
     if wrong:
-        raise NotOpened(clone.server.name, wrong)
+        raise clone_not_opened(clone.server.name, wrong)
     before = loaded(target)
     target.execute("SELECT pg_reload_conf()")
     if not is_open(target, before, deadline):
-        raise NotOpened(clone.server.name, ["the server did not read its files again in time"])
+        problem = "the server did not read its files again in time"
+        raise clone_not_opened(clone.server.name, [problem])
     wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
     if wrong:
-        raise NotOpened(clone.server.name, wrong)
+        raise clone_not_opened(clone.server.name, wrong)
     waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
     return Opened(waiting, (time.monotonic() - began) * 1000)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,20 +126,6 @@ class Rule:
     options: tuple[str, ...]
 
 
-class NoWayIn(ShardctlError):
-    """A role that the source's rules do not let in from where shardctl is."""
-
-    def __init__(self, user: str, addresses: Sequence[str]) -> None:
-        super().__init__(
-            f"the source's pg_hba.conf does not let {user} in from {' or '.join(addresses)}, so "
-            "neither would that of its clone",
-            hint=f"add a line for it to pg_hba.conf of the source, such as: host all {user} "
-            f"{addresses[0]} scram-sha-256",
-        )
-        self.user = user
-        self.addresses = tuple(addresses)
-
-
 def taken(settings: Mapping[str, str]) -> dict[str, str]:
     """Give those of the source's parameters that its clone gets, too."""
     return {name: value for name, value in settings.items() if name not in LEFT_OUT}
@@ -223,7 +209,7 @@ def access(user: str, addresses: Sequence[str], rules: Sequence[Rule]) -> str:
     """Compose the pg_hba.conf that lets in `user` alone, from `addresses`, over TCP.
 
     By the source's own `rules` for that role, in their order, so that it proves itself as it
-    does there. Addresses are IP addresses or networks. Raises NoWayIn.
+    does there. Addresses are IP addresses or networks. Raises role_not_admitted.
     """
     ours = [ipaddress.ip_network(address) for address in addresses]
     found = [
@@ -235,7 +221,13 @@ def access(user: str, addresses: Sequence[str], rules: Sequence[Rule]) -> str:
         for address in _narrowed(rule, ours)
     ]
     if not found:
-        raise NoWayIn(user, addresses)
+        raise Refused(
+            "role_not_admitted",
+            f"the source's pg_hba.conf does not let {user} in from {' or '.join(addresses)}, so "
+            "neither would that of its clone",
+            hint=f"add a line for it to pg_hba.conf of the source, such as: host all {user} "
+            f"{addresses[0]} scram-sha-256",
+        )
     head = "# shardctl: only shardctl, until this clone has become a node"
     return "\n".join([head, *found]) + "\n"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.postgres import repmgr
 from shardctl.postgres.copier import Copier, Program
 
@@ -21,19 +21,6 @@ CONFIGURATION = "repmgr.conf"
 """What repmgr reads, beside the copy; it goes when the copy has taken its place."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
-
-
-class RepmgrAbsent(ShardctlError):
-    """A source that repmgr does not know as the primary of a cluster."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(
-            f"node {node} is not registered with repmgr as a primary, so `repmgr standby clone` "
-            "does not clone it",
-            hint="`repmgr primary register` there, or `move: {clone_with: basebackup}` in the "
-            "topology",
-        )
-        self.node = node
 
 
 class RepmgrUnfit(ShardctlError):
@@ -51,7 +38,7 @@ class RepmgrUnfit(ShardctlError):
 
 
 def program(clone: Clone, source: Source, session: Connection, max_rate: str | None) -> Program:
-    """Give the command and its configuration; raises RepmgrAbsent and RepmgrUnfit."""
+    """Give the command and its configuration; raises repmgr_absent and RepmgrUnfit."""
     known = repmgr.look(source.node, source.database, session, purpose=clone.slot)
     argv, configuration = of_cluster(clone, source, known, max_rate)
     argv += ["-f", str(clone.work / CONFIGURATION)]
@@ -63,10 +50,16 @@ def of_cluster(
 ) -> tuple[list[str], str]:
     """Give the command without its `-f FILE`, and what that file holds.
 
-    `known` is the cluster in which the source should be. Raises RepmgrAbsent and RepmgrUnfit.
+    `known` is the cluster in which the source should be. Raises repmgr_absent and RepmgrUnfit.
     """
     if known is None or (primary := known.primary) is None:
-        raise RepmgrAbsent(source.node.name)
+        raise Refused(
+            "repmgr_absent",
+            f"node {source.node.name} is not registered with repmgr as a primary, so `repmgr "
+            "standby clone` does not clone it",
+            hint="`repmgr primary register` there, or `move: {clone_with: basebackup}` in the "
+            "topology",
+        )
     # As repmgr logs in there: it reads its tables, and writes an event.
     conninfo = source.conninfo(clone.slot, dbname=known.database, **_role(primary))
     user = source.database.replication_user

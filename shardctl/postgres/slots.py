@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -20,41 +20,25 @@ _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
 
 
-class SlotTaken(ShardctlError):
-    """A replication slot that is somebody else's, or of another kind."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(
-            f"replication slot {name}: {reason}",
-            hint="see pg_replication_slots on that node; shardctl drops only what it has made",
-        )
-        self.name = name
-        self.reason = reason
-
-
-class SlotGone(ShardctlError):
-    """A slot that keeps no WAL any more for the clone that needs it."""
-
-    def __init__(self, node: str, name: str) -> None:
-        super().__init__(
-            f"node {node}: its source keeps no WAL for it any more: slot {name} was dropped or has "
-            "lost its WAL",
-            hint="`shardctl moves resume` makes the copy again, `shardctl moves abort` ends the "
-            "move",
-        )
-        self.name = name
+def slot_taken(name: str, reason: str) -> Refused:
+    """Report a replication slot that is somebody else's, or of another kind."""
+    return Refused(
+        "slot_taken",
+        f"replication slot {name}: {reason}",
+        hint="see pg_replication_slots on that node; shardctl drops only what it has made",
+    )
 
 
 def make(session: Connection, name: str) -> bool:
     """Make the slot, which keeps WAL from now on; tell whether that was to do.
 
-    `session` is in autocommit. One that has lost its WAL is made anew. Raises SlotTaken.
+    `session` is in autocommit. One that has lost its WAL is made anew. Raises slot_taken.
     """
     found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
     if found is not None:
         kind, wal_status = found[0], found[1]
         if kind != "physical":
-            raise SlotTaken(name, f"is a {kind} one")
+            raise slot_taken(name, f"is a {kind} one")
         if wal_status != "lost":
             return False
         drop(session, name)
@@ -72,16 +56,22 @@ def keeps(session: Connection, name: str) -> bool:
 
 
 def require(session: Connection, node: str, name: str) -> None:
-    """See that the source of a clone on `node` keeps WAL for it; raises SlotGone."""
+    """See that the source of a clone on `node` keeps WAL for it; raises slot_gone."""
     if not keeps(session, name):
-        raise SlotGone(node, name)
+        raise Refused(
+            "slot_gone",
+            f"node {node}: its source keeps no WAL for it any more: slot {name} was dropped or "
+            "has lost its WAL",
+            hint="`shardctl moves resume` makes the copy again, `shardctl moves abort` ends the "
+            "move",
+        )
 
 
 def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> bool:
     """Drop the slot, if it is there; tell whether it was.
 
     Whoever uses it under the slot's own name is ended first. `session` is in autocommit.
-    Raises SlotTaken when somebody else uses it, and leaves it.
+    Raises slot_taken when somebody else uses it, and leaves it.
     """
     release(session, name, patience_s=patience_s)
     try:
@@ -89,13 +79,13 @@ def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> boo
     except psycopg.errors.UndefinedObject:  # somebody else was quicker
         return False
     except psycopg.errors.ObjectInUse as error:
-        raise SlotTaken(name, "somebody has begun to use it") from error
+        raise slot_taken(name, "somebody has begun to use it") from error
 
 
 def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> None:
     """End the walsenders that have the slot's name, and wait until nobody uses the slot.
 
-    pg_basebackup and clones have it as their application_name. Raises SlotTaken when it is
+    pg_basebackup and clones have it as their application_name. Raises slot_taken when it is
     in use by another, or in vain.
     """
     deadline = time.monotonic() + patience_s
@@ -108,7 +98,7 @@ def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> 
         reason = f"is in use by {application or 'somebody'} (pid {pid}, {address or 'local'})"
         # The name is empty for a process that ends at this moment.
         if application and application != name:
-            raise SlotTaken(name, reason)
+            raise slot_taken(name, reason)
         if time.monotonic() > deadline:
-            raise SlotTaken(name, f"{reason}, who does not end")
+            raise slot_taken(name, f"{reason}, who does not end")
         time.sleep(_POLL)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
 from shardctl.libpq import LIVELINESS
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Node
@@ -26,41 +24,14 @@ _LOGIN_S = 30.0
 _NOT_THERE = ("options", "application_name", "service")  # of the operator's machine, or ours
 
 
-class TablespacesRefused(ShardctlError):
-    """A source with tablespaces, whose places would be the same on the target's host."""
-
-    def __init__(self, node: str, tablespaces: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node} has tablespaces, which a clone cannot take along: "
-            f"{', '.join(tablespaces)}",
-            hint="move what is in them to pg_default (ALTER TABLE ... SET TABLESPACE), then drop "
-            "them",
-        )
-        self.tablespaces = tuple(tablespaces)
-
-
-class ReplicationRefused(ShardctlError):
-    """A source that does not let the replication user in from the target's host."""
-
-    def __init__(self, source: Source, target: str, reason: str) -> None:
-        super().__init__(
-            f"node {source.node.name} does not let {source.database.replication_user} replicate "
-            f"from the host of node {target}: {reason}",
-            hint=_remedy(source, reason),
-        )
-        self.reason = reason
-
-
-class SourceElsewhere(ShardctlError):
-    """An address that leads to another server from the target's host than from here."""
-
-    def __init__(self, source: Source, target: str) -> None:
-        node = source.node
-        super().__init__(
-            f"{node.host}:{node.port} is another server for the host of node {target} than for "
-            f"this one, where it is node {node.name}",
-            hint=f"give node {node.name} a host that means the same everywhere",
-        )
+def replication_refused(source: Source, target: str, reason: str) -> Refused:
+    """Report a source that does not let the replication user in from the target's host."""
+    return Refused(
+        "replication_refused",
+        f"node {source.node.name} does not let {source.database.replication_user} replicate "
+        f"from the host of node {target}: {reason}",
+        hint=_remedy(source, reason),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +56,7 @@ class Source:
 def require_replication(clone: Clone, source: Source, session: Connection) -> None:
     """Log in from the target's host as the copy will; `session` is with the source.
 
-    Raises ReplicationRefused, SourceElsewhere.
+    Raises replication_refused, source_elsewhere.
     """
     conninfo = source.conninfo(clone.slot, replication="true")
     argv = [clone.server.binaries.program("psql"), "-X", "-w", "-q", "-A", "-t"]
@@ -97,19 +68,31 @@ def require_replication(clone: Clone, source: Source, session: Connection) -> No
     except CommandFailed as error:
         lines = [line for line in error.completed.stderr.splitlines() if line.strip()]
         reason = lines[0].rpartition("FATAL: ")[2].strip() if lines else "psql said nothing"
-        raise ReplicationRefused(source, target, reason) from error
+        raise replication_refused(source, target, reason) from error
     except CommandTimedOut as error:
-        raise ReplicationRefused(source, target, f"no answer in {error.seconds:g} s") from error
+        raise replication_refused(source, target, f"no answer in {error.seconds:g} s") from error
     row = session.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
     if row is not None and said.partition("|")[0] != row[0]:
-        raise SourceElsewhere(source, target)
+        node = source.node
+        raise Refused(
+            "source_elsewhere",
+            f"{node.host}:{node.port} is another server for the host of node {target} than for "
+            f"this one, where it is node {node.name}",
+            hint=f"give node {node.name} a host that means the same everywhere",
+        )
 
 
 def require_no_tablespaces(source: Source, session: Connection) -> None:
-    """Raise TablespacesRefused where the source has any."""
+    """Raise tablespaces_refused where the source has any."""
     found = [name for (name,) in session.execute(_QUERIES["tablespaces"])]
     if found:
-        raise TablespacesRefused(source.node.name, found)
+        raise Refused(
+            "tablespaces_refused",
+            f"node {source.node.name} has tablespaces, which a clone cannot take along: "
+            f"{', '.join(found)}",
+            hint="move what is in them to pg_default (ALTER TABLE ... SET TABLESPACE), then drop "
+            "them",
+        )
 
 
 def size(session: Connection) -> int:

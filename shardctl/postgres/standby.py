@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, replay, slots
@@ -38,17 +38,6 @@ _PROMOTING_S = 1.0
 _STREAMING = "streaming"
 
 
-class NotMade(ShardctlError):
-    """A clone that is to be started and was not made."""
-
-    def __init__(self, node: str, state: str) -> None:
-        super().__init__(
-            f"node {node}: its clone is {state}, so there is nothing to start",
-            hint="`shardctl moves resume` makes it first",
-        )
-        self.state = state
-
-
 class NotFollowing(ShardctlError):
     """A standby that does not come near its source; `lines` are the last of its log."""
 
@@ -59,31 +48,6 @@ class NotFollowing(ShardctlError):
         )
         self.reason = reason
         self.lines = tuple(lines)
-
-
-class NotReplayed(ShardctlError):
-    """A standby that had not replayed a position in time."""
-
-    def __init__(self, wanted: str, reached: str) -> None:
-        behind = position(wanted) - position(reached)
-        super().__init__(
-            f"the clone had replayed up to {reached} when time was up, {behind} bytes before "
-            f"{wanted}",
-            hint="`shardctl moves resume` tries again; see what its disk is busy with",
-        )
-        self.wanted = wanted
-        self.reached = reached
-
-
-class NotPromoted(Unfinished):
-    """A promotion that was asked for and had not happened in time; it still may."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(
-            f"the clone was told to be promoted and was still a standby {seconds:.1f} s later",
-            hint="see its log; `shardctl moves resume` goes on when it has been promoted",
-        )
-        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +61,16 @@ class Following:
 def start(clone: Clone, *, timeout: float = 300) -> Started:
     """Start the clone and wait until it takes connections; `timeout` is in seconds.
 
-    It follows its source unless it was promoted. Raises NotMade, PortInUse and the errors of
+    It follows its source unless it was promoted. Raises clone_not_made, PortInUse and the errors of
     `control.Server.start`.
     """
     state = clones.look(clone)
     if state not in ("made", "opened"):
-        raise NotMade(clone.server.name, state)
+        raise Refused(
+            "clone_not_made",
+            f"node {clone.server.name}: its clone is {state}, so there is nothing to start",
+            hint="`shardctl moves resume` makes it first",
+        )
     return clone.server.start(timeout=timeout)
 
 
@@ -130,7 +98,7 @@ def follow(
     """Wait until the clone streams from its slot, at most `lag` bytes of WAL behind its source.
 
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
-    further for `stalled` seconds. Raises NotFollowing, Interrupted, SlotGone.
+    further for `stalled` seconds. Raises NotFollowing, Interrupted, slot_gone.
     """
     stop = stop or threading.Event()
     watch = _Watch(clone, timeout, stalled, progress)
@@ -157,7 +125,7 @@ def follow(
 def replayed(target: Connection, lsn: str, deadline: float) -> str:
     """Wait until the standby has replayed `lsn`, and give the position at which it was then.
 
-    `deadline` is on `time.monotonic()`. Raises NotReplayed.
+    `deadline` is on `time.monotonic()`. Raises clone_not_replayed.
     """
     wanted = position(lsn)
     while True:
@@ -165,14 +133,19 @@ def replayed(target: Connection, lsn: str, deadline: float) -> str:
         if position(reached) >= wanted:
             return str(reached)
         if time.monotonic() > deadline:
-            raise NotReplayed(lsn, reached)
+            behind = f"{wanted - position(reached)} bytes before {lsn}"
+            raise Refused(
+                "clone_not_replayed",
+                f"the clone had replayed up to {reached} when time was up, {behind}",
+                hint="`shardctl moves resume` tries again; see what its disk is busy with",
+            )
         time.sleep(_CUTOVER_POLL)
 
 
 def promote(target: Connection, deadline: float) -> None:
     """Promote the standby, and wait until it takes writes; one that does already is left alone.
 
-    `target` is in autocommit, `deadline` on `time.monotonic()`. Raises NotPromoted.
+    `target` is in autocommit, `deadline` on `time.monotonic()`. Raises clone_not_promoted.
     """
     began = time.monotonic()
     while True:
@@ -189,7 +162,12 @@ def promote(target: Connection, deadline: float) -> None:
         if not recovering:
             return
         if time.monotonic() > deadline:
-            raise NotPromoted(time.monotonic() - began)
+            raise Incomplete(
+                "clone_not_promoted",
+                "the clone was told to be promoted and was still a standby "
+                f"{time.monotonic() - began:.1f} s later",
+                hint="see its log; `shardctl moves resume` goes on when it has been promoted",
+            )
 
 
 class _Watch:

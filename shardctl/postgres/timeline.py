@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
 from shardctl.postgres import queries
@@ -21,15 +21,13 @@ _SECONDS = 30.0
 _LINE = re.compile(r"\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)")
 
 
-class ControlDataRefused(ShardctlError):
-    """A data directory whose control file cannot be read."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(
-            f"node {node}: its control file cannot be read: {reason}",
-            hint="see whether its data directory is there, and whose it is",
-        )
-        self.reason = reason
+def control_data_refused(node: str, reason: str) -> Refused:
+    """Report a data directory whose control file cannot be read."""
+    return Refused(
+        "control_data_refused",
+        f"node {node}: its control file cannot be read: {reason}",
+        hint="see whether its data directory is there, and whose it is",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ def forked_at(session: Connection) -> Fork | None:
 def forked_at_rest(machine: Host, server: HostedServer) -> Fork | None:
     """Read from its files where the timeline began on which a server was last.
 
-    None on the first timeline. Raises ControlDataRefused, FileRefused.
+    None on the first timeline. Raises control_data_refused, FileRefused.
     """
     timeline = control_data(machine, server).timeline
     file = server.data_directory / "pg_wal" / f"{timeline:08X}.history"
@@ -109,14 +107,14 @@ def latest_fork(timeline: int, history: str) -> Fork | None:
 def control_data(machine: Host, server: HostedServer) -> ControlData:
     """Read the control file of a server, running or not, on its host.
 
-    Raises ControlDataRefused.
+    Raises control_data_refused.
     """
     argv = [server.binaries.program("pg_controldata"), "-D", str(server.data_directory)]
     try:
         said = machine.run(argv, user=server.account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
     except CommandFailed as error:
         lines = error.completed.stderr.strip().splitlines()
-        raise ControlDataRefused(server.name, lines[-1] if lines else "no output") from error
+        raise control_data_refused(server.name, lines[-1] if lines else "no output") from error
     values = {
         name.strip(): value.strip()
         for name, _, value in (line.partition(":") for line in said.splitlines())
@@ -132,4 +130,4 @@ def control_data(machine: Host, server: HostedServer) -> ControlData:
             recovery_timeline=int(values["Min recovery ending loc's timeline"]),
         )
     except KeyError as error:
-        raise ControlDataRefused(server.name, f"it does not tell {error}") from error
+        raise control_data_refused(server.name, f"it does not tell {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Problems, ShardctlError, Unfinished, together
+from shardctl.errors import Problems, Refused, ShardctlError, Unfinished, together
 from shardctl.provision import refusals
 from shardctl.state import ledger
 
@@ -33,26 +33,14 @@ class NodeLeftOut(Unfinished):
         return {"node": self.node, "reason": self.reason}
 
 
-class NotAgreed(ShardctlError):
-    """Nodes that can be read and do not prove who owns the shards."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what}, so nothing is changed while a node cannot be read",
-            hint="start the nodes that cannot be read, then run the command again; "
-            "`shardctl verify --check map` shows what each node says",
-        )
-
-
-class MoveInDoubt(ShardctlError):
-    """An open move of whose shards it is not known which node owns them."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"{why}: which of the two owns its shards is not known",
-            hint="start that node and end the move (`shardctl moves list`), then run the command "
-            "again; `init --without-poolers` changes the other nodes now",
-        )
+def nodes_do_not_agree(what: str) -> Refused:
+    """Report nodes that can be read and do not prove who owns the shards."""
+    return Refused(
+        "nodes_do_not_agree",
+        f"{what}, so nothing is changed while a node cannot be read",
+        hint="start the nodes that cannot be read, then run the command again; "
+        "`shardctl verify --check map` shows what each node says",
+    )
 
 
 def left_out(
@@ -68,7 +56,7 @@ def left_out(
     So a node without an open move owns what its map says, whatever the absent nodes know. Of an
     open move with an absent node, the other node is left out, too. Raises the errors of the
     absent nodes with `strict`, where no map can be read, or no node remains; and beside them
-    NotAgreed, OwnershipDiffers and MoveInDoubt.
+    nodes_do_not_agree, OwnershipDiffers and move_in_doubt.
     """
     if not unread:
         return ()
@@ -91,7 +79,15 @@ def doubted_moves(
 ) -> list[ShardctlError]:
     """List the open moves of which an absent node may know more than those that can be read."""
     away = {one.node for one in unread}
-    return [MoveInDoubt(_why(move, away)) for move in _open(said, away)]
+    return [
+        Refused(
+            "move_in_doubt",
+            f"{_why(move, away)}: which of the two owns its shards is not known",
+            hint="start that node and end the move (`shardctl moves list`), then run the command "
+            "again; `init --without-poolers` changes the other nodes now",
+        )
+        for move in _open(said, away)
+    ]
 
 
 def _open(said: Mapping[NodeName, Said], away: Collection[str]) -> list[Move]:
@@ -117,11 +113,12 @@ def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlE
     versions = {one.version for one in known.values()}
     if len(versions) > 1:
         listed = ", ".join(f"{name} has {one.version}" for name, one in known.items())
-        doubts.append(NotAgreed(f"the nodes have different versions of the map ({listed})"))
+        what = f"the nodes have different versions of the map ({listed})"
+        doubts.append(nodes_do_not_agree(what))
     owners = topology.owners()
     for name, one in said.items():
         if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards):
-            doubts.append(NotAgreed(f"node {name} does not have the whole map"))
+            doubts.append(nodes_do_not_agree(f"node {name} does not have the whole map"))
         if one.journal is None:
-            doubts.append(NotAgreed(f"node {name} has no journal of moves"))
+            doubts.append(nodes_do_not_agree(f"node {name} has no journal of moves"))
     return doubts

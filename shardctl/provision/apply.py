@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError
+from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries
@@ -39,19 +39,6 @@ QUERIES = queries.load("shardctl.provision", "apply.sql")
 _RENUMBERED_AT_ONCE = 200
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure would undo more."""
-
-
-class GrantWithoutEffect(ShardctlError):
-    """A GRANT did nothing: the login role may not give what is not its own."""
-
-    exit_code = 3
-
-    def __init__(self, node: NodeName, database: str, roles: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node}: {', '.join(roles)} could not be granted what applications need",
-            hint=f"the owner of database {database} has to grant CONNECT on it; "
-            "then run the command again",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +206,12 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
     # A GRANT by somebody who may not is only a warning.
     lacking = catalog.read_ungranted(connection, roles) if plan.grant_to or plan.functions else ()
     if lacking:
-        raise GrantWithoutEffect(plan.node, topology.database.name, lacking)
+        raise Incomplete(
+            "grant_without_effect",
+            f"node {plan.node}: {', '.join(lacking)} could not be granted what applications need",
+            hint=f"the owner of database {topology.database.name} has to grant CONNECT on it; "
+            "then run the command again",
+        )
     connection.commit()
 
 

@@ -17,7 +17,7 @@ from shardctl.provision import key_checks
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named, pause_or_raise
 from shardctl.provision.plan import ShardWork
-from shardctl.provision.refusals import TableShadowed
+from shardctl.provision.refusals import table_shadowed
 from shardctl.state import cluster, keys
 from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
@@ -50,7 +50,7 @@ def run(job: Job, chunk: Chunk) -> int:
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
-    Raises MigrationFailed, ShardFailed, TableShadowed, NodeLost, Interrupted (without a
+    Raises ShardFailed, table_shadowed, NodeLost, Interrupted (without a
     transaction only between shards); nothing of the open transaction then stays.
     """
     began = time.monotonic()
@@ -128,7 +128,7 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
     shadows = read_shadows(connection, job.topology, schemas) if files else ()
     if shadows:
         connection.rollback()
-        raise TableShadowed(job.node, *shadows[0])
+        raise table_shadowed(job.node, *shadows[0])
     row = connection.execute(
         "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND NOT fastpath"
     ).fetchone()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import Interrupted, ShardctlError
+from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
@@ -24,43 +24,32 @@ logger = logging.getLogger(__name__)
 _CONCURRENTLY_CHANGED = ("tuple concurrently updated", "tuple concurrently deleted")
 
 
-class ShardFailed(ShardctlError):
-    """A shard could not be made; its whole chunk was rolled back.
-
-    `cause` is what other shards that failed for the same reason share.
-    """
+class ShardFailed(Refused):
+    """What failed in a shard; shards that failed for the same reason share the `cause`."""
 
     exit_code = 3
 
-    def __init__(self, node: NodeName, work: ShardWork, reason: str) -> None:
-        super().__init__(
-            f"node {node}: shard {work.shard}: {reason}",
-            hint="its chunk was rolled back; when the cause is mended, run the command again",
-        )
-        self.shard = work.shard
-        self.cause = reason
+    def __init__(self, code: str, message: str, *, hint: str, cause: str) -> None:
+        super().__init__(code, message, hint=hint)
+        self.cause = cause
 
 
-class MigrationFailed(ShardctlError):
-    """A statement of a migration failed in a shard; `line` is the file's, from 1."""
-
-    exit_code = 3
-
-    def __init__(
-        self, node: NodeName, shard: int, migration: Migration, line: int | None, reason: str
-    ) -> None:
-        where = f"{migration.file}:{line}" if line else str(migration.file)
-        what = (
-            "its chunk was rolled back; mend the cause"
-            if migration.transactional
-            else "what its statements did stays done (no-transaction): undo it or mend the file"
-        )
-        super().__init__(
-            f"{where}: shard {shard} on node {node}: {reason}",
-            hint=f"{what}, and run the command again",
-        )
-        self.shard = shard
-        self.cause = f"{where}: {reason}"
+def migration_failed(
+    node: NodeName, shard: int, migration: Migration, line: int | None, reason: str
+) -> ShardFailed:
+    """Report a statement of a migration that failed in a shard; `line` is the file's, from 1."""
+    where = f"{migration.file}:{line}" if line else str(migration.file)
+    what = (
+        "its chunk was rolled back; mend the cause"
+        if migration.transactional
+        else "what its statements did stays done (no-transaction): undo it or mend the file"
+    )
+    return ShardFailed(
+        "migration_failed",
+        f"{where}: shard {shard} on node {node}: {reason}",
+        hint=f"{what}, and run the command again",
+        cause=f"{where}: {reason}",
+    )
 
 
 class StatementFailed(Exception):
@@ -109,7 +98,7 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
     if failure.invalid_index is not None and migration is not None:
         name = f"{work.schema}.{failure.invalid_index}"
         reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
-        return MigrationFailed(job.node, work.shard, migration, None, reason)
+        return migration_failed(job.node, work.shard, migration, None, reason)
     if error is None:  # pragma: no cover  # only an invalid index comes without an error
         raise AssertionError
     reason = reason_of(error)
@@ -118,11 +107,16 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
         if holder := job.holders.get(job.connection.info.backend_pid):
             reason += f"; {holder} held the lock"
     if migration is None:
-        return ShardFailed(job.node, work, reason)
+        return ShardFailed(
+            "shard_failed",
+            f"node {job.node}: shard {work.shard}: {reason}",
+            hint="its chunk was rolled back; when the cause is mended, run the command again",
+            cause=reason,
+        )
     line = failure.line
     if line is None and not failure.busy:
         line = _line(job, failure, migration, error)
-    return MigrationFailed(job.node, work.shard, migration, line, reason)
+    return migration_failed(job.node, work.shard, migration, line, reason)
 
 
 def _line(

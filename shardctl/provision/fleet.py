@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
+from shardctl.errors import Incomplete, Interrupted, Problems, Refused, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
@@ -19,6 +19,7 @@ from shardctl.provision import agreement, made_tables, observe_fleet, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
+from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Retrying
 from shardctl.provision.plan import Change
 from shardctl.state import keys, lock
@@ -41,45 +42,14 @@ logger = logging.getLogger(__name__)
 _OBSERVE_WIDTH = 16
 
 
-class InitPending(ShardctlError):
-    """`migrate` was asked for shards that are not all there."""
-
-    def __init__(self, changes: Sequence[Change]) -> None:
-        nodes = ", ".join(dict.fromkeys(str(change.node) for change in changes))
-        super().__init__(
-            f"shards or their parts are missing or out of date on {nodes}",
-            hint="run `shardctl init` first (with --dry-run it shows what is missing)",
-        )
-
-
-class PlanOutdated(ShardctlError):
-    """The fleet changed between the plan that was shown and the locks that were taken."""
-
-    def __init__(self, nodes: Sequence[str]) -> None:
-        super().__init__(
-            f"the fleet changed after the plan was made ({', '.join(nodes)}); nothing was done",
-            hint="run the command again to see the new plan",
-        )
-
-
-class NodeFailed(ShardctlError):
-    """A node refused a statement."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(
-            f"node {node}: {reason}", hint="mend the cause and run the same command again"
-        )
-
-
-class NodeUnfinished(Unfinished):
-    """What was begun on a node and not finished there."""
-
-    def __init__(self, node: str, planned: int, left: Sequence[int]) -> None:
-        shards = f"; left are shards {ranges.of(left)}" if left else "; left is what all share"
-        super().__init__(
-            f"node {node}: {planned - len(left)} of {planned} shards are finished{shards}",
-            hint="run the same command again: it does only the rest",
-        )
+def node_unfinished(node: str, planned: int, left: Sequence[int]) -> Incomplete:
+    """Report what was begun on a node and not finished there."""
+    shards = f"; left are shards {ranges.of(left)}" if left else "; left is what all share"
+    return Incomplete(
+        "node_unfinished",
+        f"node {node}: {planned - len(left)} of {planned} shards are finished{shards}",
+        hint="run the same command again: it does only the rest",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +118,21 @@ def plan_init(
 def plan_migrate(topology: Topology, *, strict: bool = True) -> FleetPlan:
     """Observe the fleet and plan the migrations that are pending; changes nothing.
 
-    Raises InitPending where more than migrations is missing, and what `plan_init` raises.
+    Raises init_pending where more than migrations is missing, and what `plan_init` raises.
     """
     return _migrations_only(_plan(topology, "migrate", adopt=False, strict=strict))
 
 
 def _migrations_only(plan: FleetPlan) -> FleetPlan:
-    """Keep what `migrate` does; raises InitPending."""
+    """Keep what `migrate` does; raises init_pending."""
     other = [c for c in plan.changes() if c.kind not in {"migration", "check"}]
     if other:
-        raise InitPending(other)
+        nodes = ", ".join(dict.fromkeys(str(change.node) for change in other))
+        raise Refused(
+            "init_pending",
+            f"shards or their parts are missing or out of date on {nodes}",
+            hint="run `shardctl init` first (with --dry-run it shows what is missing)",
+        )
     return replace(plan, nodes=tuple(n.migrations_only() for n in plan.nodes if n.shards))
 
 
@@ -230,7 +205,7 @@ def carry_out(
 ) -> None:
     """Carry out a plan under the nodes' locks, all nodes in parallel.
 
-    Raises NodeLocked or PlanOutdated with nothing done but roles and databases made;
+    Raises NodeLocked or plan_outdated with nothing done but roles and databases made;
     Problems with exit code 3 that name every node and shard that failed, when all others
     are finished; Interrupted after Ctrl-C, which cancels transactions and rolls them back. What
     the plan leaves out is for the caller to report; `notice` tells what happens meanwhile.
@@ -300,7 +275,7 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
     return [
         error
         for node_plan, cause in failed
-        for error in (_as_ours(node_plan.node, cause), NodeUnfinished(node_plan.node, 0, ()))
+        for error in (_as_ours(node_plan.node, cause), node_unfinished(node_plan.node, 0, ()))
     ]
 
 
@@ -321,14 +296,14 @@ def _prepare(plan: FleetPlan) -> set[NodeName]:
 def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[ShardctlError]:
     """Say of nodes that got a role or a database that all else is left."""
     return [
-        NodeUnfinished(n.node, len(n.shards), [work.shard for work in n.shards])
+        node_unfinished(n.node, len(n.shards), [work.shard for work in n.shards])
         for n in plan.nodes
         if n.node in made
     ]
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
-    """Plan again, now that nobody else can change the nodes; raises PlanOutdated."""
+    """Plan again, now that nobody else can change the nodes; raises plan_outdated."""
     now = _plan(
         plan.topology,
         plan.command,
@@ -344,7 +319,11 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
     if now.map_version != plan.map_version:
         differing.append("the map's version")
     if differing:
-        raise PlanOutdated(differing)
+        raise Refused(
+            "plan_outdated",
+            f"the fleet changed after the plan was made ({', '.join(differing)}); nothing was done",
+            hint="run the command again to see the new plan",
+        )
 
 
 def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
@@ -352,10 +331,10 @@ def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
     told: dict[str, ShardctlError] = {}
     for cause in applied.errors:
         error = _as_ours(plan.node, cause)
-        told.setdefault(getattr(error, "cause", error.message), error)
+        told.setdefault(error.cause if isinstance(error, ShardFailed) else error.message, error)
     if not told and not applied.left:
         return []
-    return [*told.values(), NodeUnfinished(plan.node, len(plan.shards), applied.left)]
+    return [*told.values(), node_unfinished(plan.node, len(plan.shards), applied.left)]
 
 
 def _as_ours(node: str, error: Exception) -> ShardctlError:
@@ -365,5 +344,9 @@ def _as_ours(node: str, error: Exception) -> ShardctlError:
     if isinstance(error, psycopg.Error) and is_lost(error):
         return NodeLost(node, reason_of(error))
     if isinstance(error, psycopg.Error):
-        return NodeFailed(node, reason_of(error))
+        return Refused(
+            "node_failed",
+            f"node {node}: {reason_of(error)}",
+            hint="mend the cause and run the same command again",
+        )
     raise error

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import failures
@@ -22,31 +21,12 @@ from shardctl.state import keys
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shardctl.errors import ShardctlError
     from shardctl.provision.job import Job
     from shardctl.provision.plan import ShardWork
     from shardctl.state.keys import KeyLine
-    from shardctl.topology.model import NodeName
 
 _NAME = sql.Identifier(keys.CHECK)
-
-
-class RowsMisplaced(ShardctlError):
-    """A constraint that could not be validated, because a table has rows of other shards.
-
-    `cause` is what other shards share in which the same table has such rows.
-    """
-
-    exit_code = 3
-
-    def __init__(self, node: NodeName, shard: int, table: str) -> None:
-        super().__init__(
-            f"node {node}: shard {shard}: table {table} has rows whose key belongs to another "
-            f"shard, so its constraint {keys.CHECK} is not validated",
-            hint=f"`shardctl rows misplaced {shard} --table {table}` lists them, `shardctl rows "
-            "move` moves them; then run the command again (new rows are checked already)",
-        )
-        self.shard = shard
-        self.cause = f"table {table} has rows of other shards"
 
 
 class ShardTable(NamedTuple):
@@ -86,7 +66,17 @@ def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
             _validate(job, work, table)
         except psycopg.errors.CheckViolation:
             job.connection.rollback()
-            errors.append(RowsMisplaced(job.node, work.shard, table))
+            errors.append(
+                failures.ShardFailed(
+                    "rows_misplaced",
+                    f"node {job.node}: shard {work.shard}: table {table} has rows whose key "
+                    f"belongs to another shard, so its constraint {keys.CHECK} is not validated",
+                    hint=f"`shardctl rows misplaced {work.shard} --table {table}` lists them, "
+                    "`shardctl rows move` moves them; then run the command again (new rows "
+                    "are checked already)",
+                    cause=f"table {table} has rows of other shards",
+                )
+            )
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject):
             job.connection.rollback()
         except failures.StatementFailed as failure:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Problems, ShardctlError, together
+from shardctl.errors import Problems, Refused, together
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import agreement, refusals
 from shardctl.provision.agreement import NodeLeftOut
@@ -20,25 +20,13 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 
-class MapUnwritten(ShardctlError):
-    """A fleet on which `init` has not finished: nobody says yet who owns the shards."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no node has the map yet, so nobody says who owns the shards",
-            hint="run `shardctl init`, which applies the poolers, too",
-        )
-
-
-class MapChanged(ShardctlError):
-    """A map that became another between the plan that was shown and the locks that were taken."""
-
-    def __init__(self, planned: int, now: int) -> None:
-        super().__init__(
-            f"the map changed after the plan was made (version {planned}, now {now}); "
-            "nothing was done",
-            hint="run the command again to see the new plan",
-        )
+def map_unwritten() -> Refused:
+    """Report a fleet on which `init` has not finished: nobody says yet who owns the shards."""
+    return Refused(
+        "map_unwritten",
+        "no node has the map yet, so nobody says who owns the shards",
+        hint="run `shardctl init`, which applies the poolers, too",
+    )
 
 
 def require(
@@ -50,11 +38,16 @@ def require(
 ) -> None:
     """See that the map is still the one of a plan that was made without `absent` nodes.
 
-    Raises MapChanged, and what `agreed` raises.
+    Raises map_changed, and what `agreed` raises.
     """
     now = agreed(topology, purpose=purpose, strict=not absent, absent=absent).version
     if now != planned:
-        raise MapChanged(planned, now)
+        raise Refused(
+            "map_changed",
+            f"the map changed after the plan was made (version {planned}, now {now}); nothing was "
+            "done",
+            hint="run the command again to see the new plan",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ class Agreed:
 def version(topology: Topology, *, purpose: str) -> int:
     """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
-    Every node that owns shards has to be there. Raises MapUnwritten, NodeUnavailable,
+    Every node that owns shards has to be there. Raises map_unwritten, NodeUnavailable,
     OwnershipDiffers and what `identity.check` raises, or Problems of several.
     """
     return agreed(topology, purpose=purpose, strict=True).version
@@ -90,7 +83,7 @@ def agreed(
 
     Then those that can be read have to agree on the whole map, and no absent node may be part
     of a move that they know as open: the aliases of its shards could not be proved. `absent`
-    nodes are not tried again. Raises also MoveInDoubt and what `agreement.left_out` raises.
+    nodes are not tried again. Raises also move_in_doubt and what `agreement.left_out` raises.
     """
     away = {one.node for one in absent}
     there = [node for node in topology.nodes.values() if node.name not in away]
@@ -106,7 +99,7 @@ def agreed(
         raise Problems([*unread, *doubts])
     newest = max((one.version or 0 for one in said.values()), default=0)
     if newest == 0:
-        raise MapUnwritten
+        raise map_unwritten()
     return Agreed(newest, tuple(unread))
 
 

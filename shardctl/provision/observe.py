@@ -18,6 +18,7 @@ from shardctl.state.cluster import QUERIES as STATE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from shardctl.errors import Refused
     from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
@@ -85,8 +86,8 @@ class Observed:
 def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[str]) -> Observed:
     """Look at one node; `tables` are the names that migrations make.
 
-    Raises NodeUnavailable, NodeUnfit (a standby, too old, another cluster's or node's),
-    FormatTooNew.
+    Raises NodeUnavailable, node_unfit (a standby, too old, another cluster's or node's),
+    format_too_new.
     """
     database = topology.database
     purpose = lock.purpose(command)
@@ -103,7 +104,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
             connection.read_only = True
             return _observe_database(connection, topology, node, tables)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise identity.NodeUnfit(
+        raise identity.node_unfit(
             node.name,
             f"{database.user} may not look: {reason_of(error)}",
             hint="log in as the role that made the fleet (`database.user`), or a superuser",
@@ -177,7 +178,7 @@ def _observe_server(
 ) -> tuple[int, frozenset[str], frozenset[str]]:
     """Give the lock table's size, the wanted roles that exist, what the login role may not do.
 
-    Raises NodeUnfit.
+    Raises node_unfit.
     """
     row = connection.execute(
         QUERIES["server"], {"roles": list(topology.database.app_roles)}
@@ -191,7 +192,7 @@ def _observe_server(
     return slots, frozenset(roles or ()), frozenset(lacking)
 
 
-def _standby(connection: Connection, node: Node) -> identity.NodeUnfit:
+def _standby(connection: Connection, node: Node) -> Refused:
     """Tell the clone of a move from another standby."""
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if not node.shards and state is not None and not cluster.missing(connection, state):
@@ -204,7 +205,7 @@ def _standby(connection: Connection, node: Node) -> identity.NodeUnfit:
 def check_version(node: str, number: int, version: str) -> None:
     """Refuse a server that is too old; `number` is its server_version_num."""
     if number // 10_000 < OLDEST_MAJOR:
-        raise identity.NodeUnfit(
+        raise identity.node_unfit(
             node,
             f"PostgreSQL {version} is too old",
             hint=f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, UsageError, together
+from shardctl.errors import (
+    Incomplete,
+    Interrupted,
+    Misused,
+    Problems,
+    Refused,
+    ShardctlError,
+    together,
+)
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
@@ -33,46 +41,14 @@ APPLY = "pgbouncer apply"
 _WIDTH = 16
 
 
-class PoolerNotFound(UsageError):
-    """A name that is no pooler's."""
-
-    def __init__(self, name: str, topology: Topology) -> None:
-        known = ", ".join(topology.poolers) or "none"
-        super().__init__(f"{name!r} is no pooler of the topology", hint=f"its poolers: {known}")
-
-
-class ForceRefused(ShardctlError):
-    """`--force` while nodes are away: the version in a pooler's file is needed as proof then."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "--force replaces files whatever their map version, "
-            "and that version is a proof while a node cannot be read",
-            hint="leave --force out, or start the nodes that cannot be read first",
-        )
-
-
-class FileStaged(ShardctlError):
-    """A pooler whose host has a file that a move is about to put into place."""
-
-    def __init__(self, pooler: PoolerName, file: str) -> None:
-        super().__init__(
-            f"pooler {pooler}: {file} was put there by a move, "
-            "whose nodes may be among those that cannot be read",
-            hint="start these nodes and end the move (`shardctl moves list`), "
-            "then run the command again",
-        )
-
-
-class PoolersUnfinished(Unfinished):
-    """Poolers that took what they should, beside others that did not."""
-
-    def __init__(self, done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> None:
-        told = f"{', '.join(done)} done, " if done else ""
-        super().__init__(
-            f"poolers: {told}{', '.join(failed)} not",
-            hint="mend the above and run the same command again: it does only the rest",
-        )
+def poolers_unfinished(done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> Incomplete:
+    """Report poolers that took what they should, beside others that did not."""
+    told = f"{', '.join(done)} done, " if done else ""
+    return Incomplete(
+        "poolers_unfinished",
+        f"poolers: {told}{', '.join(failed)} not",
+        hint="mend the above and run the same command again: it does only the rest",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +100,21 @@ class Compared:
 
 
 def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
-    """Give the poolers of these names, or all where there are none; raises PoolerNotFound."""
+    """Give the poolers of these names, or all where there are none; raises pooler_not_found."""
     wanted = list(names)
     for name in wanted:
         if name not in topology.poolers:
-            raise PoolerNotFound(name, topology)
+            known = ", ".join(topology.poolers) or "none"
+            raise Misused(
+                "pooler_not_found",
+                f"{name!r} is no pooler of the topology",
+                hint=f"its poolers: {known}",
+            )
     return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
 
 
 def rendered(topology: Topology, pooler: Pooler, map_version: int) -> str:
-    """Give the text of a pooler's file; raises ValueRefused."""
+    """Give the text of a pooler's file; raises value_refused."""
     return render.databases(topology, pooler, map_version)
 
 
@@ -172,11 +153,21 @@ def plan(
     """Look at poolers, all in parallel, and say what each needs; changes nothing.
 
     While nodes are `unread`, a pooler's own files have to show that no absent node has a newer
-    map. Raises ForceRefused, FileStaged, what `pgbouncer.apply.observe` and `plan` raise, or
+    map. Raises force_refused, file_staged, what `pgbouncer.apply.observe` and `plan` raise, or
     Problems of several poolers.
     """
     if unread and force:
-        raise Problems([*unread, ForceRefused()])
+        raise Problems(
+            [
+                *unread,
+                Refused(
+                    "force_refused",
+                    "--force replaces files whatever their map version, and that version is a "
+                    "proof while a node cannot be read",
+                    hint="leave --force out, or start the nodes that cannot be read first",
+                ),
+            ]
+        )
 
     def one(pooler: Pooler) -> Wanted:
         return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
@@ -189,7 +180,14 @@ def plan(
         first = owners.setdefault(seen.place, seen.pooler.name)
         # By their hosts' names the loader could not know that it is one machine.
         if first != seen.pooler.name:
-            problems.append(faults.SameFile(seen.pooler.name, first, seen.place.path))
+            problems.append(
+                Refused(
+                    "pooler_file_shared",
+                    f"pooler {seen.pooler.name}: its file of aliases is pooler {first}'s too: "
+                    f"{seen.place.path}",
+                    hint="give each pooler a databases_file of its own",
+                )
+            )
     if problems:
         raise together(problems)
     return PoolersPlan(topology, map_version, force, tuple(found.every()), tuple(unread))
@@ -208,7 +206,13 @@ def _look(
     staged = applying.staged(pooler)
     # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
     if unread and files.read(host, staged, user=pooler.os_user) is not None:
-        raise FileStaged(pooler.name, str(staged))
+        raise Refused(
+            "file_staged",
+            f"pooler {pooler.name}: {staged} was put there by a move, whose nodes may be "
+            "among those that cannot be read",
+            hint="start these nodes and end the move (`shardctl moves list`), then run the "
+            "command again",
+        )
     seen = applying.observe(topology, pooler, host, purpose=purpose)
     return applying.plan(topology, seen, map_version, force=force)
 
@@ -227,7 +231,7 @@ def _to_lock(plan: PoolersPlan) -> list[NodeName]:
 def apply(plan: PoolersPlan, progress: Progress) -> None:
     """Carry a plan out under the locks of all nodes that own shards.
 
-    Raises NodeLocked, or MapChanged and what `maps.version` raises, with nothing done; Problems
+    Raises NodeLocked, or map_changed and what `maps.version` raises, with nothing done; Problems
     with exit code 3 that name every pooler that failed, when all others are finished; Interrupted.
     """
     if not plan.changes():
@@ -288,9 +292,9 @@ def carry_out(
             hint=f"run `shardctl {command}` again to finish the rest",
         ) from interrupt
     failed = [planned.seen.pooler.name for planned, _ in ended.problems]
-    errors = list(map(faults.named, failed, ended.errors))
+    errors = [faults.named(p.seen.pooler.name, error) for p, error in ended.problems]
     if failed:
-        errors.append(PoolersUnfinished(sorted(done), failed))
+        errors.append(poolers_unfinished(sorted(done), failed))
     return [*errors, *record()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.provision import made_tables
 from shardctl.state import ledger
 from shardctl.topology import names, ranges
@@ -41,72 +41,42 @@ class OwnershipDiffers(ShardctlError):
         self.shards = tuple(shards)
 
 
-class SchemaInTheWay(ShardctlError):
-    """A schema stands where a shard would be made."""
-
-    def __init__(self, node: NodeName, what: str, schemas: Sequence[str], *, hint: str) -> None:
-        shown = ", ".join(schemas[:5]) + (", ..." if len(schemas) > 5 else "")
-        super().__init__(f"node {node}: {what}: {shown} ({len(schemas)})", hint=hint)
-        self.schemas = tuple(schemas)
+def schema_in_the_way(node: NodeName, what: str, schemas: Sequence[str], *, hint: str) -> Refused:
+    """Report schemas that stand where a shard would be made."""
+    shown = ", ".join(schemas[:5]) + (", ..." if len(schemas) > 5 else "")
+    return Refused("schema_in_the_way", f"node {node}: {what}: {shown} ({len(schemas)})", hint=hint)
 
 
-class ShardLost(ShardctlError):
-    """A shard that was made and is no longer there; it is not made anew, empty, in silence."""
-
-    def __init__(self, node: NodeName, shards: Sequence[int]) -> None:
-        super().__init__(
-            f"node {node}: shards {ranges.of(shards)} were made here once and are not here now",
-            hint="check the node's host and port, or restore them; to begin with empty ones, "
-            "delete their rows from shardctl.map (on all nodes) and shardctl.migration",
-        )
-        self.shards = tuple(shards)
+def migration_changed(node: NodeName, migration: Migration, ran: str, shards: list[int]) -> Refused:
+    """Report a migration file that is not what ran under its name."""
+    return Refused(
+        "migration_changed",
+        f"{migration.file}: changed after it ran in shards {ranges.of(shards)} of node {node} "
+        f"(SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
+        hint="put the file back as it was, and write what is new into a new migration",
+    )
 
 
-class MigrationChanged(ShardctlError):
-    """A migration file is not what ran under its name."""
-
-    def __init__(self, node: NodeName, migration: Migration, ran: str, shards: list[int]) -> None:
-        super().__init__(
-            f"{migration.file}: changed after it ran in shards {ranges.of(shards)} of node {node} "
-            f"(SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
-            hint="put the file back as it was, and write what is new into a new migration",
-        )
-
-
-class RightMissing(ShardctlError):
-    """The login role may not do what the plan needs."""
-
-    def __init__(self, node: NodeName, user: str, right: str, needed_for: str) -> None:
-        super().__init__(
-            f"node {node}: {user} has no {right}, which {needed_for} needs",
-            hint=f"grant it, or let a superuser do that first: {needed_for}",
-        )
-        self.right = right
+def table_shadowed(node: str, schema: str, table: str) -> Refused:
+    """Report a table behind the shards' on the search_path with the name of a shard's table."""
+    return Refused(
+        "table_shadowed",
+        f"node {node}: table {schema}.{table} has the name of a table in the shards",
+        hint="rename or drop it, or take its schema off the search_path: "
+        "statements meant for a shard would reach it once that shard has moved",
+    )
 
 
-class TableShadowed(ShardctlError):
-    """A table behind the shards' on the search_path has the name of a shard's table."""
-
-    def __init__(self, node: str, schema: str, table: str) -> None:
-        super().__init__(
-            f"node {node}: table {schema}.{table} has the name of a table in the shards",
-            hint="rename or drop it, or take its schema off the search_path: "
-            "statements meant for a shard would reach it once that shard has moved",
-        )
-
-
-class ShardsReadOnly(ShardctlError):
-    """Read-only shards in which migrations are pending."""
-
-    def __init__(self, node: NodeName, file: str, shards: Sequence[int]) -> None:
-        listed = ranges.of(shards)
-        super().__init__(
-            f"node {node}: {file} is pending in shards {listed}, which are read-only",
-            hint=f"`shardctl read-only off {listed}`, then run the command again; `read-only on` "
-            "afterwards refuses writes to new tables, too. Where a move refuses writes, "
-            "`shardctl moves resume` ends that",
-        )
-        self.shards = tuple(shards)
+def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refused:
+    """Report read-only shards in which migrations are pending."""
+    listed = ranges.of(shards)
+    return Refused(
+        "shards_read_only",
+        f"node {node}: {file} is pending in shards {listed}, which are read-only",
+        hint=f"`shardctl read-only off {listed}`, then run the command again; `read-only on` "
+        "afterwards refuses writes to new tables, too. Where a move refuses writes, "
+        "`shardctl moves resume` ends that",
+    )
 
 
 def refusals(
@@ -201,10 +171,18 @@ def _in_the_way(
         owned[name] for name in gone if any(w.map.get(owned[name]) == one.node for w in witnesses)
     )
     if lost:
-        errors.append(ShardLost(one.node, lost))
+        errors.append(
+            Refused(
+                "shard_lost",
+                f"node {one.node}: shards {ranges.of(lost)} were made here once and are not here "
+                "now",
+                hint="check the node's host and port, or restore them; to begin with empty ones, "
+                "delete their rows from shardctl.map (on all nodes) and shardctl.migration",
+            )
+        )
     if foreign and not adopt:
         errors.append(
-            SchemaInTheWay(
+            schema_in_the_way(
                 one.node,
                 "schemas that shardctl did not make stand where shards belong",
                 foreign,
@@ -214,7 +192,7 @@ def _in_the_way(
     if retired:
         move = next((move for move in moves if {*retired} & {*move.retired}), None)
         errors.append(
-            SchemaInTheWay(
+            schema_in_the_way(
                 one.node,
                 "retired copies stand where the topology wants shards made anew",
                 sorted(retired),
@@ -225,7 +203,7 @@ def _in_the_way(
         twice = sorted(name for name in missing if name in other.schemas)
         if other.node != one.node and twice:
             errors.append(
-                SchemaInTheWay(
+                schema_in_the_way(
                     other.node,
                     f"shards that the topology gives to {one.node} live here",
                     twice,
@@ -238,7 +216,7 @@ def _in_the_way(
 def _changed(one: Observed, migrations: Sequence[Migration]) -> list[ShardctlError]:
     by_name = {migration.name: migration for migration in migrations}
     return [
-        MigrationChanged(one.node, by_name[file], checksum, sorted(shards))
+        migration_changed(one.node, by_name[file], checksum, sorted(shards))
         for (file, checksum), shards in one.migrations.items()
         if file in by_name and by_name[file].checksum != checksum
     ]
@@ -252,7 +230,7 @@ def _read_only(
     for migration in migrations:
         ran = one.migrations.get((migration.name, migration.checksum), frozenset())
         if lacking := [shard for shard in shards if shard not in ran]:
-            return [ShardsReadOnly(one.node, migration.name, lacking)]
+            return [shards_read_only(one.node, migration.name, lacking)]
     return []
 
 
@@ -280,7 +258,11 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
     if not node.shards:
         return []
     return [
-        RightMissing(one.node, database.user, right, need)
+        Refused(
+            "right_missing",
+            f"node {one.node}: {database.user} has no {right}, which {need} needs",
+            hint=f"grant it, or let a superuser do that first: {need}",
+        )
         for right, need in needs.items()
         if need and right in one.lacking
     ]
@@ -290,4 +272,4 @@ def _shadowed(one: Observed, files: Sequence[Migration]) -> list[ShardctlError]:
     """Find tables that catch what is meant for a shard's, now or when these files have run."""
     made = made_tables.left(files)
     found = dict.fromkeys([*one.shadows, *(at for at in one.behind if at[1] in made)])
-    return [TableShadowed(one.node, schema, table) for schema, table in found]
+    return [table_shadowed(one.node, schema, table) for schema, table in found]

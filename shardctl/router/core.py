@@ -71,7 +71,7 @@ class Routed:
     def shard_of(self, key: Key) -> ShardId:
         """Give the shard of a key: an integer, a string or a UUID.
 
-        Raises KeyUnsupported, NotOpen.
+        Raises key_unsupported, NotOpen.
         """
         return self._known.shard_of(key)
 

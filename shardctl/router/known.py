@@ -76,7 +76,7 @@ class Known:
             self.repeated += 1
 
     def shard_of(self, key: Key) -> ShardId:
-        """Give the shard of a key; raises KeyUnsupported, NotOpen."""
+        """Give the shard of a key; raises key_unsupported, NotOpen."""
         return keys.shard_of(key, len(self.map.owners))
 
     def shard_of_id(self, number: int) -> ShardId:

@@ -8,7 +8,7 @@ import secrets
 import string
 from pathlib import Path
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Refused, UsageError
 from shardctl.hosts import accounts
 
 HOST = "127.0.0.1"
@@ -19,30 +19,11 @@ _ALIASES = "aliases: [shard, node]"
 _FAR = Path("/var/tmp")  # noqa: S108  # every user may enter; the directory's name is random
 
 
-class TopologyExists(ShardctlError):
-    """A file that is already there, and is never overwritten."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"{path} is already there",
-            hint="name another file with --topology, or move this one away",
-        )
-        self.path = path
-
-
-class TopologyNotWritten(ShardctlError):
-    """A file that the system did not let us write."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}", hint="name another file with --topology")
-        self.path = path
-
-
 def write(path: Path, *, shards: int, nodes: int, spare: int, port: int) -> Path:
     """Write the topology to `path`, and give where the data directories will be.
 
     They are below `.sandbox` beside the file, or below /var/tmp when root writes where the
-    servers' user may not go. Raises UsageError, TopologyExists and TopologyNotWritten.
+    servers' user may not go. Raises UsageError, topology_exists and topology_not_written.
     """
     path = path.absolute()
     account = accounts.server_account(None)
@@ -59,9 +40,17 @@ def write(path: Path, *, shards: int, nodes: int, spare: int, port: int) -> Path
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
-        raise TopologyExists(path) from error
+        raise Refused(
+            "topology_exists",
+            f"{path} is already there",
+            hint="name another file with --topology, or move this one away",
+        ) from error
     except OSError as error:
-        raise TopologyNotWritten(path, error.strerror or str(error)) from error
+        raise Refused(
+            "topology_not_written",
+            f"{path}: {error.strerror or str(error)}",
+            hint="name another file with --topology",
+        ) from error
     return root or path.parent / ".sandbox"
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardctl import fanout
-from shardctl.errors import Problems, ShardctlError
+from shardctl.errors import Problems, named
 from shardctl.hosts import ports
 from shardctl.pgbouncer import server
 from shardctl.pgbouncer.server import Server
-from shardctl.sandbox.servers import SomeFailed
+from shardctl.sandbox.servers import some_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.pgbouncer.server import Foreseen, Started
-    from shardctl.topology.model import Pooler, PoolerName, Topology
+    from shardctl.topology.model import Pooler, Topology
 
 WITHOUT = "there is no pgbouncer on this machine (apt-get install pgbouncer); going on without"
 """What is said where the sandbox runs no poolers."""
@@ -53,17 +53,6 @@ class PoolerState:
     pooler: Pooler
     state: Literal["up", "down", "absent", "foreign"]
     pid: int | None
-
-
-class PoolerFailed(ShardctlError):
-    """What went wrong with one pooler's process."""
-
-    def __init__(self, name: PoolerName, cause: ShardctlError) -> None:
-        named = cause.message.startswith(f"pooler {name}")
-        super().__init__(
-            cause.message if named else f"pooler {name}: {cause.message}", hint=cause.hint
-        )
-        self.pooler = name
 
 
 def available() -> bool:
@@ -145,10 +134,10 @@ def _each(
     found = fanout.collect(
         local, lambda pooler: work(Server.of(topology, pooler, program)), width=_WIDTH
     )
-    errors: list[ShardctlError] = [PoolerFailed(p.name, error) for p, error in found.problems]
+    errors = [named(f"pooler {pooler.name}", error) for pooler, error in found.problems]
     done = [*before, *(pooler.name for pooler, _ in found.values)]
     if errors and done and begun is not None:
-        errors.append(SomeFailed(done, [pooler.name for pooler, _ in found.problems], begun))
+        errors.append(some_failed(done, [pooler.name for pooler, _ in found.problems], begun))
     if errors:
         raise Problems(errors)
     return found.every()

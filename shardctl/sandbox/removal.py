@@ -36,7 +36,7 @@ def marker(cluster: str, node: str) -> str:
 
 
 def look(data_directory: Path) -> Seen:
-    """Look at a data directory, there or not; raises DirectoryRefused."""
+    """Look at a data directory, there or not; raises directory_refused."""
     with directory.translated(data_directory):
         return Seen(
             directory.major(data_directory),

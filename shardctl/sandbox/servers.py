@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.errors import Problems, ShardctlError, Unfinished
+from shardctl.errors import Incomplete, Problems, Refused, ShardctlError, named
 from shardctl.hosts import accounts, ports
 from shardctl.postgres import binaries, connection
 from shardctl.postgres.control import Server
@@ -64,50 +64,31 @@ class State:
     """Whether `sandbox up` made the data directory, so that `down --delete` would remove it."""
 
 
-class NotLocal(ShardctlError):
-    """A node that is no server of this machine, so that the sandbox has no business with it."""
-
-    def __init__(self, node: NodeName, reason: str) -> None:
-        super().__init__(
-            f"node {node}: {reason}, and the sandbox is for servers of this machine",
-            hint="use a topology for local servers; `shardctl sandbox new` writes one",
-        )
-        self.node = node
+def not_local(node: NodeName, reason: str) -> Refused:
+    """Report a node that is no server of this machine, with which the sandbox has no business."""
+    return Refused(
+        "not_local",
+        f"node {node}: {reason}, and the sandbox is for servers of this machine",
+        hint="use a topology for local servers; `shardctl sandbox new` writes one",
+    )
 
 
-class NoDataDirectory(ShardctlError):
-    """A node that should get a server and has no place for it."""
-
-    def __init__(self, node: NodeName) -> None:
-        super().__init__(
-            f"node {node} has no data_directory",
-            hint=f"give it one in the topology, such as .sandbox/{node}",
-        )
-        self.node = node
+def no_data_directory(node: NodeName) -> Refused:
+    """Report a node that should get a server and has no place for it."""
+    return Refused(
+        "no_data_directory",
+        f"node {node} has no data_directory",
+        hint=f"give it one in the topology, such as .sandbox/{node}",
+    )
 
 
-class NodeFailed(ShardctlError):
-    """What went wrong with one node's server; `cause` has the details."""
-
-    def __init__(self, node: NodeName, cause: ShardctlError) -> None:
-        named = cause.message.startswith(f"node {node}")
-        super().__init__(
-            cause.message if named else f"node {node}: {cause.message}", hint=cause.hint
-        )
-        self.node = node
-        self.cause = cause
-
-
-class SomeFailed(Unfinished):
-    """Work that succeeded on some nodes or poolers and failed on others."""
-
-    def __init__(self, done: Sequence[str], failed: Sequence[str], what: str) -> None:
-        super().__init__(
-            f"{', '.join(done)} {what}; {', '.join(failed)} did not",
-            hint="correct the above and give the same command again: it does only the rest",
-        )
-        self.done = done
-        self.failed = failed
+def some_failed(done: Sequence[str], failed: Sequence[str], what: str) -> Incomplete:
+    """Report work that succeeded on some nodes or poolers and failed on others."""
+    return Incomplete(
+        "some_failed",
+        f"{', '.join(done)} {what}; {', '.join(failed)} did not",
+        hint="correct the above and give the same command again: it does only the rest",
+    )
 
 
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
@@ -182,11 +163,11 @@ def require_local(topology: Topology) -> None:
     errors: list[ShardctlError] = []
     for node in topology.nodes.values():
         if not ports.is_loopback(node.host):
-            errors.append(NotLocal(node.name, f"host {node.host} is not a loopback address"))
+            errors.append(not_local(node.name, f"host {node.host} is not a loopback address"))
         elif node.ssh is not None:
-            errors.append(NotLocal(node.name, "it is reached by ssh"))
+            errors.append(not_local(node.name, "it is reached by ssh"))
         elif node.shards and node.data_directory is None:
-            errors.append(NoDataDirectory(node.name))
+            errors.append(no_data_directory(node.name))
     if errors:
         raise Problems(errors)
 
@@ -202,7 +183,7 @@ def _local(topology: Topology) -> list[Node]:
 
 def _directory(node: Node) -> Path:
     if node.data_directory is None:
-        raise NoDataDirectory(node.name)
+        raise no_data_directory(node.name)
     return node.data_directory
 
 
@@ -254,10 +235,10 @@ def _each(
     `begun` is what happened to the others; None where nothing is changed.
     """
     found = fanout.collect(nodes, work, width=WIDTH)
-    errors: list[ShardctlError] = [NodeFailed(node.name, error) for node, error in found.problems]
+    errors = [named(f"node {node.name}", error) for node, error in found.problems]
     done = [node.name for node, _ in found.values]
     if errors and done and begun is not None:
-        errors.append(SomeFailed(done, [node.name for node, _ in found.problems], begun))
+        errors.append(some_failed(done, [node.name for node, _ in found.problems], begun))
     if errors:
         raise Problems(errors)
     return found.every()

@@ -6,8 +6,6 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -18,17 +16,6 @@ FORMAT = 3
 
 RESTORABLE = ("event", "move", "move_step", "move_progress")
 """Tables that may be made again, empty, where they were dropped: they tell what was."""
-
-
-class FormatTooNew(ShardctlError):
-    """The databases were written by a newer shardctl."""
-
-    def __init__(self, node: str, found: int) -> None:
-        super().__init__(
-            f"node {node}: schema shardctl has format {found}, this shardctl knows up to {FORMAT}",
-            hint="use the newer shardctl; this one does not write to that node",
-        )
-        self.found = found
 
 
 def scripts(present: int) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
-from shardctl.state.format import FORMAT, FormatTooNew
+from shardctl.errors import Refused
+from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from shardctl.state.cluster import ClusterRow
@@ -13,26 +13,23 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName, Topology
 
 
-class NodeUnfit(ShardctlError):
-    """A server that cannot be a node of this cluster, or is another one's."""
-
-    def __init__(self, node: str, what: str, *, hint: str) -> None:
-        super().__init__(f"node {node}: {what}", hint=hint)
-        self.node = node
+def node_unfit(node: str, what: str, *, hint: str) -> Refused:
+    """Report a server that cannot be a node of this cluster, or is another one's."""
+    return Refused("node_unfit", f"node {node}: {what}", hint=hint)
 
 
-def standby(node: Node) -> NodeUnfit:
+def standby(node: Node) -> Refused:
     """Give the error for a node whose server is in recovery."""
-    return NodeUnfit(
+    return node_unfit(
         node.name,
         f"{node.host}:{node.port} is a standby",
         hint="the topology names primaries: give the primary's host and port",
     )
 
 
-def clone(node: Node, move: Move) -> NodeUnfit:
+def clone(node: Node, move: Move) -> Refused:
     """Give the error for a node whose server is the clone of a move that has not ended."""
-    return NodeUnfit(
+    return node_unfit(
         node.name,
         f"{node.host}:{node.port} is the clone of move {move.id} (from {move.source} to "
         f"{move.target}), which has not ended",
@@ -44,19 +41,24 @@ def clone(node: Node, move: Move) -> NodeUnfit:
 def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
     """Refuse a server that is another node, another cluster's, or of another make.
 
-    Raises FormatTooNew or NodeUnfit.
+    Raises format_too_new or node_unfit.
     """
     if state.format > FORMAT:
-        raise FormatTooNew(node, state.format)
+        raise Refused(
+            "format_too_new",
+            f"node {node}: schema shardctl has format {state.format}, this shardctl knows up to "
+            f"{FORMAT}",
+            hint="use the newer shardctl; this one does not write to that node",
+        )
     if (state.cluster, state.node) != (topology.cluster, node):
-        raise NodeUnfit(
+        raise node_unfit(
             node,
             f"the server there is node {state.node} of cluster {state.cluster}",
             hint="check host and port in the topology: the likely cause is a wrong host",
         )
     differences = state.differences(topology)
     if differences:
-        raise NodeUnfit(
+        raise node_unfit(
             node,
             "; ".join(
                 f"{what} is {here} there and {wanted} in the topology"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError, together
+from shardctl.errors import Misused, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,17 +23,14 @@ _NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(\s+check)?\s*")
 
 
-class KeyLineInvalid(UsageError):
-    """A line that should name a key column and does not, or names a table's second one."""
-
-    def __init__(self, file: Path, line: int, what: str) -> None:
-        super().__init__(
-            f"{file}:{line}: {what}",
-            hint="write `-- shardctl: key TABLE.COLUMN`, once for each table; with `check` at "
-            "its end, also for a table whose key is named already",
-        )
-        self.file = file
-        self.line = line
+def key_line_invalid(file: Path, line: int, what: str) -> Misused:
+    """Report a line that should name a key column and does not, or a table's second one."""
+    return Misused(
+        "key_line_invalid",
+        f"{file}:{line}: {what}",
+        hint="write `-- shardctl: key TABLE.COLUMN`, once for each table; with `check` at "
+        "its end, also for a table whose key is named already",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +50,10 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     """Map each table whose key column a line `-- shardctl: key TABLE.COLUMN` names to it.
 
     Names are as in SQL: without double quotes, capitals become small letters. Raises
-    KeyLineInvalid, or Problems of them.
+    key_line_invalid, or Problems of them.
     """
     found: dict[str, KeyLine] = {}
-    problems: list[KeyLineInvalid] = []
+    problems: list[Misused] = []
     for migration in migrations:
         for one in _lines(migration, problems):
             known = found.setdefault(one.table, one)
@@ -66,15 +63,15 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
             elif one is not known:
                 what = f"the key of table {one.table} is already said to be {known.column}"
                 what += " with a check" if known.check and known.column == one.column else ""
-                problems.append(KeyLineInvalid(migration.file, one.line, what))
+                problems.append(key_line_invalid(migration.file, one.line, what))
     if problems:
         raise together(problems)
     return {table: line.column for table, line in found.items()}
 
 
 def checks(migration: Migration) -> list[KeyLine]:
-    """Give a file's lines that ask for a constraint; raises KeyLineInvalid, or Problems."""
-    problems: list[KeyLineInvalid] = []
+    """Give a file's lines that ask for a constraint; raises key_line_invalid, or Problems."""
+    problems: list[Misused] = []
     found = [one for one in _lines(migration, problems) if one.check]
     if problems:
         raise together(problems)
@@ -89,7 +86,7 @@ def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str,
     return key_columns(migrations) | dict(topology.database.keys)
 
 
-def _lines(migration: Migration, problems: list[KeyLineInvalid]) -> list[KeyLine]:
+def _lines(migration: Migration, problems: list[Misused]) -> list[KeyLine]:
     """Read a file's key lines; adds those that are malformed to `problems`."""
     found = []
     for number, text in enumerate(migration.text.splitlines(), start=1):
@@ -99,7 +96,7 @@ def _lines(migration: Migration, problems: list[KeyLineInvalid]) -> list[KeyLine
         column = _COLUMN.fullmatch(line[1])
         if column is None:
             what = f"{line[1].strip()!r} is no TABLE.COLUMN"
-            problems.append(KeyLineInvalid(migration.file, number, what))
+            problems.append(key_line_invalid(migration.file, number, what))
             continue
         table, name, check = column.groups()
         found.append(KeyLine(number, _folded(table), _folded(name), check is not None))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.postgres import queries
 from shardctl.state.lock import who
 
@@ -34,17 +34,6 @@ _ARMED_POLL_S = 0.005
 _PATIENCE_MS = 5000
 
 
-class LeashNotArmed(ShardctlError):
-    """A server that did not begin to watch a slot in time."""
-
-    def __init__(self, node: str, slot: str) -> None:
-        super().__init__(
-            f"node {node}: the guard of slot {slot} did not begin within {_ARMED_S:g} s",
-            hint="see the server's log and what it is busy with, then `shardctl moves resume`",
-        )
-        self.slot = slot
-
-
 def arm(
     session: Connection, beside: Connection, node: str, *, move: str, slot: str, limit_bytes: int
 ) -> None:
@@ -53,7 +42,7 @@ def arm(
     The slot may be made afterwards, within `UNMADE_S`.
     `session` is the leash's own from now on, in autocommit; it may be closed at any time.
     `beside` is another session with the same database, in autocommit. A leash that was there
-    before is replaced. Raises LeashNotArmed and psycopg.Error.
+    before is replaced. Raises leash_not_armed and psycopg.Error.
     """
     end(beside, slot)
     # To a client that is gone nothing may be sent: the second message would end the session.
@@ -75,7 +64,11 @@ def arm(
         if not session.pgconn.is_busy():  # it has found the limit exceeded, and ended
             return
         if time.monotonic() > deadline:
-            raise LeashNotArmed(node, slot)
+            raise Refused(
+                "leash_not_armed",
+                f"node {node}: the guard of slot {slot} did not begin within {_ARMED_S:g} s",
+                hint="see the server's log and what it is busy with, then `shardctl moves resume`",
+            )
         time.sleep(_ARMED_POLL_S)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.ids import times
 from shardctl.state import journal, lock, progress
 from shardctl.state.journal import MoveState
@@ -33,15 +33,6 @@ _CHANGING_HANDS = (
     MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
 )  # fmt: skip
 _FORMAT_WITH_MOVES = 2
-
-
-class MoveEnded(ShardctlError):
-    """A move with which nobody can go on, and which nobody can call off."""
-
-    def __init__(self, move: str, state: str) -> None:
-        super().__init__(
-            f"move {move} is {state}: it has ended", hint="`shardctl moves list` shows all moves"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +121,13 @@ class Entry:
         return self.open and (node, says) == (self.move.target, self.move.source)
 
     def require_open(self) -> None:
-        """See that it can be gone on with or called off; raises MoveEnded."""
+        """See that it can be gone on with or called off; raises move_ended."""
         if not self.open:
-            raise MoveEnded(self.move.id, self.state)
+            raise Refused(
+                "move_ended",
+                f"move {self.move.id} is {self.state}: it has ended",
+                hint="`shardctl moves list` shows all moves",
+            )
 
     def can(self) -> list[str]:
         """Name what an operator can do about it."""

@@ -30,7 +30,7 @@ _ALIVE = ".alive"
 def made() -> Iterator[Path]:
     """Make a directory that the servers' user may enter; it is removed at the end.
 
-    Raises AccountRefused where nobody could run servers.
+    Raises account_refused where nobody could run servers.
     """
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_base()))
     path.chmod(0o755)

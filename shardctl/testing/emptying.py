@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, LiteralString, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.libpq import reason_of
 from shardctl.postgres import connection, queries
 
@@ -30,16 +30,14 @@ _PATIENCE_MS = 5000
 """Milliseconds to wait for tables that somebody has in use."""
 
 
-class NotReset(ShardctlError):
-    """A node whose tables could not be emptied."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(
-            f"node {node} of the test fleet: its tables could not be emptied: {reason}",
-            hint="see what the test before has left: a session in a transaction, or one that "
-            "still works, a table that migrations made and that is dropped",
-        )
-        self.node = node
+def not_reset(node: str, reason: str) -> Refused:
+    """Report a node whose tables could not be emptied."""
+    return Refused(
+        "not_reset",
+        f"node {node} of the test fleet: its tables could not be emptied: {reason}",
+        hint="see what the test before has left: a session in a transaction, or one that "
+        "still works, a table that migrations made and that is dropped",
+    )
 
 
 class Table(NamedTuple):
@@ -82,7 +80,7 @@ class Tables:
     """
 
     def __init__(self, node: Node, database: Database) -> None:
-        """Read what the migrations wrote; raises NodeUnavailable, NotReset."""
+        """Read what the migrations wrote; raises NodeUnavailable, not_reset."""
         self._node = node
         self._database = database
         self._session: Connection | None = None
@@ -92,21 +90,21 @@ class Tables:
         try:
             self._keep(self._connected())
         except psycopg.Error as error:
-            raise NotReset(node.name, reason_of(error)) from error
+            raise not_reset(node.name, reason_of(error)) from error
 
     def empty(self) -> None:
         """Remove all rows but those that migrations wrote, and write these again if need be.
 
         Sessions that a test has left in a transaction in which it wrote are ended. Other uses of
-        the tables are waited for, but not long. Raises NodeUnavailable, NotReset.
+        the tables are waited for, but not long. Raises NodeUnavailable, not_reset.
         """
         try:
             try:
                 self._empty_connected()
             except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
-                raise NotReset(self._node.name, self._in_use(self._connected())) from error
+                raise not_reset(self._node.name, self._in_use(self._connected())) from error
         except psycopg.Error as error:
-            raise NotReset(self._node.name, reason_of(error)) from error
+            raise not_reset(self._node.name, reason_of(error)) from error
 
     def close(self) -> None:
         """Close the session; the next use opens another."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, Unfinished, UsageError
+from shardctl.errors import Misused, ShardctlError, Unfinished
 from shardctl.provision import fleet as provision
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 FILE = "topology.yaml"
 
 
-class NodeNotThere(UsageError):
-    """A name that no node of the test fleet has."""
-
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"the test fleet has no node {name}; its nodes are {', '.join(known)}")
-        self.name = name
-        self.known = known
-
-
 @dataclass(frozen=True, slots=True)
 class ShardFleet:
     """A running fleet with the application's schemas."""
@@ -51,11 +42,14 @@ class ShardFleet:
     def dsn(self, node: str, *, user: str | None = None) -> str:
         """Write a connection string of a node, for the first of the application's roles.
 
-        Raises NodeNotThere.
+        Raises node_not_there.
         """
         found = self._topology.nodes.get(NodeName(node))
         if found is None:
-            raise NodeNotThere(node, self.nodes)
+            raise Misused(
+                "node_not_there",
+                f"the test fleet has no node {node}; its nodes are {', '.join(self.nodes)}",
+            )
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
         # With its address, or PGHOSTADDR would lead elsewhere.
@@ -74,7 +68,7 @@ class ShardFleet:
     def reset(self) -> None:
         """Bring all tables to what they held when the migrations had run.
 
-        Raises NotReset and NodeUnavailable, several as Problems.
+        Raises not_reset and NodeUnavailable, several as Problems.
         """
         with without_libpq():
             fanout.collect(self._tables, Tables.empty, width=servers.WIDTH).every()

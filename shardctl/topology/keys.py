@@ -6,7 +6,7 @@ import hashlib
 import re
 from uuid import UUID
 
-from shardctl.errors import UsageError
+from shardctl.errors import Misused
 from shardctl.topology.model import ShardId
 
 Key = int | str | UUID
@@ -17,17 +17,17 @@ _DIGITS = 15
 """Hexadecimal digits of the hash: 60 bits fit every language's and SQL's signed 64."""
 
 
-class KeyUnsupported(UsageError):
-    """A value that is no shard key, by its type or because it is no text."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} is no shard key", hint="give an integer, a string of Unicode, or a uuid.UUID"
-        )
+def key_unsupported(what: str) -> Misused:
+    """Report a value that is no shard key, by its type or because it is no text."""
+    return Misused(
+        "key_unsupported",
+        f"{what} is no shard key",
+        hint="give an integer, a string of Unicode, or a uuid.UUID",
+    )
 
 
 def shard_of(key: Key, count: int) -> ShardId:
-    """Give the shard of a key, of `count` shards; raises KeyUnsupported.
+    """Give the shard of a key, of `count` shards; raises key_unsupported.
 
     An integer's is the key modulo `count`, never negative. SQL's `%` takes the sign of the key;
     there, write `((key % n) + n) % n`. A string's or a UUID's is its `stable_hash` modulo
@@ -47,16 +47,16 @@ def stable_hash(key: Key) -> int:
     """Give the number that stands for a string or a UUID: 60 bits, never negative.
 
     It is the first 15 hexadecimal digits of the SHA-256 of its UTF-8 text. A UUID's text is the
-    usual one, in small letters, so that `uuid` and `uuid::text` agree. Raises KeyUnsupported, also
+    usual one, in small letters, so that `uuid` and `uuid::text` agree. Raises key_unsupported, also
     of an integer.
     """
     if not isinstance(key, str | UUID):
-        raise KeyUnsupported(f"a value of type {type(key).__name__}")
+        raise key_unsupported(f"a value of type {type(key).__name__}")
     text = key if isinstance(key, str) else str(key)
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise KeyUnsupported(f"{text!a}, which is no Unicode text,") from error
+        raise key_unsupported(f"{text!a}, which is no Unicode text,") from error
     return int(hashlib.sha256(data).hexdigest()[:_DIGITS], 16)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Refused, UsageError
 from shardctl.topology import aliases as names
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName, ShardId
@@ -23,17 +23,6 @@ class ShardNotFound(UsageError):
         super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
         self.shard = shard
         self.count = count
-
-
-class OwnerNotFound(ShardctlError):
-    """A node that owns a shard by the map, and that the topology does not have."""
-
-    def __init__(self, shard: int, node: str, file: str) -> None:
-        super().__init__(
-            f"the map gives shard {shard} to node {node}, which {file} does not have",
-            hint="take the newest topology file",
-        )
-        self.node = node
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +62,7 @@ def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, s
 def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Route:
     """Route to a shard by these `owners`, a node for each shard; by the topology without them.
 
-    Raises ShardNotFound, and OwnerNotFound of a node that only `owners` have.
+    Raises ShardNotFound, and owner_unknown of a node that only `owners` have.
     """
     found = ShardId(shard)
     if not 0 <= shard < topology.shard_count:
@@ -81,7 +70,12 @@ def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Rout
     if owners:
         owner = topology.nodes.get(NodeName(owners[shard]))
         if owner is None:
-            raise OwnerNotFound(shard, owners[shard], topology.path.name)
+            file = topology.path.name
+            raise Refused(
+                "owner_unknown",
+                f"the map gives shard {shard} to node {owners[shard]}, which {file} does not have",
+                hint="take the newest topology file",
+            )
         return _route(topology, owner, found)
     node = next(node for node in topology.nodes.values() if found in node.shards)
     return _route(topology, node, found)

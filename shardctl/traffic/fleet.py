@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
-from shardctl.provision.maps import MapUnwritten
+from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, lock, observer
 from shardctl.traffic.owners import Map
 from shardctl.traffic.ways import QUERIES, TABLE
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
 COMMAND = "sandbox traffic"
 """How the load is called in the audit trail, and to other operators."""
-
-
-class OwnerUnknown(ShardctlError):
-    """A node that the databases' map names and the topology does not."""
-
-    def __init__(self, node: NodeName) -> None:
-        super().__init__(
-            f"node {node} owns shards, as the databases' map says, and is not in the topology",
-            hint="use the topology that belongs to these databases",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ def observe(topology: Topology) -> dict[NodeName, Seen]:
 
 
 def look(topology: Topology) -> Fleet:
-    """Look at all nodes. Raises MapUnwritten, OwnerUnknown, or what an owner's session raised.
+    """Look at all nodes. Raises map_unwritten, owner_unknown, or what an owner's session raised.
 
     A node that owns nothing may be away: it waits to be cloned onto, or has been retired.
     """
@@ -96,10 +86,15 @@ def look(topology: Topology) -> Fleet:
     newest = max(maps, key=lambda one: one.version, default=None)
     if newest is None or newest.version == 0:
         problems = [seen.error for seen in nodes.values() if seen.error is not None]
-        raise together(problems) if problems else MapUnwritten()
+        raise together(problems) if problems else map_unwritten()
     owning = set(newest.owners.values())
     if strange := owning - set(nodes):
-        raise OwnerUnknown(min(strange))
+        raise Refused(
+            "owner_unknown",
+            f"node {min(strange)} owns shards, as the databases' map says, and is not in the "
+            "topology",
+            hint="use the topology that belongs to these databases",
+        )
     problems = [error for name in nodes if name in owning and (error := nodes[name].error)]
     if problems:
         raise together(problems)

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.traffic import fleet, latency, proof, report, table
 from shardctl.traffic.client import Client, Pace
 from shardctl.traffic.heartbeat import Heartbeat
@@ -21,7 +21,7 @@ from shardctl.traffic.proof import FleetUnsettled
 from shardctl.traffic.routed import open_router
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from shardctl.topology.model import NodeName, ShardId, Topology
     from shardctl.traffic.compare import Verdict
@@ -43,17 +43,6 @@ PATIENCE_S = 30.0
 _WARM_UP_S = 15.0
 _LOOK_AGAIN_S = 0.05
 _LAST_S = 0.5
-
-
-class LoadStuck(ShardctlError):
-    """Clients that got no answer before the load had begun."""
-
-    def __init__(self, clients: Sequence[int]) -> None:
-        super().__init__(
-            f"{len(clients)} clients got no answer within {_WARM_UP_S:g} s: there is no load yet",
-            hint="see whether a pooler is paused (SHOW DATABASES) or a server hangs",
-        )
-        self.clients = tuple(clients)
 
 
 class Load:
@@ -138,7 +127,7 @@ class Load:
         the clients, of which there may then be none. `connections` bounds what a client has open.
         `patience_s` is how long an operation that met the fence is tried again (where clients
         know the map). Memory grows with the load: see Record. Raises what `plan` raises,
-        LoadRunning, TableFailed and LoadStuck.
+        load_running, table_failed and load_stuck.
         """
         found, way = plan(topology, aliases, shards)
         pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
@@ -234,7 +223,7 @@ class Load:
             time.sleep(_LOOK_AGAIN_S)
 
     def close(self) -> None:
-        """Stop, if that was not done, and drop the table; raises TableFailed."""
+        """Stop, if that was not done, and drop the table; raises table_failed."""
         with self._cleaning:
             self.stop()
 
@@ -253,7 +242,7 @@ class Load:
             self._cleaning = cleaning.pop_all()
 
     def _begin(self, seconds: float | None) -> None:
-        """Let the clients begin together, when all have their connections; raises LoadStuck."""
+        """Let the clients begin together, when all have their connections; raises load_stuck."""
         if self._way.by_map:
             self._owners.start()
         for client in self._all:
@@ -268,7 +257,11 @@ class Load:
             client.begin(self._began, self._ends)
         if late:
             self.stop(patience_s=0)
-            raise LoadStuck([client.record.client for client in late])
+            raise Refused(
+                "load_stuck",
+                f"{len(late)} clients got no answer within {_WARM_UP_S:g} s: there is no load yet",
+                hint="see whether a pooler is paused (SHOW DATABASES) or a server hangs",
+            )
 
     def _join(self, seconds: float) -> bool:
         """Wait for all clients to end; tell whether they have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.topology import ranges
 from shardctl.traffic import fleet, table
 from shardctl.traffic.ways import Way
@@ -13,32 +13,9 @@ from shardctl.traffic.ways import Way
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.fleet import Fleet
     from shardctl.traffic.ways import Aliases
-
-
-class TooManyAliases(ShardctlError):
-    """More aliases than a node admits sessions; PgBouncer keeps at least one for each in use."""
-
-    def __init__(self, node: NodeName, shards: int, admits: int) -> None:
-        super().__init__(
-            f"node {node} owns {shards} shards and admits {admits} sessions, "
-            "and an alias a shard takes one for each",
-            hint=f"give it `settings: {{max_connections: {shards + 50}}}` and start it again, "
-            "or use --aliases node",
-        )
-
-
-class ShardsUnserved(ShardctlError):
-    """Shards that their owner does not have, so that there is nothing to write to."""
-
-    def __init__(self, shards: Collection[ShardId]) -> None:
-        super().__init__(
-            f"shards {ranges.of(shards)} are not live on the nodes that own them",
-            hint="see `shardctl verify`; an unfinished move has to be ended first",
-        )
-        self.shards = frozenset(shards)
 
 
 def plan(
@@ -46,18 +23,28 @@ def plan(
 ) -> tuple[Fleet, Way]:
     """See whether a load on all or these shards could run, and change nothing.
 
-    Raises NoSuchAliases, MapUnwritten, OwnerUnknown, NodeUnavailable, ShardsUnserved,
-    TooManyAliases and TableTaken.
+    Raises no_such_aliases, map_unwritten, owner_unknown, NodeUnavailable, shards_unserved,
+    too_many_aliases and table_taken.
     """
     way = Way.of(topology, aliases)
     found = fleet.look(topology)
     chosen = frozenset(found.map.owners if shards is None else shards)
     if unserved := found.unserved() & chosen:
-        raise ShardsUnserved(unserved)
+        raise Refused(
+            "shards_unserved",
+            f"shards {ranges.of(unserved)} are not live on the nodes that own them",
+            hint="see `shardctl verify`; an unfinished move has to be ended first",
+        )
     for name, seen in found.nodes.items():
         owned = len(found.holding(name) & chosen)
         if aliases == "shard" and owned > seen.admits:
-            raise TooManyAliases(name, owned, seen.admits)
+            raise Refused(
+                "too_many_aliases",
+                f"node {name} owns {owned} shards and admits {seen.admits} sessions, and an alias "
+                "a shard takes one for each",
+                hint=f"give it `settings: {{max_connections: {owned + 50}}}` and start it again, "
+                "or use --aliases node",
+            )
     table.require_free(topology, found)
     return found, way
 

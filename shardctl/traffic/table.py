@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.provision import chunks
@@ -37,39 +37,19 @@ _LOCK_TIMEOUT = sql.SQL("SET LOCAL lock_timeout TO '5s'")
 _WIDTH = 16
 
 
-class TableTaken(ShardctlError):
-    """A table of the load's name that no load made."""
-
-    def __init__(self, node: NodeName, schema: str) -> None:
-        super().__init__(
-            f"node {node}: table {TABLE} in schema {schema} was not made by `{ways.PURPOSE}`",
-            hint="rename it: the load keeps a table of its own under that name",
-        )
-
-
-class LoadRunning(ShardctlError):
-    """Another load, whose table this one would drop."""
-
-    def __init__(self, node: NodeName, holder: str, since: datetime | None) -> None:
-        when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
-        super().__init__(
-            f"node {node}: another load runs there: {holder}{when}", hint="wait until it has ended"
-        )
-
-
-class TableFailed(ShardctlError):
-    """A node on which the load's table could not be made or dropped."""
-
-    def __init__(self, node: NodeName, reason: str) -> None:
-        super().__init__(
-            f"node {node}: table {TABLE}: {reason}",
-            hint="mend the cause; the next load uses or drops what this one left",
-        )
+def load_running(node: NodeName, holder: str, since: datetime | None) -> Refused:
+    """Report another load, whose table this one would drop."""
+    when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+    return Refused(
+        "load_running",
+        f"node {node}: another load runs there: {holder}{when}",
+        hint="wait until it has ended",
+    )
 
 
 @contextmanager
 def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
-    """Hold the lock that keeps other loads away from these nodes; raises LoadRunning.
+    """Hold the lock that keeps other loads away from these nodes; raises load_running.
 
     It is none of the nodes' own locks, which a move takes: a load runs beside those.
     """
@@ -81,15 +61,20 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
 
 
 def require_free(topology: Topology, found: Fleet) -> None:
-    """Refuse to use the name where somebody else does; raises TableTaken."""
+    """Refuse to use the name where somebody else does; raises table_taken."""
     for name, seen in found.nodes.items():
         for shard, comment in seen.tables.items():
             if comment != MARK:
-                raise TableTaken(name, topology.schema(shard))
+                told = f"table {TABLE} in schema {topology.schema(shard)}"
+                raise Refused(
+                    "table_taken",
+                    f"node {name}: {told} was not made by `{ways.PURPOSE}`",
+                    hint="rename it: the load keeps a table of its own under that name",
+                )
 
 
 def make(topology: Topology, found: Fleet, shards: Collection[ShardId]) -> None:
-    """Make the table in these shards, on their owners; raises TableTaken and TableFailed.
+    """Make the table in these shards, on their owners; raises table_taken and table_failed.
 
     What an earlier load left is dropped, wherever it is live.
     """
@@ -107,7 +92,7 @@ def drop(topology: Topology) -> list[NodeName]:
     """Drop every live table that a load made; name the owners that could not be looked at.
 
     Retired copies of shards are left as they are: a move compares them, and prunes them whole.
-    Raises TableFailed.
+    Raises table_failed.
     """
     nodes = fleet.observe(topology)
 
@@ -122,12 +107,12 @@ def drop(topology: Topology) -> list[NodeName]:
 
 
 def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
-    """See for a dry run that no other load runs on these nodes; raises LoadRunning."""
+    """See for a dry run that no other load runs on these nodes; raises load_running."""
     for name in nodes:
         with fleet.session(topology, topology.nodes[name], autocommit=True) as session:
             holder = session.execute(QUERIES["lock_holder"], {"class": _LOCK_CLASS}).fetchone()
             if holder is not None:
-                raise LoadRunning(name, *holder)
+                raise load_running(name, *holder)
 
 
 def _take(connection: Connection, node: NodeName) -> None:
@@ -135,7 +120,7 @@ def _take(connection: Connection, node: NodeName) -> None:
     row = connection.execute(QUERIES["try_lock"], given).fetchone()
     if row is None or not row[0]:
         holder = connection.execute(QUERIES["lock_holder"], given).fetchone()
-        raise LoadRunning(node, *(holder or ("another load", None)))
+        raise load_running(node, *(holder or ("another load", None)))
 
 
 def _run(
@@ -154,7 +139,11 @@ def _run(
                 connection.execute(sql.SQL("\n").join(script))
                 connection.commit()
         except psycopg.Error as error:
-            raise TableFailed(node.name, reason_of(error)) from error
+            raise Refused(
+                "table_failed",
+                f"node {node.name}: table {TABLE}: {reason_of(error)}",
+                hint="mend the cause; the next load uses or drops what this one left",
+            ) from error
         told = "made" if statement == "make" else "dropped"
         events.record(connection, fleet.COMMAND, f"{TABLE} {told} in shards {ranges.of(shards)}")
         connection.commit()
@@ -173,6 +162,6 @@ def _statement(topology: Topology, name: str, shard: ShardId) -> sql.Composed:
 def _everywhere(
     topology: Topology, nodes: Mapping[NodeName, Seen], work: Callable[[Node], None]
 ) -> None:
-    """Work on every node that counts; raises TableFailed, or Problems of several."""
+    """Work on every node that counts; raises table_failed, or Problems of several."""
     counting = [topology.nodes[name] for name, seen in nodes.items() if seen.refusal is None]
     fanout.collect(counting, work, width=_WIDTH).every()

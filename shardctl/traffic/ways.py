@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from shardctl.errors import UsageError
+from shardctl.errors import Misused
 from shardctl.libpq import LIVELINESS
 from shardctl.pgbouncer import console
 from shardctl.postgres import queries
@@ -25,17 +25,6 @@ PURPOSE = "shardctl sandbox traffic"
 Aliases = Literal["shard", "node", "direct", "router"]
 """`shard`: an alias a shard, which needs no map. `node`: an alias a node, names with their schema.
 `direct`: the same without a pooler. `router`: what `shardctl.router` makes of the topology."""
-
-
-class NoSuchAliases(UsageError):
-    """Aliases that no pooler of the topology offers."""
-
-    def __init__(self, kind: Aliases) -> None:
-        super().__init__(
-            f"no pooler of the topology offers an alias a {kind}",
-            hint="give --aliases another kind; `direct` does without poolers",
-        )
-        self.kind = kind
 
 
 class Statements(NamedTuple):
@@ -56,12 +45,16 @@ class Way:
 
     @classmethod
     def of(cls, topology: Topology, kind: Aliases) -> Way:
-        """Find the poolers that offer such aliases; raises NoSuchAliases."""
+        """Find the poolers that offer such aliases; raises no_such_aliases."""
         if kind in {"direct", "router"}:
             return cls(topology, kind, ())
         poolers = tuple(p for p in topology.poolers.values() if kind in p.aliases)
         if not poolers:
-            raise NoSuchAliases(kind)
+            raise Misused(
+                "no_such_aliases",
+                f"no pooler of the topology offers an alias a {kind}",
+                hint="give --aliases another kind; `direct` does without poolers",
+            )
         return cls(topology, kind, poolers)
 
     @property

@@ -126,7 +126,7 @@ def test_a_pooler_that_cannot_read_its_configuration_is_found_before_the_pause(
     config.write_text(text.replace("pool_mode = transaction", "pool_mode = transactoin"))
     mover.go()
     assert mover.end() != 0
-    assert any(line.startswith("ReloadRejected: pooler p1") for line in mover.said), mover.said
+    assert any(line.startswith("reload_rejected: pooler p1") for line in mover.said), mover.said
     assert "PAUSE" not in fleet_points.pg_bouncer.log()
     assert (fleet_points.guards(), fleet_points.owner) == ([], "a")
     config.write_text(text)

@@ -18,9 +18,10 @@ from shardctl.fanout import Silent
 from shardctl.postgres import clone as clones
 from shardctl.postgres import slots, standby
 from shardctl.postgres import source as sources
-from shardctl.postgres.clone import CloneOfAnother, CloneRefused, CloneServes, TargetNotEmpty
+from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
 from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     SLOW,
     Cloning,
@@ -77,7 +78,7 @@ def test_an_empty_directory_is_used(cloning: Cloning) -> None:
 def test_a_link_is_refused(cloning: Cloning) -> None:
     cloning.data.parent.mkdir()
     cloning.data.symlink_to("elsewhere")
-    with pytest.raises(CloneRefused, match="is a symbolic link"):
+    with raises_code("clone_refused", match="is a symbolic link"):
         cloning.make()
 
 
@@ -189,7 +190,7 @@ def test_a_mount_point_is_refused_before_anything_is_copied(cloning: Cloning) ->
     if not _mounted(cloning.data, "size=1m"):
         pytest.skip("no tmpfs can be mounted here")
     try:
-        with pytest.raises(CloneRefused, match="is a mount point"):
+        with raises_code("clone_refused", match="is a mount point"):
             cloning.make()
     finally:
         subprocess.run(["umount", cloning.data], check=True)  # noqa: S607
@@ -272,10 +273,10 @@ def test_what_a_killed_making_or_removing_leaves_is_deleted_by_the_next(cloning:
 def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
     target = cloning.start()
     cloning.promote(target)
-    with pytest.raises(CloneServes, match="was promoted, so it is not deleted"):
+    with raises_code("clone_serves", match="was promoted, so it is not deleted"):
         clones.remove(cloning.clone)
     cloning.open_up(target)
-    with pytest.raises(CloneServes, match="was opened up, so it is not deleted"):
+    with raises_code("clone_serves", match="was opened up, so it is not deleted"):
         clones.remove(cloning.clone)
     clones.keep(cloning.clone)
     clones.keep(cloning.clone)

@@ -15,11 +15,8 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.postgres import copying, slots, standby
-from shardctl.postgres.copying import FilesElsewhere
-from shardctl.postgres.overrides import NoWayIn
-from shardctl.postgres.slots import SlotTaken
-from shardctl.postgres.source import ReplicationRefused, SourceElsewhere, TablespacesRefused
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     HERE,
     Cloning,
@@ -43,7 +40,7 @@ def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path)
     session = cloning_spare.at_source()
     session.execute(f"CREATE TABLESPACE far LOCATION '{place}'")
     try:
-        with pytest.raises(TablespacesRefused, match=r"has tablespaces.*: far"):
+        with raises_code("tablespaces_refused", match=r"has tablespaces.*: far"):
             cloning_spare.make()
     finally:
         session.execute("DROP TABLESPACE far")
@@ -65,7 +62,7 @@ def test_a_user_that_may_not_replicate_is_refused(
     cloning: Cloning, change: dict[str, str], reason: str, hint: str
 ) -> None:
     cloning = dataclasses.replace(cloning, **change)  # type: ignore[arg-type]  # texts, all
-    with pytest.raises(ReplicationRefused, match=reason) as refused:
+    with raises_code("replication_refused", match=reason) as refused:
         cloning.make()
     assert hint in refused.value.hint
     assert cloning.left() == []
@@ -76,14 +73,14 @@ def test_a_source_whose_rules_forbid_replication_is_refused_with_the_line_to_add
 ) -> None:
     with (
         rules(cloning_spare.server, "host all all 127.0.0.1/32 trust\n"),
-        pytest.raises(ReplicationRefused, match=r"no pg_hba\.conf entry") as refused,
+        raises_code("replication_refused", match=r"no pg_hba\.conf entry") as refused,
     ):
         cloning_spare.make()
     assert "host replication postgres 127.0.0.1 scram-sha-256" in refused.value.hint
 
 
 def test_a_source_that_lets_shardctl_in_from_elsewhere_only_is_refused(cloning: Cloning) -> None:
-    with pytest.raises(NoWayIn, match=r"does not let postgres in from 192\.0\.2\.7"):
+    with raises_code("role_not_admitted", match=r"does not let postgres in from 192\.0\.2\.7"):
         cloning.make(addresses=["192.0.2.7"])
     assert cloning.left() == []
 
@@ -93,7 +90,7 @@ def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) 
     names.write_text("visitor\n")
     with (
         rules(cloning_spare.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
-        pytest.raises(FilesElsewhere, match=f"does not get: {names}"),
+        raises_code("files_elsewhere", match=f"does not get: {names}"),
     ):
         cloning_spare.make()
 
@@ -104,7 +101,7 @@ def test_an_address_that_leads_to_another_server_is_refused(
     session = cloning.at_source()
     node = dataclasses.replace(cloning.source.node, port=spare_source.port)
     source = dataclasses.replace(cloning.source, node=node)
-    with pytest.raises(SourceElsewhere, match="is another server for the host of node c"):
+    with raises_code("source_elsewhere", match="is another server for the host of node c"):
         copying.make(cloning.clone, source, session, addresses=HERE, progress=Silent())
 
 
@@ -122,7 +119,7 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: C
     session.execute(f"ALTER SYSTEM SET primary_conninfo = 'host=x password={PASSWORD}'")
     asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
     with rules(cloning.server, asked):
-        with pytest.raises(ReplicationRefused, match="no password supplied") as refused:
+        with raises_code("replication_refused", match="no password supplied") as refused:
             cloning.make()
         assert "~/.pgpass" in refused.value.hint
         cloning.options = {"passfile": str(passfile)}
@@ -243,7 +240,7 @@ def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> No
 
     with ended(receiving("somebody")) as stranger:
         wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
-        with pytest.raises(SlotTaken, match="is in use by somebody"):
+        with raises_code("slot_taken", match="is in use by somebody"):
             slots.drop(session, name, patience_s=1)
         assert stranger.poll() is None
         assert cloning.ask(f"{_ACTIVE}'{name}'")
@@ -276,5 +273,5 @@ def test_a_slot_that_has_lost_its_wal_is_made_anew(cloning_spare: Cloning) -> No
 def test_a_slot_of_another_kind_is_left(cloning_spare: Cloning) -> None:
     session, name = cloning_spare.at_source(), cloning_spare.clone.slot
     session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-    with pytest.raises(SlotTaken, match="is a logical one"):
+    with raises_code("slot_taken", match="is a logical one"):
         slots.make(session, name)

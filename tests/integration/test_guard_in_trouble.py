@@ -21,7 +21,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
-from shardctl.pgbouncer.guard import GuardBusy, Question, Staged
+from shardctl.pgbouncer.guard import Question, Staged
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.guards import (
     AFTER,
     MARGIN,
@@ -166,7 +167,7 @@ def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -
     armed = site.arm("one", console=console, after_s=SOME_TIME)
     site.bouncer.signal(signal.SIGSTOP)
     wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
-    with pytest.raises(GuardBusy, match="tries again"):
+    with raises_code("guard_busy", match="tries again"):
         guard.disarm(armed, patience_s=0)
     site.bouncer.signal(signal.SIGCONT)
     wait_until_done(armed)

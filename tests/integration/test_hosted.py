@@ -7,12 +7,9 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.postgres import pidfile, standby
-from shardctl.postgres.faults import ServerDidNotStop, ServerElsewhere, WrongMajor
-from shardctl.postgres.hosted import ControlFailed
 from shardctl.topology.model import Control
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
@@ -24,17 +21,17 @@ NONE = Control(start=None, stop=None, reload=None, status=None)
 def test_a_data_directory_of_another_version_is_not_started(cloning: Cloning) -> None:
     cloning.make()
     (cloning.data / "PG_VERSION").write_text("9\n")
-    with pytest.raises(WrongMajor, match=r"was made by PostgreSQL 9, and"):
+    with raises_code("wrong_major", match=r"was made by PostgreSQL 9, and"):
         standby.start(cloning.clone)
     (cloning.data / "PG_VERSION").unlink()
-    with pytest.raises(WrongMajor, match="PG_VERSION is missing"):
+    with raises_code("wrong_major", match="PG_VERSION is missing"):
         standby.start(cloning.clone)
 
 
 def test_a_server_on_another_port_is_told(cloning: Cloning) -> None:
     cloning.start()
     server = dataclasses.replace(cloning.clone.server, port=free_ports(1)[0])
-    with pytest.raises(ServerElsewhere, match=f"its server runs on port {cloning.port}"):
+    with raises_code("server_elsewhere", match=f"its server runs on port {cloning.port}"):
         server.start()
 
 
@@ -61,7 +58,7 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
 
     assert with_status("exit 0")
     assert not with_status("exit 3")
-    with pytest.raises(ControlFailed, match="its command to status ended with code 4: no unit"):
+    with raises_code("control_failed", match="its command to status ended with code 4: no unit"):
         with_status("echo no unit >&2; exit 4")
     standby.start(cloning.clone)
     assert with_status("exit 3"), "it is there, whatever somebody says"
@@ -71,6 +68,6 @@ def test_a_command_that_does_not_stop_it_is_told(cloning: Cloning) -> None:
     cloning.start()
     control = dataclasses.replace(NONE, stop="echo in vain >&2")
     server = dataclasses.replace(cloning.clone.server, control=control)
-    with pytest.raises(ServerDidNotStop, match="node c: the server did not stop"):
+    with raises_code("server_did_not_stop", match="node c: the server did not stop"):
         server.stop()
     assert cloning.clone.server.running()

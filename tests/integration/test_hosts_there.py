@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import accounts, files, ports
-from shardctl.hosts.accounts import AccountRefused
 from shardctl.hosts.files import FileRefused
 from shardctl.hosts.host import SudoRefused
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
 from shardctl.postgres import binaries
-from shardctl.postgres.binaries import BinariesRefused, NoBinaries
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,9 +57,9 @@ def root(box: Ssh) -> Ssh:
 def test_whoever_logs_in_runs_servers_unless_that_is_root(box: Ssh, sshd: Sshd) -> None:
     assert accounts.account_on(box, None) is None
     assert accounts.account_on(box, sshd.login) == sshd.login
-    with pytest.raises(AccountRefused, match="PostgreSQL refuses root"):
+    with raises_code("account_refused", match="PostgreSQL refuses root"):
         accounts.account_on(box, "root")
-    with pytest.raises(AccountRefused, match="no such user on its host"):
+    with raises_code("account_refused", match="no such user on its host"):
         accounts.account_on(box, "no-such-user")
     with pytest.raises(SudoRefused, match=f"{sshd.login} may not run commands as daemon"):
         accounts.account_on(box, "daemon")
@@ -90,11 +89,11 @@ def test_programs_are_those_of_the_host(
     found = binaries.find(None, account=sshd.login, host=box)
     assert binaries.of_major(found.major, box) == found
     assert binaries.find(found.directory, account=None, host=box) == found
-    with pytest.raises(BinariesRefused, match="lacks postgres, initdb, pg_ctl"):
+    with raises_code("binaries_refused", match="lacks postgres, initdb, pg_ctl"):
         binaries.find(server_directory, account=sshd.login, host=box)
     monkeypatch.setattr(binaries, "_SYSTEM", (f"{server_directory}/*",))
     monkeypatch.setattr(binaries, "_SYSTEMS", "of_patterns")
-    with pytest.raises(NoBinaries, match="is installed there") as refused:
+    with raises_code("no_binaries", match="is installed there") as refused:
         binaries.find(None, account=sshd.login, host=box)
     assert "on that host" in refused.value.hint
 

@@ -10,16 +10,9 @@ import pytest
 from shardctl.errors import Problems
 from shardctl.ids.layout import Layout
 from shardctl.provision import fleet
-from shardctl.provision.refusals import (
-    MigrationChanged,
-    OwnershipDiffers,
-    SchemaInTheWay,
-    ShardLost,
-    TableShadowed,
-)
-from shardctl.state.format import FormatTooNew
-from shardctl.state.identity import NodeUnfit
+from shardctl.provision.refusals import OwnershipDiffers
 from shardctl.state.lock import NodeLocked
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -206,7 +199,7 @@ def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(new_fleet: 
     with new_fleet.servers["a"].connect() as connection:
         connection.execute(f"CREATE DATABASE {new_fleet.database}")
     new_fleet.execute("a", "CREATE SCHEMA shard2; CREATE TABLE shard2.old (n int)")
-    with pytest.raises(SchemaInTheWay, match=r"did not make.*shard2") as refused:
+    with raises_code("schema_in_the_way", match=r"did not make.*shard2") as refused:
         new_fleet.init()
     assert "--adopt" in refused.value.hint
     assert new_fleet.query("a", "SELECT to_regclass('shardctl.cluster')") == [(None,)]
@@ -226,7 +219,7 @@ def test_the_databases_win_over_a_stale_topology(fleet_8: Fleet) -> None:
 
 def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
-    with pytest.raises(SchemaInTheWay, match=r"retired copies .* shard2__retired_5f3a9c1e"):
+    with raises_code("schema_in_the_way", match=r"retired copies .* shard2__retired_5f3a9c1e"):
         fleet_8.init()
     fleet_8.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
     with pytest.raises(OwnershipDiffers, match="shards 2"):
@@ -237,13 +230,13 @@ def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(new_fleet:
     with new_fleet.servers["b"].connect() as connection:
         connection.execute(f"CREATE DATABASE {new_fleet.database}")
     new_fleet.execute("b", "CREATE SCHEMA shard1")
-    with pytest.raises(SchemaInTheWay, match="shards that the topology gives to a live here"):
+    with raises_code("schema_in_the_way", match="shards that the topology gives to a live here"):
         new_fleet.init()
 
 
 def test_a_schema_that_was_made_and_is_gone_is_not_made_anew_empty(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
-    with pytest.raises(ShardLost, match="node a: shards 1 were made here once and are not here"):
+    with raises_code("shard_lost", match="node a: shards 1 were made here once and are not here"):
         fleet_8.init()
 
 
@@ -251,7 +244,7 @@ def test_a_migration_that_was_changed_after_it_ran_is_refused(fleet_8: Fleet) ->
     fleet_8.migration("0001_photos.sql", "CREATE TABLE photos (id bigint);")
     with pytest.raises(Problems) as refused:
         fleet_8.init()
-    assert [type(error) for error in refused.value.errors] == [MigrationChanged] * 2
+    assert [error.code for error in refused.value.errors] == ["migration_changed"] * 2
     assert "0001_photos.sql: changed after it ran in shards 0-3 of node a" in str(
         refused.value.errors[0]
     )
@@ -266,7 +259,7 @@ def test_a_migration_that_is_gone_from_the_folder_is_a_note(fleet_8: Fleet) -> N
 
 def test_a_table_in_public_with_a_shards_tables_name_is_refused(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "CREATE TABLE public.photos (n int)")
-    with pytest.raises(TableShadowed, match=r"table public\.photos"):
+    with raises_code("table_shadowed", match=r"table public\.photos"):
         fleet_8.plan()
 
 
@@ -276,14 +269,14 @@ def test_a_table_on_a_roles_search_path_is_refused_too(fleet_8: Fleet) -> None:
     fleet_8.execute(
         "a", f'ALTER ROLE {fleet_8.role} SET search_path = "$user", "Mixed Case", public'
     )
-    with pytest.raises(TableShadowed, match=r"Mixed Case\.photos"):
+    with raises_code("table_shadowed", match=r"Mixed Case\.photos"):
         fleet_8.plan()
 
 
 def test_a_migration_that_would_make_such_a_table_is_refused(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "CREATE TABLE public.likes (n int)")
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    with pytest.raises(TableShadowed, match=r"node a: table public\.likes"):
+    with raises_code("table_shadowed", match=r"node a: table public\.likes"):
         fleet_8.plan()
 
 
@@ -293,7 +286,7 @@ def test_a_migration_whose_program_makes_such_a_table_is_rolled_back(fleet_8: Fl
     with pytest.raises(Problems) as refused:
         fleet_8.init()
     assert refused.value.exit_code == 3
-    assert any(isinstance(error, TableShadowed) for error in refused.value.errors)
+    assert any(error.code == "table_shadowed" for error in refused.value.errors)
     assert fleet_8.query("a", "SELECT to_regclass('shard0.likes')") == [(None,)]
     assert fleet_8.query("b", "SELECT to_regclass('shard4.likes')::text") == [("shard4.likes",)]
 
@@ -307,7 +300,7 @@ def test_a_server_of_another_cluster_or_node_is_never_changed(fleet_8: Fleet) ->
     fleet_8.servers = {"a": fleet_8.servers["b"], "b": fleet_8.servers["a"]}
     with pytest.raises(Problems) as swapped:
         fleet_8.init()
-    assert {type(error) for error in swapped.value.errors} == {NodeUnfit}
+    assert {error.code for error in swapped.value.errors} == {"node_unfit"}
 
 
 def test_what_is_fixed_for_life_may_not_change(fleet_8: Fleet) -> None:
@@ -319,7 +312,7 @@ def test_what_is_fixed_for_life_may_not_change(fleet_8: Fleet) -> None:
 
 def test_a_newer_format_is_not_written_to(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 99")
-    with pytest.raises(FormatTooNew, match="format 99"):
+    with raises_code("format_too_new", match="format 99"):
         fleet_8.init()
 
 
@@ -339,7 +332,7 @@ def test_a_plan_that_is_out_of_date_is_not_carried_out(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
     plan = fleet_8.plan()
     fleet_8.init()
-    with pytest.raises(fleet.PlanOutdated, match="a, b"):
+    with raises_code("plan_outdated", match="a, b"):
         fleet_8.carry_out(plan)
 
 

@@ -9,10 +9,8 @@ import psycopg
 import pytest
 
 from shardctl.errors import Problems
-from shardctl.provision.refusals import (
-    ShardLost,
-)
 from shardctl.state.cluster import SchemaTaken
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +30,7 @@ def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
     fleet_8: Fleet, pg_server: StartServer
 ) -> None:
     fleet_8.servers = {"a": pg_server(), "b": fleet_8.servers["b"]}
-    with pytest.raises(ShardLost, match="node a: shards 0-3 were made here once"):
+    with raises_code("shard_lost", match="node a: shards 0-3 were made here once"):
         fleet_8.init()
     with fleet_8.servers["a"].connect() as connection:
         assert connection.execute(

@@ -13,9 +13,7 @@ from psycopg import errors
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
-from shardctl.provision.failures import MigrationFailed
-from shardctl.provision.key_checks import RowsMisplaced
-from shardctl.state.keys import KeyLineInvalid
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -72,7 +70,7 @@ def test_rows_that_are_misplaced_already_are_named_and_no_more_can_come(fleet_8:
         reason,
         "node a: 3 of 4 shards are finished; left are shards 2",
     ]
-    assert isinstance(refused.value.errors[0], RowsMisplaced)
+    assert refused.value.errors[0].code == "rows_misplaced"
     with pytest.raises(errors.CheckViolation):
         fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (3)")
     again = fleet_8.here("migrate", "--dry-run", "-o", "json")
@@ -135,14 +133,14 @@ def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet, line: str, r
     )
     with pytest.raises(Problems) as refused:
         migrate(fleet_8)
-    first = next(e for e in refused.value.errors if isinstance(e, MigrationFailed))
+    first = next(e for e in refused.value.errors if e.code == "migration_failed")
     assert str(first) == f"{file}:3: shard 0 on node a: {reason}"
     assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
 
 
 def test_a_malformed_line_is_refused_before_anything_is_contacted(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_x.sql", "-- shardctl: key photos.user_id chek\n")
-    with pytest.raises(KeyLineInvalid, match=r"0002_x\.sql:1"):
+    with raises_code("key_line_invalid", match=r"0002_x\.sql:1"):
         migrate(fleet_8)
 
 

@@ -7,6 +7,9 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import lock
 from shardctl.topology.model import NodeName
 from tests.fixtures.fleets.fleet import command_line
@@ -15,6 +18,7 @@ from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.own import Lab
 
@@ -24,6 +28,19 @@ def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
     for _ in range(50):
         with lock.held(topology, [NodeName("a")], command="test"):
             pass
+
+
+def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
+    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(connection: Connection, _: str) -> None:
+        connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(lock, "take", ended)
+    nodes = [NodeName("a")]
+    held = lock.held(fleet_8.topology(), nodes, command="test")
+    with pytest.raises(NodeUnavailable, match=r"^node a .*terminating connection"), held:
+        pass
 
 
 def test_a_server_that_hangs_does_not_hold_up_who_lets_go(fleet_own: Lab) -> None:

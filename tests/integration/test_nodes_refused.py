@@ -12,8 +12,8 @@ from shardctl.errors import Problems
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import fleet
 from shardctl.provision.observe import check_version
-from shardctl.state.identity import NodeUnfit
 from shardctl.topology import loader
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_a_standby_is_refused(new_fleet: Fleet, pg_server: StartServer) -> None:
     standby.start()
     new_fleet.servers = {"a": new_fleet.servers["a"], "b": standby}
     try:
-        with pytest.raises(NodeUnfit, match=r"node b: .* is a standby") as refused:
+        with raises_code("node_unfit", match=r"node b: .* is a standby") as refused:
             new_fleet.init()
     finally:
         standby.stop()
@@ -116,7 +116,7 @@ def test_a_standby_is_refused(new_fleet: Fleet, pg_server: StartServer) -> None:
 
 def test_a_server_older_than_14_is_refused() -> None:
     check_version("a", 140_000, "14.0")
-    with pytest.raises(NodeUnfit, match=r"node a: PostgreSQL 13\.22 is too old") as refused:
+    with raises_code("node_unfit", match=r"node a: PostgreSQL 13\.22 is too old") as refused:
         check_version("a", 130_022, "13.22")
     assert "14 or newer" in refused.value.hint
 

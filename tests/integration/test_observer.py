@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Problems, ShardctlError
+from shardctl.errors import Problems, Refused
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import observer
 from shardctl.topology.model import NodeName
@@ -54,7 +54,7 @@ def test_what_the_database_refuses_and_what_a_question_raises_are_problems(fleet
 
     def fail(session: Connection, node: Node) -> None:
         if node.name == "b":
-            raise ShardctlError("node b is odd")
+            raise Refused("odd", "node b is odd")
         session.execute("SELECT 1 / 0")
 
     asked = observer.ask(topology, fail, purpose="test")
@@ -69,7 +69,7 @@ def test_what_the_database_refuses_and_what_a_question_raises_are_problems(fleet
     ]
     assert [type(error) for error in caught.value.errors] == [
         NodeUnavailable,
-        ShardctlError,
+        Refused,
         NodeUnavailable,
     ]
 

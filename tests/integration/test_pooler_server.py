@@ -16,20 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.files import BACKUP, FileRefused
 from shardctl.hosts.local import Local
 from shardctl.hosts.ports import PortInUse
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import PoolerUnavailable
-from shardctl.pgbouncer.server import (
-    ConfigNotOurs,
-    PlaceUnreachable,
-    PoolerDidNotStart,
-    Server,
-)
+from shardctl.pgbouncer.server import Server
 from shardctl.topology.model import Pooler, PoolerName, Topology
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import PgBouncer, end
 from tests.fixtures.servers.postgres import free_ports, local_node, local_topology, wait_for
 
@@ -239,7 +236,7 @@ def test_a_configuration_of_somebody_else_is_refused_and_left(server: Server, te
     config.write_text(text)
     assert server.made() == "foreign"
     for action in (server.start, server.foresee):
-        with pytest.raises(ConfigNotOurs) as refused:
+        with raises_code("config_not_ours") as refused:
             action()
         assert str(config) in refused.value.message
     assert server.remove() == ()
@@ -274,7 +271,7 @@ def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(
     text = server.pooler.config.read_text()
     server.pooler.config.write_text(text.replace(old, new, 1))
     began = time.monotonic()
-    with pytest.raises(PoolerDidNotStart) as refused:
+    with raises_code("pooler_did_not_start") as refused:
         server.start()
     assert time.monotonic() - began < 10
     assert said in refused.value.message
@@ -289,7 +286,7 @@ def test_aliases_that_it_does_not_take_are_told_in_its_own_words(server: Server)
     server.start()
     server.stop()
     server.pooler.databases_file.write_text("[databases]\nnonsense\n")
-    with pytest.raises(PoolerDidNotStart, match=r"größe\.ini"):
+    with raises_code("pooler_did_not_start", match=r"größe\.ini"):
         server.start()
     server.pooler.databases_file.write_text("")
     assert server.start() == "started"
@@ -391,7 +388,8 @@ def test_a_tight_umask_of_ours_is_not_the_poolers(server: Server) -> None:
 def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
     way = server.pooler.config.parent.parent
     way.write_text("in the way")
-    with pytest.raises((FileRefused, PlaceUnreachable)) as refused:
+    with pytest.raises(ShardctlError) as refused:
         server.start()
+    assert refused.value.code in {"file_refused", "place_unreachable"}
     assert str(way) in refused.value.message
     assert way.read_text() == "in the way"

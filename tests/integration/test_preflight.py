@@ -126,7 +126,7 @@ def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path
     ):
         told = preflight_pooled.refused()
     assert set(told) >= {
-        "query_wait_timeout", "settings", "TableShadowed", "unlogged", "shared_tables", "max_rate",
+        "query_wait_timeout", "settings", "table_shadowed", "unlogged", "shared_tables", "max_rate",
     }  # fmt: skip
 
 
@@ -157,12 +157,12 @@ def test_sizes_while_a_table_is_locked(preflight_fleet: Movable) -> None:
 def test_a_map_that_became_another_or_contradicts_the_topology(preflight_fleet: Movable) -> None:
     raised = "UPDATE shardctl.cluster SET map_version = 2"
     with preflight_fleet.having(raised, "UPDATE shardctl.cluster SET map_version = 1"):
-        assert "version 1, now 2" in preflight_fleet.only("MapChanged")
+        assert "version 1, now 2" in preflight_fleet.only("map_changed")
     moved = "UPDATE shardctl.map SET node = 'b' WHERE shard = 3"
     with preflight_fleet.having(
         moved, "UPDATE shardctl.map SET node = 'a' WHERE shard = 3", node="b"
     ):
-        told = preflight_fleet.only("OwnershipDiffers")
+        told = preflight_fleet.only("ownership_differs")
         assert "the map on node b gives shards 3 to b, the topology gives them to a" in told
 
 
@@ -200,7 +200,7 @@ def test_a_node_without_a_journal(preflight_fleet: Movable) -> None:
 
 def test_shards_that_are_not_where_they_should_be(preflight_fleet: Movable) -> None:
     with preflight_fleet.having("CREATE SCHEMA shard3", "DROP SCHEMA shard3", node="b"):
-        told = preflight_fleet.only_fleet("SchemaInTheWay")
+        told = preflight_fleet.only_fleet("schema_in_the_way")
         assert "node b: shards that node a owns live here too: shard3 (1)" in told
     renamed = "ALTER SCHEMA shard3 RENAME TO astray"
     with preflight_fleet.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
@@ -219,7 +219,7 @@ def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
         errors = caught.value.parts()
         away = [one for one in errors if isinstance(one, NodeUnavailable)]
         assert [one.node for one in away] == [node]
-        assert {getattr(one, "code", None) for one in errors} - {None} == known
+        assert {one.code for one in errors} - {"node_unavailable"} == known
 
 
 def skewed(**offsets: float) -> list[str]:

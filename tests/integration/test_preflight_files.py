@@ -86,7 +86,7 @@ def test_what_the_run_would_refuse_to_copy_is_refused_by_the_dry_run(
 ) -> None:
     put(etc / "more", b"one_role\n")
     put(etc / "pg_hba.conf", f"{RULES}host all @more 127.0.0.1/32 trust\n".encode())
-    told = fleet.only("FilesElsewhere")
+    told = fleet.only("files_elsewhere")
     assert f"{etc}/pg_hba.conf includes files that a clone does not get: more" in told
 
 

@@ -29,7 +29,7 @@ def fit(preflight_fleet: Movable) -> bool:
 def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
     pooler = preflight_pooled.fleet.pg_bouncer
     pooler.stop()
-    told = preflight_pooled.only_pooler("PoolerUnavailable")
+    told = preflight_pooled.only_pooler("pooler_unavailable")
     assert told.count(f"pooler p1 (127.0.0.1:{pooler.port}): ") == 1
     assert "Connection refused" in told
 
@@ -37,14 +37,15 @@ def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
 def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:
     preflight_pooled.fleet.change(admin_user=STATS_USER)
     told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
-    assert "pooler p1: watcher is no admin there" in told["NotAdmin"]
+    assert "pooler p1: watcher is no admin there" in told["not_pooler_admin"]
 
 
 def test_a_file_that_was_edited_or_is_not_the_newest(preflight_pooled: Movable) -> None:
     file = preflight_pooled.fleet.pg_bouncer.databases_file
     text = file.read_text()
     file.write_text(f"{text}\nmine = host=/tmp\n")
-    assert f"pooler p1: {file} was changed by hand" in preflight_pooled.only_pooler("FileEdited")
+    told = preflight_pooled.only_pooler("pooler_file_edited")
+    assert f"pooler p1: {file} was changed by hand" in told
     file.unlink()
     told = preflight_pooled.only_pooler("file_outdated")
     assert "is not what map version 1 says" in told
@@ -77,7 +78,7 @@ def test_what_the_console_tells(preflight_pooled: Movable) -> None:
 
 def test_session_pooling(preflight_pooled: Movable) -> None:
     preflight_pooled.fleet.pg_bouncer.admin("SET pool_mode = session")
-    assert "with pool_mode = session" in preflight_pooled.only_pooler("PoolingUnfit")
+    assert "with pool_mode = session" in preflight_pooled.only_pooler("pooling_unfit")
     preflight_pooled.fleet.change(aliases=("node",))
     told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
     assert set(told) == {"session_pooling", "file_outdated"}
@@ -86,7 +87,7 @@ def test_session_pooling(preflight_pooled: Movable) -> None:
 
 def test_a_pooler_that_should_survive_resets_and_does_not(preflight_pooled: Movable) -> None:
     preflight_pooled.fleet.change(survive_reset=True)
-    assert "survive_reset is true" in preflight_pooled.only_pooler("ResetUnfit")
+    assert "survive_reset is true" in preflight_pooled.only_pooler("reset_unfit")
     resets.configure(preflight_pooled.fleet.pg_bouncer)
     assert "`shardctl pgbouncer apply`" in preflight_pooled.only_pooler("file_outdated")
 

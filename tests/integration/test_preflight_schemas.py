@@ -159,7 +159,7 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(
 def test_tables_named_like_a_shards(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(duplicate_shared=True)
     with preflight_fleet.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
-        assert "table public.photos has the name" in preflight_fleet.only_source("TableShadowed")
+        assert "table public.photos has the name" in preflight_fleet.only_source("table_shadowed")
 
 
 def test_tables_beside_the_shards(preflight_fleet: Movable) -> None:

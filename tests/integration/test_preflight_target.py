@@ -65,7 +65,7 @@ def test_a_host_that_cannot_be_worked_on(preflight_fleet: Movable) -> None:
 
 def test_an_os_user_that_does_not_exist(preflight_fleet: Movable) -> None:
     preflight_fleet.change(os_user="nobody-of-this-name")
-    assert "there is no such user" in preflight_fleet.only_target("OsUserRefused")
+    assert "there is no such user" in preflight_fleet.only_target("os_user_refused")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_clone_that_runs_and_then_is_stopped(
     )
     with preflight_fleet.running(place(preflight_fleet)) as there:
         told = preflight_fleet.refused()
-        assert set(told) == {"NodeUnfit", "target_has_shards"}
+        assert set(told) == {"node_unfit", "target_has_shards"}
         assert "shards live there: shard0, shard1, shard2, shard3" in told["target_has_shards"]
         with there.connect() as session:
             session.execute("DROP DATABASE preflight WITH (FORCE)")

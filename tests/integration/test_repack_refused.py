@@ -6,23 +6,16 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from shardctl.maintenance import repack, repack_look, repack_program
-from shardctl.maintenance.repack_refusals import (
-    ExtensionBroken,
-    ExtensionMissing,
-    MoveUnfinished,
-    ProgramMissing,
-    ShardsElsewhere,
-    SuperuserNeeded,
-)
+from shardctl.maintenance.repack_look import extension_missing
 from shardctl.state import journal, lock
-from shardctl.state.identity import NodeUnfit
 from shardctl.state.journal import MoveState
 from tests.fixtures.fleets.retired import Pruned, changed
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.fixtures.fleets.bloated import Repacking
 
 _VERSION = """
@@ -32,7 +25,7 @@ CREATE OR REPLACE FUNCTION repack.{}() RETURNS text LANGUAGE sql AS $$SELECT 'pg
 
 def test_a_node_without_the_extension_is_named_with_what_to_type(fleet_bloated: Repacking) -> None:
     fleet_bloated.fleet.execute("b", "DROP EXTENSION pg_repack")
-    with pytest.raises(ExtensionMissing, match="node b: the extension pg_repack") as refused:
+    with raises_code("extension_missing", match="node b: the extension pg_repack") as refused:
         fleet_bloated.plan()
     assert refused.value.hint.startswith("`CREATE EXTENSION pg_repack`")
     done = fleet_bloated.repack("--yes", "-o", "json")
@@ -43,14 +36,14 @@ def test_a_node_without_the_extension_is_named_with_what_to_type(fleet_bloated: 
 
 
 def test_where_the_package_is_missing_too_the_hint_names_it() -> None:
-    refused = ExtensionMissing("b", "app", available=False)  # type: ignore[arg-type]  # a name
+    refused = extension_missing("b", "app", available=False)  # type: ignore[arg-type]  # a name
     assert "postgresql-NN-repack" in refused.hint
 
 
 def test_an_extension_of_two_versions_is_refused(fleet_bloated: Repacking) -> None:
     fleet_bloated.fleet.execute("a", _VERSION.format("version_sql"))
-    with pytest.raises(
-        ExtensionBroken, match=r"library is pg_repack .*, its SQL pg_repack 1\.4\.7"
+    with raises_code(
+        "extension_broken", match=r"library is pg_repack .*, its SQL pg_repack 1\.4\.7"
     ):
         fleet_bloated.plan(0)
 
@@ -60,7 +53,7 @@ def test_a_version_for_which_this_machine_has_no_program_is_refused(
 ) -> None:
     for function in ("version", "version_sql"):
         fleet_bloated.fleet.execute("a", _VERSION.format(function))
-    with pytest.raises(ProgramMissing, match=r"its extension is pg_repack 1\.4\.7") as refused:
+    with raises_code("program_missing", match=r"its extension is pg_repack 1\.4\.7") as refused:
         fleet_bloated.plan(0)
     assert "this machine has pg_repack " in refused.value.message
 
@@ -75,7 +68,7 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
     topology = dataclasses.replace(topology, database=database)
     try:
         options = fleet_bloated.plan(0).options
-        with pytest.raises(SuperuserNeeded, match="node a: plain is no superuser"):
+        with raises_code("superuser_needed", match="node a: plain is no superuser"):
             repack.plan(topology, [0], options)
         may_try = dataclasses.replace(options.settings, superuser_check=False)
         options = dataclasses.replace(options, settings=may_try)
@@ -83,7 +76,7 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
             assert repack.plan(topology, [0], options).refused == []
         else:
             # It would fail to clean up after itself, and try that for good.
-            with pytest.raises(SuperuserNeeded, match="wants one"):
+            with raises_code("superuser_needed", match="wants one"):
                 repack.plan(topology, [0], options)
     finally:
         fleet.execute("a", "DROP OWNED BY plain")
@@ -94,7 +87,7 @@ def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking
     made = Pruned(fleet_bloated.fleet)
     with (
         changed(made, "a", "shardctl.map.node", "b", "shard = 2"),
-        pytest.raises(ShardsElsewhere, match="node a does not own shards 2,"),
+        raises_code("shards_elsewhere", match="node a does not own shards 2,"),
     ):
         fleet_bloated.plan()
 
@@ -103,7 +96,7 @@ def test_another_cluster_at_a_nodes_address_is_refused(fleet_bloated: Repacking)
     made = Pruned(fleet_bloated.fleet)
     with (
         changed(made, "b", "shardctl.cluster.cluster", "films"),
-        pytest.raises(NodeUnfit, match="cluster films"),
+        raises_code("node_unfit", match="cluster films"),
     ):
         fleet_bloated.plan()
 
@@ -131,9 +124,9 @@ def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
     file = fleet_bloated.file(0)
     begin_move(fleet_bloated)
     try:
-        with pytest.raises(MoveUnfinished, match="node a is part of move 5f3a9c1e"):
+        with raises_code("move_unfinished", match="node a is part of move 5f3a9c1e"):
             fleet_bloated.plan()
-        with pytest.raises(MoveUnfinished, match="node a is part of move 5f3a9c1e"):
+        with raises_code("move_unfinished", match="node a is part of move 5f3a9c1e"):
             fleet_bloated.carry_out(plan)
         fleet_bloated.plan(4, 5)  # of node b, which has no part in it
         with fleet_bloated.fleet.connect("a") as session:

@@ -12,9 +12,10 @@ from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
 from shardctl.pgbouncer import render
-from shardctl.pgbouncer.server import Server, UsersNotOurs
+from shardctl.pgbouncer.server import Server
 from shardctl.sandbox import poolers
 from shardctl.topology import loader
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
 ) -> None:
     server.users.write_text(FOREIGN)
     for action in (server.foresee, server.start):
-        with pytest.raises(UsersNotOurs, match=r"users\.txt was not written by") as refused:
+        with raises_code("users_not_ours", match=r"users\.txt was not written by") as refused:
             action()
         assert "move that file away" in refused.value.hint
     assert {path.name for path in server.users.parent.iterdir()} == {"users.txt"}

@@ -15,10 +15,10 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
 from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.postgres import binaries, hosted
-from shardctl.postgres.binaries import BinariesRefused
 from shardctl.postgres.control import Server
 from shardctl.topology import loader
 from shardctl.topology.loader import TopologyInvalid
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, stop_all_below
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def test_a_directory_of_programs_that_a_shell_would_run_is_refused(
 ) -> None:
     there = binaries.find(None, account=None).directory
     (place / "bin").symlink_to(there)
-    with pytest.raises(BinariesRefused, match="a character that a shell interprets") as refused:
+    with raises_code("binaries_refused", match="a character that a shell interprets") as refused:
         binaries.find(place / "bin", account=None)
     assert "correct bin_directory" in refused.value.hint
     odd = server_directory / "odd$bin"
     odd.mkdir()
     (server_directory / "plain").symlink_to(odd)
-    with pytest.raises(BinariesRefused, match="a character that a shell interprets"):
+    with raises_code("binaries_refused", match="a character that a shell interprets"):
         binaries.find(server_directory / "plain", account=None)
     assert not (server_directory / "ran").exists()
 

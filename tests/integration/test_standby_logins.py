@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from shardctl.errors import Problems, ShardctlError
+from shardctl.errors import Problems, Refused, ShardctlError
 from shardctl.hosts.local import Local
 from shardctl.moves import cloned, promotion
 from shardctl.moves.context import Use
@@ -18,7 +18,7 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 from shardctl.pgbouncer import guard
-from shardctl.pgbouncer.guard import GuardRefused, Question
+from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, replay
 from shardctl.postgres.connection import NodeUnavailable
 from tests.fixtures.servers.clones import soon
@@ -112,8 +112,8 @@ def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
     world.close()
 
 
-def test_nothing_but_replay_is_tried_again(tmp_path: Path) -> None:
-    conflict = GuardRefused("x", tmp_path, f"FATAL: canceling statement due to {CONFLICT}")
+def test_nothing_but_replay_is_tried_again() -> None:
+    conflict = Refused("guard_refused", f"FATAL: canceling statement due to {CONFLICT}")
     other = NodeUnavailable("c", "127.0.0.1:1", "connection refused")
     for last in (other, Problems([conflict, other])):
         coming: list[ShardctlError] = [conflict, Problems([conflict]), last]

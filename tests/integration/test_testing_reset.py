@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from shardctl.testing import emptying, fleet
-from shardctl.testing.emptying import NotReset
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_a_reader_of_a_large_table_is_named(made: ShardFleet) -> None:
     run(made, 0, rows)
     with contextlib.closing(connect(made, 0, application_name="report")) as reading:
         reading.execute("SELECT count(*) FROM things")
-        with pytest.raises(NotReset) as refused:
+        with raises_code("not_reset") as refused:
             made.reset()
         session = f"session {reading.info.backend_pid} (postgres, report, idle in transaction for "
         assert "node a of the test fleet: its tables could not be emptied: waited 0.2 s" in str(
@@ -176,7 +176,7 @@ def test_a_writer_at_work_is_named_and_readers_beside_it_are_not(
         reading, writing = (stack.enter_context(contextlib.closing(connect(made, 1))) for _ in "rw")
         reading.execute("TABLE kinds")
         writing.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE".encode())
-        with pytest.raises(NotReset, match=rf"has shard1.{table} in use: LOCK TABLE") as refused:
+        with raises_code("not_reset", match=rf"has shard1.{table} in use: LOCK TABLE") as refused:
             made.reset()
         assert f"session {writing.info.backend_pid} (postgres, idle in tr" in str(refused.value)
         assert f"session {reading.info.backend_pid} " not in str(refused.value)
@@ -203,7 +203,7 @@ def test_a_table_that_a_test_made_is_emptied_too(made: ShardFleet) -> None:
 def test_a_table_of_migrations_that_is_gone_is_told(made: ShardFleet) -> None:
     run(made, 1, "ALTER TABLE kinds RENAME TO gone")
     try:
-        with pytest.raises(NotReset, match=r'node a of the test fleet: .*"shard1.kinds"'):
+        with raises_code("not_reset", match=r'node a of the test fleet: .*"shard1.kinds"'):
             made.reset()
     finally:
         run(made, 1, "ALTER TABLE gone RENAME TO kinds")

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.traffic.load import LoadStuck
-from shardctl.traffic.plan import ShardsUnserved, TooManyAliases
 from shardctl.traffic.record import Kind
-from shardctl.traffic.table import TableTaken
-from shardctl.traffic.ways import TABLE, NoSuchAliases
+from shardctl.traffic.ways import TABLE
 from tests.fixtures.fleets.pooled import PooledFleet
 from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
 from tests.fixtures.servers.postgres import wait_for
 
@@ -246,7 +244,7 @@ def test_a_load_does_not_begin_while_an_alias_is_paused(
         client.execute("SELECT 1")  # of a pool that nobody has used, a pause holds up the login
     with fleet_pooled.pg_bouncer.console() as console:
         console.pause("shard2", seconds=5)
-        with pytest.raises(LoadStuck, match="1 clients got no answer"):
+        with raises_code("load_stuck", match="1 clients got no answer"):
             start(fleet_pooled)
         console.resume("shard2")
     assert tables(fleet_pooled, "a") == []
@@ -271,7 +269,7 @@ def test_more_clients_than_shards_share_them(fleet_pooled: PooledFleet) -> None:
 
 def test_a_table_of_somebody_else_is_not_touched(fleet_pooled: PooledFleet) -> None:
     fleet_pooled.execute("b", f"CREATE TABLE shard5.{TABLE} (mine text)")
-    with pytest.raises(TableTaken, match="node b: table shardctl_traffic in schema shard5"):
+    with raises_code("table_taken", match="node b: table shardctl_traffic in schema shard5"):
         start(fleet_pooled)
     assert tables(fleet_pooled, "a") == []
     assert tables(fleet_pooled, "b") == ["shard5"]
@@ -281,13 +279,13 @@ def test_a_shard_that_is_not_there_is_refused_before_anything_is_made(
     fleet_pooled: PooledFleet,
 ) -> None:
     fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO elsewhere")
-    with pytest.raises(ShardsUnserved, match="shards 2 are not live"):
+    with raises_code("shards_unserved", match="shards 2 are not live"):
         start(fleet_pooled)
     assert tables(fleet_pooled, "a") == []
 
 
 def test_without_poolers_there_are_no_aliases(fleet_8: Fleet) -> None:
-    with pytest.raises(NoSuchAliases):
+    with raises_code("no_such_aliases"):
         start(fleet_8)
     with start(fleet_8, aliases="direct") as load:
         wait_for_writes(load)
@@ -302,7 +300,7 @@ def test_200_shards_are_all_written_to_and_checked(
     pooler_for(fleet)
     try:
         fleet.init()
-        with pytest.raises(TooManyAliases, match="node a owns 100 shards and admits 97 sessions"):
+        with raises_code("too_many_aliases", match="node a owns 100 shards and admits 97 sessions"):
             start(fleet)
         with start(fleet, aliases="node", rate=None) as load:
             wait_for(lambda: all(len(client.record.ended) > 25 for client in load._clients))

@@ -7,12 +7,10 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
-from shardctl.traffic.table import LoadRunning
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet
     with ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) as process:
         assert process.stderr is not None
         process.stderr.readline()  # a second is over
-        with pytest.raises(LoadRunning, match="another load runs there: shardctl sandbox traffic"):
+        with raises_code("load_running", match="another load runs there: shardctl sandbox traffic"):
             start(fleet_pooled)
         process.kill()
     assert len(tables(fleet_pooled, "a")) == 4

@@ -13,10 +13,10 @@ from shardctl.checks.status import observe
 from shardctl.fanout import Silent
 from shardctl.moves import promotion
 from shardctl.provision import fleet
-from shardctl.provision.refusals import ShardsReadOnly
 from shardctl.state.journal import MoveState
 from tests.fixtures.fleets.read_only import refused, switch_off, switch_on, triggers
 from tests.fixtures.moves.own import lose
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_a_target_that_is_destroyed_lets_the_source_take_writes_again(
     else:  # what it made would be lost, and no `read-only off` lets it in
         migration = fleet_own.directory / "migrations" / "0002_more.sql"
         migration.write_text("CREATE TABLE more ()")
-        with pytest.raises(ShardsReadOnly, match="pending in shards 2-3, which are read-only"):
+        with raises_code("shards_read_only", match="pending in shards 2-3, which are read-only"):
             fleet.plan_init(fleet_own.topology)
         migration.unlink()
     fleet_own.abort(target_destroyed=True)

@@ -14,10 +14,10 @@ import pytest
 
 from shardctl.postgres import repmgr
 from shardctl.postgres.copying import CopyFailed
-from shardctl.postgres.repmgr_clone import RepmgrAbsent
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.writers import Clients
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     Cloning,
     Recording,
@@ -116,7 +116,7 @@ def test_a_pause_of_the_sources_repmgrd_does_not_come_along(
 
 
 def test_a_source_that_repmgr_does_not_know_is_not_copied_by_it(cloning: Cloning) -> None:
-    with pytest.raises(RepmgrAbsent, match="node a is not registered with repmgr as a primary"):
+    with raises_code("repmgr_absent", match="node a is not registered with repmgr as a primary"):
         cloning.make(clone_with="repmgr")
     assert cloning.left() == []
 

@@ -28,7 +28,6 @@ def test_where(shard_fleet, worker_id):
 
 SHAPE = """
 import psycopg
-from shardctl.testing.fleet import NodeNotThere
 from shardctl.topology import loader
 import pytest
 def test_shape(shard_fleet):
@@ -45,7 +44,7 @@ def test_shape(shard_fleet):
     with psycopg.connect(shard_fleet.dsn("b", user="shardctl")) as connection:
         asked = "SELECT current_user, version()"
         print(connection.execute(asked).fetchone())
-    with pytest.raises(NodeNotThere, match="no node x; its nodes are a, b, c"):
+    with raises_code("node_not_there", match="no node x; its nodes are a, b, c"):
         shard_fleet.dsn("x")
 """
 

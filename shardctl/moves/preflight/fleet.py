@@ -19,7 +19,7 @@ from shardctl.moves.refusals import (
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
-from shardctl.provision.refusals import SchemaInTheWay
+from shardctl.provision.refusals import schema_in_the_way
 from shardctl.state import cluster, journal
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
         elif (
             name != plan.target and name not in clones and peer.live
         ):  # what the target has is told with it
-            yield SchemaInTheWay(
+            yield schema_in_the_way(
                 name,
                 f"shards that node {plan.source} owns live here too",
                 sorted(peer.live),

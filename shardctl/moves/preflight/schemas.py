@@ -14,7 +14,7 @@ from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision.refusals import TableShadowed
+from shardctl.provision.refusals import table_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -175,7 +175,7 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
     if there.crossings.total:
         yield _crossing(node, there.crossings)
     for schema, table in there.shadows:
-        yield TableShadowed(node, schema, table)
+        yield table_shadowed(node, schema, table)
 
 
 def notes(context: Context) -> Iterator[str]:

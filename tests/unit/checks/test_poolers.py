@@ -295,7 +295,7 @@ def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined() -> None
 
 def test_what_is_refused_is_told_beside_what_the_console_tells() -> None:
     seen = pooled()
-    seen.pool(refused=faults.NotAdmin(P1, "watcher", "postgres"), seen=None)
+    seen.pool(refused=faults.not_pooler_admin(P1, "watcher", "postgres"), seen=None)
     seen.alias("shard2", paused=True)
     assert told(seen) == [("refused", "error", (), None), ("paused", "error", (2,), "shard2")]
     refused = seen.findings()[0]

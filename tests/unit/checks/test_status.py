@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
-from shardctl.checks.status_disk import DiskUnknown, measure
+from shardctl.checks.status_disk import measure
 from shardctl.checks.status_look import _retired
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.fanout import Silent
 from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
@@ -147,7 +146,7 @@ def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None
 
 def test_a_disk_that_is_not_there_says_why(tmp_path: Path) -> None:
     there = local_node(tmp_path, "a", 1, range(1), data_directory=Path("/nowhere/at/all"))
-    with pytest.raises(DiskUnknown, match="/nowhere/at/all: No such file or directory"):
+    with raises_code("disk_unknown", match="/nowhere/at/all: No such file or directory"):
         measure(there)
     assert measure(local_node(tmp_path, "a", 1, range(1), data_directory=None)) is None
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.verify import CheckNotFound, scope, verify
+from shardctl.checks.verify import scope, verify
 from shardctl.fanout import Silent
-from shardctl.state.keys import KeyLineInvalid
 from tests.fixtures.fleets.facts import healthy
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ class Contacts(Silent):
 
 
 def test_an_unknown_check_is_bad_usage_and_the_known_are_named() -> None:
-    with pytest.raises(CheckNotFound, match="'maps' is no check") as refused:
+    with raises_code("check_not_found", match="'maps' is no check") as refused:
         scope(healthy().topology, ["maps"], deep=False)
     assert "connection, identity, map" in refused.value.hint
 
@@ -38,5 +38,5 @@ def test_a_malformed_key_line_is_said_before_anything_is_contacted(
     topology = healthy().topology
     database = dataclasses.replace(topology.database, migrations=tmp_path)
     topology = dataclasses.replace(topology, database=database)
-    with pytest.raises(KeyLineInvalid, match=f"{file}:2"):
+    with raises_code("key_line_invalid", match=f"{file}:2"):
         verify(topology, (), deep=deep, progress=Contacts())

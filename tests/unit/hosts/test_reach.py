@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.hosts.reach import OsUserRefused, RelativePath, host_of
+from shardctl.hosts.reach import host_of
 from shardctl.hosts.ssh import Ssh as SshHost
 from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node
 
 POOLER = Pooler(
@@ -81,7 +82,7 @@ def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> No
     a, b, c = topology.nodes.values()
     (p,) = topology.poolers.values()
     for of, named in ((a, "node a: data_directory"), (p, "pooler p: config")):
-        with pytest.raises(RelativePath, match=f"{named} is relative to the topology's file") as e:
+        with raises_code("relative_path", match=f"{named} is relative to the topology's file") as e:
             host_of(of)
         assert "192.0.2.1 is another machine" in e.value.message
         assert e.value.hint == "write the whole path, as it is there"
@@ -90,11 +91,11 @@ def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> No
 
 
 def test_a_user_who_is_not_there_is_refused() -> None:
-    with pytest.raises(OsUserRefused, match="there is no such user"):
+    with raises_code("os_user_refused", match="there is no such user"):
         host_of(dataclasses.replace(POOLER, os_user="no-such-user"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root becomes anybody")
 def test_nobody_but_root_becomes_somebody_else() -> None:
-    with pytest.raises(OsUserRefused, match="only root"):
+    with raises_code("os_user_refused", match="only root"):
         host_of(dataclasses.replace(POOLER, os_user="root"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.maintenance.statements import StatementInvalid, parse, told
+from shardctl.maintenance.statements import parse, told
+from tests.fixtures.refusals import raises_code
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from shardctl.maintenance.statements import StatementInvalid, parse, told
     ],
 )
 def test_what_cannot_be_run_is_refused_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(StatementInvalid, match=said.replace("\\", "\\\\").replace("+", "\\+")):
+    with raises_code("statement_invalid", match=said.replace("\\", "\\\\").replace("+", "\\+")):
         parse(text)
 
 

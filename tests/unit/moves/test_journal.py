@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shardctl.moves.ledger import Ledger, MoveNotFound, NoMoveYet, NothingUnfinished
 from shardctl.state import journal
 from shardctl.state.journal import Move, MoveState, StepRecord
-from shardctl.state.ledger import Entry, MoveEnded
+from shardctl.state.ledger import Entry
+from tests.fixtures.refusals import raises_code
 
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UNDOABLE = {MoveState.reserved, MoveState.undone, MoveState.fenced, MoveState.drained}
@@ -109,7 +110,7 @@ def test_a_move_that_one_node_does_not_know_to_be_over_can_be_resumed() -> None:
 
 @pytest.mark.parametrize("state", [MoveState.done, MoveState.aborted, MoveState.unconfirmed])
 def test_a_move_that_has_ended_is_neither_resumed_nor_aborted(state: MoveState) -> None:
-    with pytest.raises(MoveEnded, match=r"5f3a9c1e is (done|aborted|unconfirmed): it has ended"):
+    with raises_code("move_ended", match=r"5f3a9c1e is (done|aborted|unconfirmed): it has ended"):
         entry(state).require_open()
 
 

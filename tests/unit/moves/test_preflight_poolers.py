@@ -48,7 +48,7 @@ def test_session_pooling_is_told_once() -> None:
     seen.configure(pool_mode="session")
     assert "until clients disconnect" in seen.only("session_pooling")
     seen.looked.problems = [faults.PoolingUnfit(P1, "pool_mode = session")]
-    assert "with pool_mode = session" in seen.only("PoolingUnfit")
+    assert "with pool_mode = session" in seen.only("pooling_unfit")
 
 
 def test_several_processes_at_one_port() -> None:

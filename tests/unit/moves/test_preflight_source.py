@@ -174,7 +174,7 @@ def test_a_node_without_a_journal() -> None:
 def test_shards_that_are_not_where_they_should_be() -> None:
     seen = fit()
     seen.peer(B, live=("shard3",))
-    told = seen.only("SchemaInTheWay")
+    told = seen.only("schema_in_the_way")
     assert "node b: shards that node a owns live here too: shard3 (1)" in told
     seen = fit()
     seen.peer(A, live=("shard2",))

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.pgbouncer import ini, render
-from shardctl.pgbouncer.render import Entry, Header, ValueRefused
+from shardctl.pgbouncer.render import Entry, Header
 from shardctl.topology.model import NodeName, Pooler, PoolerName, ShardId, Topology
 from shardctl.topology.names import SchemaPattern
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
@@ -148,16 +149,15 @@ def test_any_value_is_read_back_as_it_was(database: str, host: str) -> None:
 @pytest.mark.parametrize("value", ["", "a\nb", "a\rb", "a\0b", "\n"])
 def test_a_value_that_would_become_something_else_is_refused(value: str) -> None:
     for topology in (topology_of(host=value), topology_of(database=value)):
-        with pytest.raises(ValueRefused) as refused:
+        with raises_code("value_refused") as refused:
             render.databases(topology, pooler_of("shard"), 7)
-        assert refused.value.value == value
         assert repr(value) in refused.value.message
         assert "\n" not in refused.value.message
         assert refused.value.hint
 
 
 def test_a_cluster_with_a_line_break_is_refused() -> None:
-    with pytest.raises(ValueRefused):
+    with raises_code("value_refused"):
         render.databases(replace(TOPOLOGY, cluster="a\n[databases]"), BOTH, 7)
 
 
@@ -250,14 +250,14 @@ def test_the_whole_configuration_is_sealed_and_says_where_everything_is() -> Non
     "name", ["a,b", "a b", "a\tb", "a\nb", " a", "a ", "", "a\vb", "a,", "a\xa0b"]
 )
 def test_a_name_that_would_be_two_in_a_list_of_users_is_refused(name: str) -> None:
-    with pytest.raises(ValueRefused) as refused:
+    with raises_code("value_refused") as refused:
         whole(admin_user=name)
-    assert refused.value.value == name
+    assert repr(name) in refused.value.message
 
 
 @pytest.mark.parametrize("path", ["/a\nb", "/a ", "/a\r", "/a\0"])
 def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
-    with pytest.raises(ValueRefused):
+    with raises_code("value_refused"):
         whole(databases_file=Path(path))
 
 
@@ -271,5 +271,5 @@ def test_users_are_quoted_and_not_spread_over_lines() -> None:
     assert not render.is_unsealed_users(text)
     assert render.is_unsealed_users(lines)
     assert not render.is_unsealed_users(lines + '"app" "secret"\n')
-    with pytest.raises(ValueRefused):
+    with raises_code("value_refused"):
         render.users(["a\nb"])

@@ -11,7 +11,7 @@ import pytest
 from shardctl import fanout
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries, embedded
-from shardctl.postgres.binaries import BinariesRefused, NoBinaries
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,26 +103,26 @@ def test_a_named_directory_without_the_programs_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = programs(tmp_path / "lacking", "16.1", names=("postgres",))
-    with pytest.raises(BinariesRefused, match=r"\(bin_directory\) lacks initdb, pg_ctl"):
+    with raises_code("binaries_refused", match=r"\(bin_directory\) lacks initdb, pg_ctl"):
         binaries.find(lacking, account=None)
     monkeypatch.setenv(binaries.VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(BinariesRefused, match=r"\(\$SHARDCTL_PG_BIN\) is no directory"):
+    with raises_code("binaries_refused", match=r"\(\$SHARDCTL_PG_BIN\) is no directory"):
         binaries.find(None, account=None)
 
 
 def test_versions_below_14_are_refused(bare_system: Path, tmp_path: Path) -> None:
     old = programs(tmp_path / "old", "13.14")
-    with pytest.raises(BinariesRefused, match="has PostgreSQL 13") as refused:
+    with raises_code("binaries_refused", match="has PostgreSQL 13") as refused:
         binaries.find(old, account=None)
     assert "14 or newer" in refused.value.hint
     programs(bare_system / "13" / "bin", "13.14")
-    with pytest.raises(NoBinaries, match=r"no PostgreSQL server of version 14 .* has 13"):
+    with raises_code("no_binaries", match=r"no PostgreSQL server of version 14 .* has 13"):
         binaries.find(None, account=None)
 
 
 @pytest.mark.usefixtures("bare_system")
 def test_without_any_server_the_embedded_one_is_suggested() -> None:
-    with pytest.raises(NoBinaries) as refused:
+    with raises_code("no_binaries") as refused:
         binaries.find(None, account=None)
     assert "shardctl[sandbox]" in refused.value.hint
 
@@ -137,7 +137,7 @@ def test_programs_that_the_servers_user_cannot_reach_are_refused_with_the_remedy
     closed.chmod(0o700)
     account = accounts.server_account(None)
     assert binaries.find(closed / "bin", account=None).major == 16
-    with pytest.raises(BinariesRefused, match="cannot be run by the user") as refused:
+    with raises_code("binaries_refused", match="cannot be run by the user") as refused:
         binaries.find(closed / "bin", account=account)
     assert f"chmod o+x {closed}" in refused.value.hint
 
@@ -177,7 +177,7 @@ def test_a_cache_that_others_may_write_is_refused(
     monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
     (server_directory / "cache").mkdir()
     (server_directory / "cache").chmod(0o777)
-    with pytest.raises(embedded.CacheRefused, match="somebody else than root"):
+    with raises_code("cache_refused", match="somebody else than root"):
         embedded.copy(next(embedded.directories()))
 
 

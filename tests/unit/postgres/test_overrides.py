@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardctl.postgres import configuration, overrides
-from shardctl.postgres.overrides import NoWayIn, Rule
+from shardctl.postgres.overrides import Rule
+from tests.fixtures.refusals import raises_code
 
 BLOCK = configuration.block(node="c", host="10.0.0.3", port=5433, settings={"work_mem": "5MB"})
 
@@ -63,7 +64,7 @@ def test_a_role_with_odd_characters_is_quoted() -> None:
 
 
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
-    with pytest.raises(NoWayIn) as refused:
+    with raises_code("role_not_admitted") as refused:
         overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
     assert "does not let op in from 10.0.0.9" in refused.value.message
     assert "host all op 10.0.0.9 scram-sha-256" in refused.value.hint

@@ -10,6 +10,7 @@ import yaml
 
 from shardctl.errors import UsageError
 from shardctl.sandbox import new
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,13 +82,13 @@ def test_the_last_port_is_a_port() -> None:
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_text("mine")
-    with pytest.raises(new.TopologyExists, match="already there"):
+    with raises_code("topology_exists", match="already there"):
         new.write(path, shards=1, nodes=1, spare=0, port=6100)
     assert path.read_text() == "mine"
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(new.TopologyNotWritten, match="No such file"):
+    with raises_code("topology_not_written", match="No such file"):
         new.write(tmp_path / "no" / "t.yaml", shards=1, nodes=1, spare=0, port=6100)
 
 

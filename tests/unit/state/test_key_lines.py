@@ -9,8 +9,9 @@ import pytest
 
 from shardctl.errors import Problems
 from shardctl.state import keys, migrations
-from shardctl.state.keys import KeyLineInvalid, key_columns
+from shardctl.state.keys import key_columns
 from shardctl.state.migrations import Migration
+from tests.fixtures.refusals import raises_code
 
 
 def migration(text: str, number: int = 1) -> Migration:
@@ -37,7 +38,7 @@ def test_other_comments_mean_nothing() -> None:
     "line", ["key", "key photos", "key a.b.c", "key a.b, c.d", "key a b", 'key "a.b', "key 1.x"]
 )
 def test_a_malformed_line_is_refused_with_its_place(line: str) -> None:
-    with pytest.raises(KeyLineInvalid, match=r"0001_x\.sql:2: .* is no TABLE\.COLUMN") as refused:
+    with raises_code("key_line_invalid", match=r"0001_x\.sql:2: .* is no TABLE\.COLUMN") as refused:
         key_columns([migration(f"SELECT 1;\n-- shardctl: {line}\n")])
     assert refused.value.exit_code == 2
     assert "TABLE.COLUMN" in refused.value.hint
@@ -45,7 +46,8 @@ def test_a_malformed_line_is_refused_with_its_place(line: str) -> None:
 
 def test_a_tables_second_key_is_refused() -> None:
     text = "-- shardctl: key a.x\n"
-    with pytest.raises(KeyLineInvalid, match=r"0002_x\.sql:1: the key of table a is already .* x"):
+    again = r"0002_x\.sql:1: the key of table a is already .* x"
+    with raises_code("key_line_invalid", match=again):
         key_columns([migration(text), migration("-- shardctl: key a.y", 2)])
 
 
@@ -68,7 +70,7 @@ def test_a_check_may_be_asked_for_later_and_once() -> None:
 )
 def test_a_check_of_another_column_or_a_second_one_is_refused(line: str, what: str) -> None:
     first = migration("-- shardctl: key a.x check")
-    with pytest.raises(KeyLineInvalid, match=re.escape(what)):
+    with raises_code("key_line_invalid", match=re.escape(what)):
         key_columns([first, migration(f"-- shardctl: {line}", 2)])
 
 

@@ -1,0 +1,101 @@
+"""Write docs/reference/errors.md from the errors and where they are raised."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import shardctl
+from shardctl import errors
+from shardctl.errors import Problems, ShardctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FILE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
+
+_HEAD = """\
+# Errors by code
+
+<!-- Written by `make docs` from the errors themselves: do not edit. -->
+
+Every error has a `code`, which `-o json` gives beside `message` and `hint`
+([json.md](json.md#errors)).
+Codes are for programs: a code keeps its meaning, while the words of a message may change.
+`…` stands for what differs from one error to the next.
+[exit-codes.md](exit-codes.md) says what the exit codes mean.
+
+| code | exit code | the error |
+|---|---|---|
+"""
+
+
+def render() -> str:
+    """Compose the page of error codes: what is raised with a code of its own, then classes."""
+    for found in pkgutil.walk_packages(shardctl.__path__, "shardctl."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+    classes = {one.__name__: one for one in _subclasses(ShardctlError)}
+    rows = {
+        (one.code, str(one.exit_code), inspect.cleandoc(one.__doc__ or "").splitlines()[0])
+        for one in classes.values()
+        if _code_at(one) is None and one is not Problems
+    }
+    for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        reports = {node: said for one in ast.walk(tree) for node, said in _reported(one)}
+        for node in ast.walk(tree):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            kind = (
+                errors.incomplete_if
+                if name == "incomplete_if"
+                else classes.get(name.rpartition(".")[2])
+            )
+            at = None if kind is None else _code_at(kind)
+            if isinstance(node, ast.Call) and at is not None:
+                code, said = node.args[at : at + 2]
+                if isinstance(code, ast.Constant) and isinstance(code.value, str):
+                    exits = str(getattr(kind, "exit_code", "1 or 3"))
+                    rows.add((code.value, exits, reports.get(node) or _said(said)))
+    lines = [f"| `{code}` | {exits} | {_cell(said)} |\n" for code, exits, said in sorted(rows)]
+    return _HEAD + "".join(lines)
+
+
+def _subclasses(of: type[ShardctlError]) -> Iterator[type[ShardctlError]]:
+    yield of
+    for one in of.__subclasses__():
+        yield from _subclasses(one)
+
+
+def _reported(function: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Give all of a function that builds an error with what its docstring says of that."""
+    doc = ast.get_docstring(function) or "" if isinstance(function, ast.FunctionDef) else ""
+    said = doc.splitlines()[0].removeprefix("Report ") if doc.startswith("Report ") else ""
+    return ((node, said[0].upper() + said[1:]) for node in ast.walk(function) if said)
+
+
+def _code_at(kind: Callable[..., ShardctlError]) -> int | None:
+    """Tell at which place errors of a class are given their code; None: it has one itself."""
+    given = list(inspect.signature(kind).parameters)
+    return given.index("code") if "code" in given else None
+
+
+def _said(node: ast.expr) -> str:
+    """Write what a message says, without what differs from one to the next."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_said, node.values))
+    if isinstance(node, ast.BinOp):
+        return _said(node.left) + _said(node.right)
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.List):
+        return _said(node.args[0].elts[0])  # the first of the lines that are joined
+    return "…"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
