@@ -54,7 +54,7 @@ clean: ## Remove what was built
 
 .venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
 	@tests/system-packages.sh postgresql pgbouncer openssh-server sudo iproute2 \
-		repmgr patroni python3-pysyncobj
+		repmgr patroni python3-pysyncobj zsh fish groff-base
 	@tests/system-packages.sh $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1 | sed 's/.*/postgresql-&-repack/')
 	@tests/make-venv.sh dev,sandbox
 	@touch $@

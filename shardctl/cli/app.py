@@ -106,6 +106,8 @@ class Bug(ShardctlError):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
+    if "_SHARDCTL_COMPLETE" in os.environ:
+        os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish takes each line for one
     settings = Settings()
     output.PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -40,6 +40,10 @@ def _anywhere(
 ) -> None: ...
 
 
+def _formats() -> list[str]:
+    return ["table", "json", "tsv", "csv"]
+
+
 def _ahead(
     output: Annotated[
         str | None,
@@ -47,6 +51,7 @@ def _ahead(
             "-o",
             "--output",
             metavar="FORMAT",
+            autocompletion=_formats,
             help="How to print the result; before or after the command, where it has this option.",
         ),
     ] = None,
@@ -146,8 +151,9 @@ class Command(typer.core.TyperCommand):
         """Parse them; raises UsageError for an option before it that it does not have."""
         settings: Settings = ctx.obj
         own = {param.name for param in self.params}
+        asked = not ctx.resilient_parsing
         for option in AHEAD:
-            if option.name in settings.ahead and option.name not in own:
+            if option.name in settings.ahead and option.name not in own and asked:
                 raise UsageError(
                     f"{ctx.command_path} has no option {option.opts[0]}", hint=see_help(ctx)
                 )

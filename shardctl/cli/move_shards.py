@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import picture, values
+from shardctl.cli import completion, picture, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -38,10 +38,23 @@ def move_shards(
         str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; all of one node.")
     ] = None,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that gets them.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="NODE",
+            autocompletion=completion.nodes,
+            help="The node that gets them.",
+        ),
+    ],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="NODE", help="Instead of SHARDS: with --half or --all."),
+        typer.Option(
+            "--from",
+            metavar="NODE",
+            autocompletion=completion.nodes,
+            help="Instead of SHARDS: with --half or --all.",
+        ),
     ] = None,
     half: Annotated[
         bool, typer.Option("--half", help="Half of the node's shards, by their sizes.")
@@ -49,7 +62,12 @@ def move_shards(
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
         str,
-        typer.Option("--method", metavar="METHOD", help="How they get there: clone, so far."),
+        typer.Option(
+            "--method",
+            metavar="METHOD",
+            autocompletion=completion.methods,
+            help="How they get there: clone, so far.",
+        ),
     ] = "clone",
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,

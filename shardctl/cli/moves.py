@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import picture, values
+from shardctl.cli import completion, picture, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -45,10 +45,20 @@ if TYPE_CHECKING:
 app = command_app(help="Show moves, go on with one, or call it off.", no_args_is_help=True)
 
 MoveArgument = Annotated[
-    str | None, typer.Argument(metavar="[MOVE]", help="Its id; the unfinished one by default.")
+    str | None,
+    typer.Argument(
+        metavar="[MOVE]",
+        autocompletion=completion.moves,
+        help="Its id; the unfinished one by default.",
+    ),
 ]
 ShownArgument = Annotated[
-    str | None, typer.Argument(metavar="[MOVE]", help="Its id; the newest one by default.")
+    str | None,
+    typer.Argument(
+        metavar="[MOVE]",
+        autocompletion=completion.moves,
+        help="Its id; the newest one by default.",
+    ),
 ]
 
 _HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
@@ -194,6 +204,7 @@ def abort(
         typer.Option(
             "--restart-source",
             metavar="NODE",
+            autocompletion=completion.nodes,
             help="This source takes no logins because its disk is full: free it on its host first.",
         ),
     ] = None,

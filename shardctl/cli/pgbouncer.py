@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import completion
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     AllOrNothingOption,
@@ -32,7 +33,12 @@ app = command_app(
 )
 
 NamesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[POOLER]...", help="Only these; all by default.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[POOLER]...",
+        autocompletion=completion.poolers,
+        help="Only these; all by default.",
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from shardctl.cli import values
+from shardctl.cli import completion, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -33,7 +33,13 @@ ShardsArgument = Annotated[
     str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; or --node.")
 ]
 NodeOption = Annotated[
-    str | None, typer.Option("--node", metavar="NODE", help="All shards of this node.")
+    str | None,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        autocompletion=completion.nodes,
+        help="All shards of this node.",
+    ),
 ]
 WAIT = values.Duration(seconds=30)
 WaitOption = Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import values
+from shardctl.cli import completion, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
@@ -32,6 +32,7 @@ def run(
         typer.Option(
             "--on",
             metavar="NAMES",
+            autocompletion=completion.servers,
             help="nodes, poolers, or names such as a,p1: once for each; else once a machine.",
         ),
     ] = None,

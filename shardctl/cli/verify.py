@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import completion
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, command_app
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
@@ -24,7 +25,12 @@ def verify(
     output: ReportOption = Report.table,
     check: Annotated[
         list[str] | None,
-        typer.Option("--check", metavar="NAME", help="Only this check; can be given repeatedly."),
+        typer.Option(
+            "--check",
+            metavar="NAME",
+            autocompletion=completion.checks,
+            help="Only this check; can be given repeatedly.",
+        ),
     ] = None,
     list_checks: Annotated[bool, typer.Option("--list", help="Name the checks and leave.")] = False,
     deep: Annotated[

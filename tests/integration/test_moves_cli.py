@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.files import BACKUP
@@ -13,6 +13,7 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 from shardctl.state import lock
+from tests.fixtures import commands
 
 if TYPE_CHECKING:
     import subprocess
@@ -411,3 +412,24 @@ def test_a_comment_that_was_written_meanwhile_is_kept(
         ("done", "compared")
     ]
     assert fleet_spares.problems() == []
+
+
+def test_a_shell_completes_the_moves_with_which_a_command_can_do_something(
+    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.cli.completion._WITHIN_S", 60)
+    with closing(fleet_spares.world([0], "c")) as world:
+        next(step for step in METHODS[METHOD] if step.name == "reserve").run(world)
+    move = world.plan.id
+
+    def offered(verb: str) -> list[str]:
+        line = f"shardctl --topology {fleet_spares.write()} moves {verb} "
+        done = commands.here(
+            COLUMNS="80", _SHARDCTL_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD="5"
+        )
+        assert not done.stderr
+        return done.stdout.split()
+
+    assert [offered(verb) for verb in ("show", "resume", "abort")] == [[move]] * 3
+    assert fleet_spares.here("moves", "abort", "--yes").returncode == 0
+    assert [offered(verb) for verb in ("show", "resume", "abort")] == [[move], [], []]

@@ -1,0 +1,100 @@
+"""What the shell completes beside commands and options: names out of topology and databases.
+
+Whatever goes wrong here, the shell just has nothing to offer.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardctl.cli.context import topology_file
+
+if TYPE_CHECKING:
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
+
+_WITHIN_S = 1.0
+"""How long databases have to answer: an operator waits at the prompt."""
+
+Offered = list[tuple[str, str]]
+"""What can stand there, and what it is."""
+
+
+def nodes(ctx: typer.Context) -> Offered:
+    """Offer the nodes of the topology."""
+    topology = _topology(ctx)
+    return [(name, f"node on {n.host}") for name, n in topology.nodes.items()] if topology else []
+
+
+def poolers(ctx: typer.Context) -> Offered:
+    """Offer the poolers of the topology."""
+    topology = _topology(ctx)
+    return [(p.name, f"pooler on {p.host}") for p in topology.poolers.values()] if topology else []
+
+
+def servers(ctx: typer.Context) -> Offered:
+    """Offer what `run --on` takes."""
+    all_of = [("nodes", "every node"), ("poolers", "every pooler")]
+    return [*all_of, *nodes(ctx), *poolers(ctx)]
+
+
+def checks() -> Offered:
+    """Offer the checks of `verify`."""
+    from shardctl.checks.registry import CHECKS
+
+    return [(check.name, check.about) for check in CHECKS.values()]
+
+
+def methods() -> Offered:
+    """Offer the methods of a move."""
+    from shardctl.moves.methods import METHODS
+
+    return [(str(method), "") for method in METHODS]
+
+
+def moves(ctx: typer.Context) -> Offered:
+    """Offer the moves with which the command can do something."""
+    verb = ctx.info_name or ""
+    return [
+        (entry.move.id, f"{entry.state}, from {entry.move.source} to {entry.move.target}")
+        for entry in _journal(ctx)
+        if verb == "show" or verb in entry.can()
+    ]
+
+
+def _topology(ctx: typer.Context) -> Topology | None:
+    from shardctl.errors import ShardctlError
+    from shardctl.topology import loader
+
+    try:
+        return loader.load(topology_file(ctx))
+    except ShardctlError:
+        return None
+
+
+def _journal(ctx: typer.Context) -> tuple[Entry, ...]:
+    """Read the moves from the databases, if they answer in time."""
+    topology = _topology(ctx)
+    if topology is None:
+        return ()
+    from shardctl.errors import ShardctlError
+    from shardctl.moves import service
+
+    answers: queue.SimpleQueue[tuple[Entry, ...]] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            answers.put(tuple(service.read(topology).entries))
+        except ShardctlError:
+            answers.put(())
+
+    # A login cannot be given up sooner than libpq does: the thread ends with the process.
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        return answers.get(timeout=_WITHIN_S)
+    except queue.Empty:
+        return ()

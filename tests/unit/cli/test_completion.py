@@ -1,0 +1,142 @@
+"""Completion in bash, zsh and fish, as an operator has it who presses TAB."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks.registry import CHECKS
+from shardctl.cli.app import COMMANDS
+from tests.fixtures.commands import here
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHELLS = {
+    "bash": """
+        source completion
+        COMP_LINE='{line}' COMP_POINT={point} COMP_WORDS=({line}{empty}) COMP_CWORD={last}
+        _shardctl_completion shardctl
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """,
+    # What the script hands over to zsh's own completion is shown instead.
+    "zsh": """
+        compdef() {{ }}
+        _arguments() {{ print -r -- "$@" | grep -o '"[^"]*"' | tr -d '"' }}
+        _files() {{ }}
+        source completion
+        words=({line}{empty}) CURRENT=$(({last} + 1))
+        _shardctl_completion
+    """,
+    "fish": "source completion; complete --do-complete '{line}' | cut -f 1",
+}
+
+
+def present(name: str) -> bool:
+    return shutil.which(name) is not None
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    if not present(name):
+        pytest.skip(f"{name} is not installed: apt-get install {name}")
+    return name
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Give a directory with a topology, and a program `shardctl` in its `bin`."""
+    done = here("--topology", str(tmp_path / "topology.yaml"), "sandbox", "new", "--shards", "8",
+                "--nodes", "2", "--spare", "1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    program = tmp_path / "bin" / "shardctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m shardctl "$@"\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+def run(shell: str, script: str, directory: Path) -> str:
+    path = f"{directory / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PATH": path, "HOME": str(directory)},
+    )
+    assert not done.stderr
+    return done.stdout
+
+
+def completed(shell: str, line: str, directory: Path) -> set[str]:
+    """Give what the shell offers at the end of a line."""
+    if not (directory / "completion").exists():
+        script = run(shell, f"env _SHARDCTL_COMPLETE=source_{shell} shardctl", directory)
+        (directory / "completion").write_text(script)
+    words = line.split()
+    empty = " ''" if line.endswith(" ") else ""
+    last = len(words) - (0 if empty else 1)
+    script = SHELLS[shell].format(line=line.strip() if shell != "fish" else line, empty=empty,
+                                  last=last, point=len(line))  # fmt: skip
+    return {word.strip() for word in run(shell, script, directory).splitlines() if word.strip()}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("shardctl ", set(COMMANDS)),
+        ("shardctl mov", {"move-shards", "moves"}),
+        ("shardctl moves a", {"abort"}),
+        ("shardctl move-shards 2 --to ", {"a", "b", "c"}),
+        ("shardctl pgbouncer diff ", {"p1"}),
+        ("shardctl verify --check ", set(CHECKS)),
+        ("shardctl verify --dee", {"--deep"}),
+        ("shardctl verify --topo", {"--topology"}),
+        ("shardctl migrate --d", {"--dry-run", "--detailed-exitcode"}),
+        ("shardctl run true --on p", {"poolers", "p1"}),
+        ("shardctl -o ", {"table", "json", "tsv", "csv"}),
+        ("shardctl verify -o ", {"table", "json"}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_shell_completes(shell: str, line: str, offered: set[str], directory: Path) -> None:
+    found = completed(shell, line, directory)
+    # zsh shows what each is, too.
+    assert offered <= found
+    assert shell == "zsh" or found == offered
+
+
+def test_a_shell_offers_nothing_and_says_nothing_where_the_topology_is_wrong(
+    shell: str, directory: Path
+) -> None:
+    (directory / "topology.yaml").write_text("cluster: [")
+    assert not completed(shell, "shardctl move-shards 2 --to ", directory) - {
+        "bin", "completion", "topology.yaml", "bin/"
+    }  # fmt: skip
+
+
+def test_completing_a_command_loads_nothing_heavy(directory: Path) -> None:
+    """The prompt waits for it at every TAB."""
+    program = "import sys; from shardctl.cli.app import main\ntry: main([])\nexcept SystemExit: "
+    program += "print({'psycopg', 'fabric', 'jinja2', 'yaml'} & {*sys.modules}, file=sys.stderr)"
+    asked = {"_SHARDCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "shardctl mov"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=directory,
+        env=os.environ | asked,
+    )
+    assert "move-shards" in done.stdout
+    assert done.stderr == "set()\n"
