@@ -38,8 +38,9 @@ unit: .venv/.for-test ## Run the tests that need no server
 bench: .venv/.for-test ## Measure what the documentation claims; takes minutes
 	@$(BIN)/python tests/bench/run.py
 
-docs: .venv/.for-test ## Write docs/reference from the commands, and the router's face for threads
+docs: .venv/.for-test ## Write docs/reference and the man page from the commands, and the router's face for threads
 	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tests.man_page
 	@$(BIN)/python -m tests.router_face
 
 clean: ## Remove what was built

@@ -162,7 +162,7 @@ def _section(entry: Entry) -> str:
         parts.append("\n".join(["| argument | meaning |", "|---|---|", *lines]))
     if entry.options:
         lines = [
-            f"| {option(each)} | {_default(each)} | {_cell(_meaning(each))} |"
+            f"| {option(each)} | {_default(each)} | {_cell(meaning(each))} |"
             for each in entry.options
         ]
         parts.append("\n".join(["| option | default | meaning |", "|---|---|---|", *lines]))
@@ -252,7 +252,8 @@ def _default(one: TyperOption) -> str:
     return f"`{one.default.value if isinstance(one.default, Enum) else one.default}`"
 
 
-def _meaning(one: TyperOption) -> str:
+def meaning(one: TyperOption) -> str:
+    """Write what an option is for, and its bounds."""
     said = one.help or ""
     if one.envvar:
         said += f" Or set `${one.envvar}`."

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from shardctl.state.states import MoveState
-from tests import reference
+from tests import man_page, reference
 
+GROFF = shutil.which("groff")
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
 
@@ -46,6 +50,31 @@ def test_the_reference_of_moves_is_what_steps_and_states_say() -> None:
     assert reference.MOVES.read_text(encoding="utf-8") == reference.render_moves(), (
         "docs/reference/moves.md is out of date: run `make docs`"
     )
+
+
+def test_the_man_page_is_what_the_commands_say() -> None:
+    assert man_page.FILE.read_text(encoding="utf-8") == man_page.render(), (
+        "docs/reference/shardctl.1 is out of date: run `make docs`"
+    )
+
+
+@pytest.mark.skipif(GROFF is None, reason="groff is not installed: apt-get install groff-base")
+def test_the_man_page_is_right_for_groff() -> None:
+    done = subprocess.run(
+        [str(GROFF), "-man", "-ww", "-K", "utf8", "-T", "utf8", man_page.FILE],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not done.stderr
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    for entry in reference.entries():
+        assert entry.name in shown
+
+
+def test_the_man_page_is_installed_with_the_wheel() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    [(file, place)] = wheel["targets"]["wheel"]["shared-data"].items()
+    assert ROOT / file == man_page.FILE
+    assert place == "share/man/man1/shardctl.1"
 
 
 def test_every_state_of_a_move_is_told() -> None:
