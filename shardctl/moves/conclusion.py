@@ -10,7 +10,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.moves import blocks, claims, file, sub_steps, undoing
 from shardctl.moves.budget import REST_S
 from shardctl.moves.context import Use
-from shardctl.moves.gates_refusals import PauseFailed, PauseLost
+from shardctl.moves.gate import PauseFailed, PauseLost
 from shardctl.state import cluster, events, journal
 from shardctl.topology import ranges
 

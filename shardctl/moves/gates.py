@@ -11,8 +11,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves.distance import shortest_ms
-from shardctl.moves.gate import Gate
-from shardctl.moves.gates_refusals import PauseFailed, PauseLost, RouteFailed
+from shardctl.moves.gate import Gate, PauseFailed, PauseLost, RouteFailed
 from shardctl.pgbouncer import apply, batch, guard, render, serving
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged

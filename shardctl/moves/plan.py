@@ -89,7 +89,13 @@ class MovePlan:
     """That, by its place in the file; told when it differs later."""
     options: Options
     method: str = METHOD
-    fence: str = RENAME
+    waiting: str = RENAME
+    """The fence of its method, under which clients wait."""
+
+    @property
+    def fence(self) -> str:
+        """The name of its fence: nothing else asks whether the move is to refuse writes."""
+        return TRIGGERS if self.options.read_only else self.waiting
 
     @property
     def slot(self) -> str:
@@ -103,14 +109,13 @@ class MovePlan:
             "digest": self.digest,
             "said": self.said,
             "options": asdict(self.options),
-            "fence": self.fence,
+            "fence": self.waiting,
         }
 
     @classmethod
     def of_journal(cls, move: Move) -> MovePlan:
         """Read a plan back from the journal; raises PlanUnreadable."""
         try:
-            options = _options(move.id, move.plan["options"])
             return cls(
                 id=move.id,
                 source=NodeName(move.source),
@@ -121,9 +126,9 @@ class MovePlan:
                 map_version=move.plan["map_version"],
                 digest=move.plan["digest"],
                 said=dict(move.plan["said"]),
-                options=options,
+                options=_options(move.id, move.plan["options"]),
                 method=move.method,
-                fence=fence_of(options, move.plan.get("fence", RENAME)),
+                waiting=move.plan.get("fence", RENAME),
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it has no {error.args[0]}") from error
@@ -135,13 +140,8 @@ def make(
     target: str,
     map_version: int,
     options: Options,
-    *,
-    fence: str = RENAME,
 ) -> MovePlan:
-    """Plan a move of some shards of one node; `fence` is that of its method.
-
-    Raises UsageError and MoveRefused.
-    """
+    """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
     if target not in topology.nodes:
         raise UsageError(
             f"{target!r} is no node of the topology", hint=f"its nodes: {', '.join(topology.nodes)}"
@@ -182,13 +182,7 @@ def make(
         digest=digest(said),
         said=said,
         options=options,
-        fence=fence_of(options, fence),
     )
-
-
-def fence_of(options: Options, waiting: str) -> str:
-    """Name the fence of a move whose method has `waiting`, under which clients wait."""
-    return TRIGGERS if options.read_only else waiting
 
 
 def require_without_shards(target: Node) -> None:

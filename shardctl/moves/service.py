@@ -61,10 +61,11 @@ def plan(
             f"{method!r} is no method of a move", hint=f"methods: {', '.join(METHODS)}"
         )
     # What the topology alone forbids is told before anybody is asked.
-    decided = planning.make(topology, shards, target, 0, options, fence=METHODS[method].fence)
-    METHODS[method].accepts(topology.nodes[decided.target])
+    decided = planning.make(topology, shards, target, 0, options)
+    chosen = METHODS[method]
+    chosen.accepts(topology.nodes[decided.target])
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
-    return replace(decided, map_version=version, method=method)
+    return replace(decided, map_version=version, method=method, waiting=chosen.fence)
 
 
 def preflight(topology: Topology, decided: MovePlan) -> Facts:

@@ -14,7 +14,7 @@ from shardctl.errors import Unfinished
 from shardctl.moves import source_guard as guard
 from shardctl.moves import undoing
 from shardctl.moves.distance import Distance, shortest_ms
-from shardctl.moves.gates_refusals import PauseFailed
+from shardctl.moves.gate import PauseFailed
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, replay
 from shardctl.state import journal

@@ -419,7 +419,7 @@ def test_a_shell_completes_the_moves_with_which_a_command_can_do_something(
 ) -> None:
     monkeypatch.setattr("shardctl.cli.completion._WITHIN_S", 60)
     with closing(fleet_spares.world([0], "c")) as world:
-        next(step for step in METHODS[METHOD] if step.name == "reserve").run(world)
+        next(step for step in METHODS[METHOD].steps if step.name == "reserve").run(world)
     move = world.plan.id
 
     def offered(verb: str) -> list[str]:

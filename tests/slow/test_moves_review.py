@@ -18,7 +18,7 @@ from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import gates, interrupts, promotion, service, sub_steps, undoing
 from shardctl.moves.destroyed import TargetThere
-from shardctl.moves.gates_refusals import ResumeFailed
+from shardctl.moves.gate import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.sub_steps import NotPromoting

@@ -15,7 +15,7 @@ from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
 from shardctl.moves import attempt, conclusion, gates, promotion, service
 from shardctl.moves.context import Use
-from shardctl.moves.gates_refusals import RouteFailed
+from shardctl.moves.gate import RouteFailed
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
