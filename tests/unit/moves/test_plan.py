@@ -173,6 +173,17 @@ def test_a_plan_that_lacks_something_is_refused_by_its_name(lacking: str) -> Non
         read_back(made(), kept)
 
 
+def test_a_move_refuses_writes_by_triggers_whatever_the_fence_of_its_method_is() -> None:
+    kept = made().as_json()
+    assert kept["fence"] == "rename"
+    of_today = {name: kept[name] for name in kept if name != "fence"}
+    assert read_back(made(), of_today).fence == "rename"
+    assert read_back(made(), kept | {"fence": "another"}).fence == "another"
+    read_only = {"options": kept["options"] | {"read_only": True}}
+    assert read_back(made(), kept | read_only).fence == "triggers"
+    assert read_back(made(), of_today | read_only).fence == "triggers"
+
+
 def test_options_may_be_older_than_this_version_and_not_newer() -> None:
     kept = made().as_json()
     kept["options"] = {"max_pause_s": 5.0, "retain_s": 60.0}
