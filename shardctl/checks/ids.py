@@ -196,7 +196,9 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                     Severity.warning,
                     actual="no shard's table has such a column of an integer type",
                     expected="the key column that a migration or the topology names",
-                    hint="correct `-- shardctl: key TABLE.COLUMN` or `database.keys`",
+                    hint="if it was renamed or dropped, write `-- shardctl: key TABLE.COLUMN was "
+                    f"{table}.{column}` or `-- shardctl: key {table}.{column} dropped` into a new "
+                    "migration; else correct `database.keys`",
                     object=f"{table}.{column}",
                 )
 

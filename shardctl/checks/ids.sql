@@ -26,17 +26,6 @@ ORDER BY c.oid
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
--- name: keys
--- The tables that have the key column which a migration names for tables of their name
-SELECT n.nspname::text, c.relname::text, a.attname::text
-FROM pg_namespace AS n
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
-JOIN unnest(%(tables)s::text[], %(columns)s::text[]) AS k (tab, col) ON k.tab = c.relname
-JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname = k.col AND a.attnum > 0
-                      AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
-WHERE n.nspname = ANY (%(schemas)s)
-ORDER BY c.oid
-
 -- name: scan
 -- The rows of one table that may be odd, all of them in one scan
 SELECT {id}, {key} FROM ONLY {table} WHERE {conditions}

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors, sql
 
 from shardctl.checks.ids_odd import Odd, Ruler
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import keys, lock
 from shardctl.topology.keys import shard_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardctl.checks.check import Place
     from shardctl.checks.ids_odd import Code
     from shardctl.ids.layout import Layout
+    from shardctl.postgres.catalog import Keyed
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
@@ -73,14 +74,18 @@ def scan(
     `now_ms` is what the node's clock shows. Also gives the tables whose key was found.
     Raises what reading the migrations and their key columns raises.
     """
-    key_of = _keys(place)
+    keyed = [one for one in _keyed(place) if one.integer]
+    # A partitioned table's rows are its partitions'.
+    key_of = {(one.schema, one.name): one for one in keyed if one.kind != "p"}
     began = time.monotonic()
     odd: list[Odd] = []
     with ExitStack() as sessions:
         claimed = _Claimed(place, sessions)
         for schema, table in dict.fromkeys([*ids, *key_of]):
             home = schema, table
-            source = _Source(place.shards[schema], *home, ids.get(home), key_of.get(home))
+            key = key_of.get(home)
+            shard = place.shards[schema if key is None else key.home]
+            source = _Source(shard, *home, ids.get(home), None if key is None else key.column)
             elapsed_ms = int((time.monotonic() - began) * 1000)
             try:
                 tally = _scan(place, source, Ruler.at(layout, now_ms + elapsed_ms), claimed)
@@ -90,21 +95,13 @@ def scan(
                 odd.append(Odd(source.shard, table, "locked"))
             else:
                 odd += tally.odd(source)
-    return odd, frozenset(table for _, table in key_of)
+    return odd, frozenset(one.named for one in keyed)
 
 
-def _keys(place: Place) -> dict[Relation, str]:
-    """Find the key columns that migrations and the topology name, in this node's shards."""
-    named = keys.of_cluster(place.topology, place.migrations)
-    rows = place.connection.execute(
-        QUERIES["keys"],
-        {
-            "schemas": list(place.shards),
-            "tables": list(named),
-            "columns": list(named.values()),
-        },
-    )
-    return {(schema, table): column for schema, table, column in rows}
+def _keyed(place: Place) -> list[Keyed]:
+    """Find the tables with keys that migrations and the topology name, in this node's shards."""
+    columns = keys.of_cluster(place.topology, place.migrations)
+    return catalog.read_keyed(place.connection, list(place.shards), columns)
 
 
 def _scan(place: Place, source: _Source, ruler: Ruler, claimed: _Claimed) -> _Tally:

@@ -6,7 +6,7 @@ shard that made its id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,8 +15,9 @@ from psycopg import sql
 from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.maintenance import places
-from shardctl.postgres import queries
+from shardctl.maintenance import places, row_keys
+from shardctl.maintenance.row_keys import KeyTableMissing
+from shardctl.postgres import catalog, queries
 from shardctl.state import keys, lock, migrations, observer
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One shard's table; `column` holds the key, or with `by_id` the id that names the shard."""
+    """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
+
+    `parents` are the tables of which it is a partition or an inheritance child, at any depth.
+    """
 
     node: NodeName
     shard: ShardId
@@ -49,6 +53,11 @@ class Table:
     column: str
     by_id: bool
     primary_key: tuple[str, ...]
+    parents: tuple[str, ...] = ()
+
+    def is_of(self, names: Collection[str]) -> bool:
+        """Tell whether it or one of its parents is among these; none stands for all."""
+        return not names or not {self.name, *self.parents}.isdisjoint(names)
 
     def belongs(self, topology: Topology) -> sql.Composed:
         """Compose the expression that gives a row's shard, of the table's alias `t`."""
@@ -56,6 +65,15 @@ class Table:
             column=sql.SQL("t.{}").format(sql.Identifier(self.column)),
             count=sql.Literal(topology.shard_count),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A node's tables whose rows name their shard; `named` keys have a table there."""
+
+    found: tuple[Table, ...]
+    named: frozenset[str]
+    problems: tuple[ShardctlError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,8 @@ def search(
 ) -> Report:
     """Search tables of shards on their owners, at most `limit` examples a shard that they are of.
 
-    `names` are the tables; none stands for all. Raises table_unknown, and what reading the
+    `names` are the tables, or parents of them; none stands for all. A table whose named key is
+    missing is a problem and not judged by its id. Raises table_unknown, and what reading the
     migrations and the nodes' maps raises.
     """
     files = migrations.read(topology.database.migrations)
@@ -106,19 +125,20 @@ def search(
     chosen = places.of_shards(places.look(topology, purpose=purpose), shards)
     problems = [error for _, error in chosen.left_out]
     found: list[Misplaced] = []
-    known: set[str] = set()
+    known: list[Table] = []
+    named: set[str] = set()
 
     of_nodes = chosen.by_node()
 
-    def look(
-        session: Connection, node: Node
-    ) -> tuple[set[str], list[Misplaced], list[ShardctlError]]:
+    def look(session: Connection, node: Node) -> tuple[Tables, Sequence[Misplaced]]:
         session.execute("SET default_transaction_read_only TO on")
         session.execute("SET lock_timeout TO '3s'")
         session.execute("SET row_security TO off")
-        tables = read_tables(session, of_nodes[node.name], columns)
-        searched = [t for t in tables if not names or t.name in names]
-        return ({t.name for t in tables}, *_search(session, topology, searched, limit))
+        row_keys.require_ran(session, of_nodes[node.name], files)
+        tables = read_tables(session, of_nodes[node.name], columns, names)
+        searched = [t for t in tables.found if t.is_of(names)]
+        misplaced, failed = _search(session, topology, searched, limit)
+        return replace(tables, problems=(*tables.problems, *failed)), misplaced
 
     nodes = [topology.nodes[name] for name in of_nodes]
     asked = observer.ask(topology, look, purpose=purpose, nodes=nodes)
@@ -126,48 +146,62 @@ def search(
         if name in asked.errors:
             problems.append(asked.errors[name])
         else:
-            there, rows, failed = asked.values[name]
-            known |= there
+            tables, rows = asked.values[name]
+            known += tables.found
+            named |= tables.named
             found += rows
-            problems += failed
+            problems += tables.problems
     if not problems:
+        # A key whose table is missing may be that of a table that was renamed.
+        if any(t.by_id and t.is_of(names) for t in known):
+            problems += [KeyTableMissing(t, columns[t]) for t in columns if t not in named]
         for table in names:
-            if table not in known:
+            if not any(t.is_of([table]) for t in known):
+                there = sorted({t.name for t in known})
                 raise Misused(
                     "table_unknown",
                     f"no shard has a table {table!r} whose rows name their shard",
-                    hint=f"such tables are {', '.join(sorted(known)) or 'missing'}",
+                    hint=f"such tables are {', '.join(there) or 'missing'}",
                 )
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     return Report(tuple(found), tuple(problems))
 
 
 def read_tables(
-    session: Connection, of_node: Sequence[Place], columns: Mapping[str, str]
-) -> list[Table]:
-    """Read the tables of a node's shards whose rows name their shard; `columns` are the keys'."""
-    shards = {place.schema: place.shard for place in of_node if place.shard is not None}
-    rows = session.execute(
-        QUERIES["tables"],
-        {
-            "schemas": list(shards),
-            "tables": list(columns),
-            "columns": list(columns.values()),
-            "next_id": generator.WRAPPER,
-        },
-    )
-    return [
+    session: Connection,
+    of_node: Sequence[Place],
+    columns: Mapping[str, str],
+    names: Collection[str],
+) -> Tables:
+    """Read the tables of a node's shards whose rows name their shard; `columns` are the keys'.
+
+    Problems are those of the tables `names`, or of all.
+    """
+    node = of_node[0].node
+    shards = {p.schema: p.shard for p in of_node if p.schema is not None and p.shard is not None}
+    keyed = catalog.read_keyed(session, list(shards), columns)
+    keys_of = {(one.schema, one.name): one.column for one in keyed if one.present}
+    lacking = {(one.schema, one.name) for one in keyed if not one.present}
+    parents = catalog.read_ancestors(session, list(shards))
+    given = {"schemas": list(shards), "next_id": generator.WRAPPER}
+    found = [
         Table(
-            node=of_node[0].node,
+            node=node,
             shard=shards[schema],
             schema=schema,
             name=name,
-            column=key or made,
-            by_id=key is None,
+            column=keys_of.get((schema, name), made),
+            by_id=(schema, name) not in keys_of,
             primary_key=tuple(primary_key),
+            parents=parents.get((schema, name), ()),
         )
-        for schema, name, key, made, primary_key in rows
+        for schema, name, made, primary_key in session.execute(QUERIES["tables"], given)
+        if (schema, name) in keys_of or (made and (schema, name) not in lacking)
     ]
+    named = {one.named for one in keyed}
+    touched = {k.named for k in keyed if k.name in names or k.named in names} if names else named
+    wrong = row_keys.wrong(node, shards, [one for one in keyed if one.named in touched])
+    return Tables(tuple(found), frozenset(named), tuple(wrong))
 
 
 def _search(

@@ -1,6 +1,6 @@
 -- name: tables
--- Tables of these schemas with their key column or else the id that next_id() makes, and primary key
-SELECT n.nspname::text, c.relname::text, k.col, i.attname::text,
+-- Tables of these schemas with the id that next_id() makes, and the primary key
+SELECT n.nspname::text, c.relname::text, i.attname::text,
        array(SELECT a.attname::text FROM pg_index AS x
              CROSS JOIN LATERAL unnest(x.indkey) WITH ORDINALITY AS u (attnum, place)
              JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = u.attnum
@@ -8,11 +8,6 @@ SELECT n.nspname::text, c.relname::text, k.col, i.attname::text,
              ORDER BY u.place)
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
-LEFT JOIN (
-    SELECT k.tab, k.col, a.attrelid
-    FROM unnest(%(tables)s::text[], %(columns)s::text[]) AS k (tab, col)
-    JOIN pg_attribute AS a ON a.attname = k.col AND a.attnum > 0 AND NOT a.attisdropped
-) AS k ON k.tab = c.relname AND k.attrelid = c.oid
 LEFT JOIN LATERAL (
     SELECT a.attname
     FROM pg_index AS x
@@ -25,7 +20,6 @@ LEFT JOIN LATERAL (
                     AND u.refclassid = 'pg_proc'::regclass AND p.proname = %(next_id)s)
 ) AS i ON true
 WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
-  AND (k.col IS NOT NULL OR i.attname IS NOT NULL)
 ORDER BY c.relname, n.nspname
 
 -- name: by_key

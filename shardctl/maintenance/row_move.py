@@ -16,6 +16,7 @@ from shardctl.maintenance import misplaced, places, row_copy
 from shardctl.maintenance.misplaced import table_unread
 from shardctl.maintenance.row_copy import COMMAND, Copying, Pair
 from shardctl.maintenance.row_refusals import rows_left, shards_refuse_writes, table_unmovable
+from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import lock
 
@@ -112,6 +113,12 @@ class _Look:
         wrong = row_copy.obstacles(target, schema, table.name, source=False)
         if there != columns:
             wrong.append(_differing(columns, there, table.shard))
+        parents = catalog.read_ancestors(target, [schema]).get((schema, table.name), ())
+        if there and parents != table.parents:
+            wrong.append(
+                f"its parents there are {', '.join(parents) or 'missing'}, and in shard "
+                f"{table.shard} {', '.join(table.parents) or 'missing'}"
+            )
         if wrong:
             raise table_unmovable(node, one.belongs_to, table.name, wrong)
         belongs = table.belongs(self._topology)

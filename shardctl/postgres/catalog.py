@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.ids import generator
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
@@ -70,6 +70,41 @@ def read_unvalidated(
     """List schema and table of every CHECK of this name that is not validated."""
     names = {"name": constraint, "schemas": list(schemas)}
     return connection.execute(QUERIES["unvalidated"], names).fetchall()
+
+
+class Keyed(NamedTuple):
+    """A table whose rows belong to the key `column` that is named for table `named` of `home`.
+
+    It is that table, or a partition or an inheritance child of it, also in another schema.
+    `kind` is r, p (partitioned: it has no rows of its own) or f (foreign).
+    """
+
+    home: str
+    schema: str
+    name: str
+    kind: str
+    named: str
+    column: str
+    present: bool
+    """Whether it has the column."""
+    integer: bool
+
+
+def read_keyed(
+    connection: Connection, schemas: Sequence[str], columns: Mapping[str, str]
+) -> list[Keyed]:
+    """List the tables to which keys apply; `columns` maps tables' names to their key columns."""
+    given = {"schemas": list(schemas)}
+    given |= {"tables": list(columns), "columns": list(columns.values())}
+    return [Keyed(*row) for row in connection.execute(QUERIES["keyed"], given)]
+
+
+def read_ancestors(
+    connection: Connection, schemas: Sequence[str]
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Map schema and table of partitions and inheritance children to the names of all parents."""
+    rows = connection.execute(QUERIES["ancestors"], {"schemas": list(schemas)})
+    return {(schema, table): tuple(parents) for schema, table, parents in rows}
 
 
 def read_shadows(

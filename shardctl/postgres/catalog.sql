@@ -112,3 +112,43 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE k.conname = %(name)s AND k.contype = 'c' AND NOT k.convalidated AND k.coninhcount = 0
   AND n.nspname = ANY (%(schemas)s)
 ORDER BY 1, 2
+
+-- name: keyed
+-- Tables whose rows belong to named keys: those of these schemas, and all their partitions and children
+WITH RECURSIVE keyed (oid, home, tab, col, depth) AS (
+    SELECT c.oid, n.nspname::text, k.tab, k.col, 0
+    FROM unnest(%(tables)s::text[], %(columns)s::text[]) AS k (tab, col)
+    JOIN pg_class AS c ON c.relname = k.tab AND c.relkind IN ('r', 'p', 'f')
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (%(schemas)s)
+    UNION ALL
+    SELECT i.inhrelid, k.home, k.tab, k.col, k.depth + 1
+    FROM keyed AS k JOIN pg_inherits AS i ON i.inhparent = k.oid
+)
+SELECT DISTINCT ON (k.oid) k.home, n.nspname::text, c.relname::text, c.relkind::text,
+       k.tab, k.col, a.attname IS NOT NULL,
+       coalesce(a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false)
+FROM keyed AS k
+JOIN pg_class AS c ON c.oid = k.oid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute AS a ON a.attrelid = k.oid AND a.attname = k.col AND a.attnum > 0
+                           AND NOT a.attisdropped
+-- A table that a line names itself has that key, and no parent's.
+ORDER BY k.oid, k.depth, k.tab
+
+-- name: ancestors
+-- Tables of these schemas that are partitions or children, with the names of all their parents
+WITH RECURSIVE up (oid, parent) AS (
+    SELECT i.inhrelid, i.inhparent
+    FROM pg_inherits AS i
+    JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relkind = 'r'
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (%(schemas)s)
+    UNION
+    SELECT up.oid, i.inhparent FROM up JOIN pg_inherits AS i ON i.inhrelid = up.parent
+)
+SELECT n.nspname::text, c.relname::text,
+       array_agg(p.relname::text ORDER BY p.relname COLLATE "C")
+FROM up
+JOIN pg_class AS c ON c.oid = up.oid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN pg_class AS p ON p.oid = up.parent
+GROUP BY 1, 2

@@ -51,8 +51,13 @@ def add(work: ShardWork, line: KeyLine) -> sql.Composed:
 
 def tables(work: ShardWork) -> list[ShardTable]:
     """List what is to be validated when a shard's migrations have run."""
-    new = (line.table for migration in work.migrations for line in keys.checks(migration))
-    return [ShardTable(work, table) for table in dict.fromkeys((*work.validate, *new))]
+    chosen = dict.fromkeys(work.validate)
+    for line in (line for migration in work.migrations for line in keys.lines(migration)):
+        # The constraint follows a table that is renamed.
+        followed = line.gone is not None and chosen.pop(line.gone[0], line) is None
+        if line.check or (followed and line.was):
+            chosen[line.table] = None
+    return [ShardTable(work, table) for table in chosen]
 
 
 def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:

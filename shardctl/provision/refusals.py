@@ -11,7 +11,7 @@ from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.provision.observe import Observed
     from shardctl.state.journal import Move
@@ -94,7 +94,7 @@ def refusals(
     for one in observed:
         problems += _in_the_way(topology, one, observed, disputed, moves, adopt=adopt)
         problems += _shadowed(one, pending(topology, one, migrations))
-        problems += _changed(one, migrations)
+        problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
         problems += _rights(topology, one)
     return problems
@@ -213,11 +213,16 @@ def _in_the_way(
     return errors
 
 
-def _changed(one: Observed, migrations: Sequence[Migration]) -> list[ShardctlError]:
+def changed(
+    node: NodeName,
+    ran: Mapping[tuple[str, str], Collection[ShardId]],
+    migrations: Sequence[Migration],
+) -> list[ShardctlError]:
+    """Find files that ran on a node otherwise; `ran` maps file and checksum to the shards."""
     by_name = {migration.name: migration for migration in migrations}
     return [
-        migration_changed(one.node, by_name[file], checksum, sorted(shards))
-        for (file, checksum), shards in one.migrations.items()
+        migration_changed(node, by_name[file], checksum, sorted(shards))
+        for (file, checksum), shards in ran.items()
         if file in by_name and by_name[file].checksum != checksum
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Misused, together
@@ -20,7 +20,7 @@ CHECK = "shardctl_key"
 
 _LINE = re.compile(r"\s*--\s*shardctl:\s*key\b(.*)")
 _NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
-_COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(\s+check)?\s*")
+_COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(?:\s+(?:(check)|(dropped)|was\s+{_NAME}\.{_NAME}))?\s*")
 
 
 def key_line_invalid(file: Path, line: int, what: str) -> Misused:
@@ -29,7 +29,8 @@ def key_line_invalid(file: Path, line: int, what: str) -> Misused:
         "key_line_invalid",
         f"{file}:{line}: {what}",
         hint="write `-- shardctl: key TABLE.COLUMN`, once for each table; with `check` at "
-        "its end, also for a table whose key is named already",
+        "its end, also for a table whose key is named already; after a rename, "
+        "`-- shardctl: key TABLE.COLUMN was OLD_TABLE.OLD_COLUMN`",
     )
 
 
@@ -37,13 +38,21 @@ def key_line_invalid(file: Path, line: int, what: str) -> Misused:
 class KeyLine:
     """One line `-- shardctl: key TABLE.COLUMN`, at its place in a file, from 1.
 
-    With `check` at its end, a CHECK constraint refuses rows of other shards.
+    With `check` at its end, a CHECK constraint refuses rows of other shards. `was` are the table
+    and the column that had the key before a rename. `dropped` ends what an earlier line says.
     """
 
     line: int
     table: str
     column: str
-    check: bool
+    check: bool = False
+    was: tuple[str, str] | None = None
+    dropped: bool = False
+
+    @property
+    def gone(self) -> tuple[str, str] | None:
+        """Table and column that hold no key any more from this line on."""
+        return (self.table, self.column) if self.dropped else self.was
 
 
 def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
@@ -55,27 +64,47 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     found: dict[str, KeyLine] = {}
     problems: list[Misused] = []
     for migration in migrations:
-        for one in _lines(migration, problems):
-            known = found.setdefault(one.table, one)
-            added = one.check and not known.check and one.column == known.column
-            if added:
-                found[one.table] = one
-            elif one is not known:
-                what = f"the key of table {one.table} is already said to be {known.column}"
-                what += " with a check" if known.check and known.column == one.column else ""
-                problems.append(key_line_invalid(migration.file, one.line, what))
+        problems += [
+            key_line_invalid(migration.file, one.line, wrong)
+            for one in _lines(migration, problems)
+            if (wrong := _take(found, one))
+        ]
     if problems:
         raise together(problems)
     return {table: line.column for table, line in found.items()}
 
 
-def checks(migration: Migration) -> list[KeyLine]:
-    """Give a file's lines that ask for a constraint; raises key_line_invalid, or Problems."""
+def lines(migration: Migration) -> list[KeyLine]:
+    """Give a file's key lines; raises key_line_invalid, or Problems."""
     problems: list[Misused] = []
-    found = [one for one in _lines(migration, problems) if one.check]
+    found = _lines(migration, problems)
     if problems:
         raise together(problems)
     return found
+
+
+def checks(migration: Migration) -> list[KeyLine]:
+    """Give a file's lines that ask for a constraint; raises KeyLineInvalid, or Problems."""
+    return [one for one in lines(migration) if one.check]
+
+
+def _take(found: dict[str, KeyLine], one: KeyLine) -> str | None:
+    """Change the known keys by one line, or say what contradicts it."""
+    if one.gone:
+        table, column = one.gone
+        old = found.pop(table, None)
+        if old is None or old.column != column:
+            return f"no line before it names {table}.{column}"
+        if one.dropped:
+            return None
+        one = replace(one, check=old.check)
+    known = found.setdefault(one.table, one)
+    if one.check and not known.check and one.column == known.column:
+        found[one.table] = one
+    elif one is not known:
+        what = f"the key of table {one.table} is already said to be {known.column}"
+        return what + (" with a check" if known.check and known.column == one.column else "")
+    return None
 
 
 def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str, str]:
@@ -98,8 +127,17 @@ def _lines(migration: Migration, problems: list[Misused]) -> list[KeyLine]:
             what = f"{line[1].strip()!r} is no TABLE.COLUMN"
             problems.append(key_line_invalid(migration.file, number, what))
             continue
-        table, name, check = column.groups()
-        found.append(KeyLine(number, _folded(table), _folded(name), check is not None))
+        table, name, check, dropped, *was = column.groups()
+        found.append(
+            KeyLine(
+                number,
+                _folded(table),
+                _folded(name),
+                check=check is not None,
+                was=(_folded(was[0]), _folded(was[1])) if was[0] else None,
+                dropped=dropped is not None,
+            )
+        )
     return found
 
 

@@ -74,6 +74,36 @@ def test_a_check_of_another_column_or_a_second_one_is_refused(line: str, what: s
         key_columns([first, migration(f"-- shardctl: {line}", 2)])
 
 
+def test_a_key_follows_what_was_renamed_and_ends_with_its_table() -> None:
+    first = migration("-- shardctl: key a.x check\n-- shardctl: key b.y")
+    renamed = migration('-- shardctl: key a.z was A.x\n-- shardctl: key "C".z  was  a.z ', 2)
+    dropped = migration("-- shardctl: key b.y dropped", 3)
+    assert key_columns([first, renamed]) == {"C": "z", "b": "y"}
+    assert key_columns([first, renamed, dropped]) == {"C": "z"}
+    # The constraint has followed, so it is not asked for once more, and a new table has a new key.
+    with raises_code("key_line_invalid", match="already said to be z with a check"):
+        key_columns([first, renamed, migration('-- shardctl: key "C".z check', 3)])
+    again = migration("-- shardctl: key b.other", 4)
+    assert key_columns([first, dropped, again]) == {"a": "x", "b": "other"}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("a.z was a.y", "no line before it names a.y"),
+        ("a.z was b.x", "no line before it names b.x"),
+        ("a.y dropped", "no line before it names a.y"),
+        ("c.y was a.x", "the key of table c is already said to be z"),
+        ("a.z was a", "is no TABLE.COLUMN"),
+        ("a.z was a.x check", "is no TABLE.COLUMN"),
+    ],
+)
+def test_a_rename_of_what_no_line_names_is_refused(line: str, what: str) -> None:
+    first = migration("-- shardctl: key a.x\n-- shardctl: key c.z")
+    with raises_code("key_line_invalid", match=re.escape(what)):
+        key_columns([first, migration(f"-- shardctl: key {line}", 2)])
+
+
 def test_all_malformed_lines_are_told_at_once() -> None:
     with pytest.raises(Problems) as refused:
         key_columns([migration("-- shardctl: key a\n-- shardctl: key b\n")])

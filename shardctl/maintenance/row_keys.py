@@ -1,0 +1,125 @@
+"""Whether the rows of a node's tables can be judged by the keys that are named for them.
+
+A row whose key is not known must not be judged by its id: a row that was moved by its key keeps
+the id that its old shard made, and would go back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError, together
+from shardctl.provision import refusals
+from shardctl.state import keys
+from shardctl.state.cluster import QUERIES as STATE
+from shardctl.topology import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from shardctl.maintenance.places import Place
+    from shardctl.postgres.catalog import Keyed
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.migrations import Migration
+    from shardctl.topology.model import NodeName, ShardId
+
+
+class MigrationUnknown(ShardctlError):
+    """A migration that ran and has no file here: it may have named keys."""
+
+    def __init__(self, node: NodeName, file: str, shards: Collection[int]) -> None:
+        super().__init__(
+            f"node {node}: shards {ranges.of(sorted(shards))} ran {file}, which the folder of the "
+            "migrations does not have",
+            hint="take the newest migrations: their lines name the keys by which rows are judged",
+        )
+
+
+class KeysPending(ShardctlError):
+    """A migration that names keys and has not run."""
+
+    def __init__(self, node: NodeName, migration: Migration, shards: Collection[int]) -> None:
+        super().__init__(
+            f"node {node}: {migration.name} names keys and has not run in shards "
+            f"{ranges.of(sorted(shards))}",
+            hint="run `shardctl migrate`",
+        )
+
+
+def _correction(table: str, column: str) -> str:
+    return (
+        "name the new one in a migration, `-- shardctl: key TABLE.COLUMN was "
+        f"{table}.{column}`; or end it, `-- shardctl: key {table}.{column} dropped`; or correct "
+        "`database.keys` if that names it"
+    )
+
+
+class KeyColumnMissing(ShardctlError):
+    """A table without the column that is named as its key."""
+
+    def __init__(self, node: NodeName, shards: Collection[int], table: str, column: str) -> None:
+        super().__init__(
+            f"node {node}: table {table} of shards {ranges.of(sorted(shards))} has no column "
+            f"{column}, which is named as its key",
+            hint=_correction(table, column),
+        )
+
+
+class KeyTableMissing(ShardctlError):
+    """A table that is missing everywhere, and may be one that ids would judge."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"no shard has table {table}, whose key is named: {column}",
+            hint=_correction(table, column),
+        )
+
+
+class ChildUnsearched(ShardctlError):
+    """A partition or an inheritance child whose rows are not in its shard's schema."""
+
+    def __init__(self, node: NodeName, shard: ShardId, table: Keyed) -> None:
+        what = "it is a foreign table" if table.kind == "f" else "it is outside its shard"
+        super().__init__(
+            f"node {node}: shard {shard}: table {table.named}: its child {table.schema}."
+            f"{table.name} cannot be searched: {what}",
+            hint="move it into the shard's schema, or detach it",
+        )
+
+
+def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
+    """See that the files which name keys are those that ran in a node's shards.
+
+    Raises MigrationChanged, MigrationUnknown, KeysPending, or Problems of several.
+    """
+    node, shards = places[0].node, {place.shard for place in places if place.shard is not None}
+    ran = {
+        (file, checksum): there
+        for file, checksum, every in session.execute(STATE["migrations"])
+        if (there := shards.intersection(every))
+    }
+    problems = refusals.changed(node, ran, files)
+    known = {migration.name: migration for migration in files}
+    lacking = {name: set(shards) for name, one in known.items() if keys.lines(one)}
+    for (file, _), there in ran.items():
+        if file not in known:
+            problems.append(MigrationUnknown(node, file, there))
+        elif file in lacking:
+            lacking[file] -= there
+    problems += [KeysPending(node, known[file], left) for file, left in lacking.items() if left]
+    if problems:
+        raise together(problems)
+
+
+def wrong(
+    node: NodeName, shards: Mapping[str, ShardId], keyed: Sequence[Keyed]
+) -> Iterator[ShardctlError]:
+    """Find tables of a node's shards that cannot be judged by their keys."""
+    lacking: dict[tuple[str, str], set[ShardId]] = {}
+    for one in keyed:
+        if not one.present:
+            lacking.setdefault((one.named, one.column), set()).add(shards[one.home])
+        elif one.kind == "f" or (one.kind == "r" and one.schema not in shards):
+            yield ChildUnsearched(node, shards[one.home], one)
+    for (table, column), found in lacking.items():
+        yield KeyColumnMissing(node, found, table, column)

@@ -1,0 +1,188 @@
+"""`rows`: which key judges a table's rows, after renames and where tables have children."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.test_rows_move import journal, move
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+
+TABLES = """
+-- shardctl: key events.user_id
+-- shardctl: key base.user_id
+CREATE TABLE events (
+    id bigint DEFAULT next_id(), user_id bigint NOT NULL, at date NOT NULL, PRIMARY KEY (id, at)
+) PARTITION BY RANGE (at);
+CREATE TABLE events_2026 PARTITION OF events
+    FOR VALUES FROM ('2026-01-01') TO ('2027-01-01') PARTITION BY RANGE (at);
+CREATE TABLE events_may PARTITION OF events_2026 FOR VALUES FROM ('2026-05-01') TO ('2026-06-01');
+CREATE TABLE base (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL);
+CREATE TABLE child (extra text, PRIMARY KEY (id)) INHERITS (base);
+"""
+
+
+@pytest.fixture
+def photos(fleet_8: Fleet) -> Fleet:
+    """Give a fleet in which a row was moved by its key to shard 5; its id still names shard 2."""
+    fleet_8.migration("0002_key.sql", "-- shardctl: key photos.user_id\n")
+    fleet_8.init()
+    fleet_8.execute("a", "SET search_path = shard2; INSERT INTO photos (user_id) VALUES (5)")
+    assert move(fleet_8).returncode == 0
+    return fleet_8
+
+
+@pytest.fixture
+def children(fleet_8: Fleet) -> Fleet:
+    """Give a fleet with partitions and an inheritance child, and a misplaced row in each."""
+    fleet_8.migration("0002_tables.sql", TABLES)
+    fleet_8.init()
+    fleet_8.execute("a", "SET search_path = shard2; INSERT INTO child (user_id) VALUES (5);"
+                    "INSERT INTO events (user_id, at) VALUES (5, '2026-05-05')")  # fmt: skip
+    return fleet_8
+
+
+def refused(fleet: Fleet, reason: str, hint: str) -> None:
+    """See that both commands refuse for this reason, and that the moved row is where it was."""
+    for command in (["misplaced"], ["move", "--dry-run"], ["move", "--yes"]):
+        done = fleet.here("rows", *command)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert reason in done.stderr
+        assert hint in done.stderr
+    [(table,)] = fleet.query(
+        "b", "SELECT relname::text FROM pg_class WHERE relnamespace = 'shard5'::regnamespace"
+        " AND relkind = 'r' AND relname <> 'other'"
+    )  # fmt: skip
+    assert fleet.query("b", f"SELECT count(*) FROM shard5.{table}") == [(1,)]
+
+
+def test_a_key_whose_column_or_table_was_renamed_is_not_replaced_by_the_id(photos: Fleet) -> None:
+    photos.migration("0003_x.sql", "ALTER TABLE photos RENAME COLUMN user_id TO owner_id;")
+    assert photos.here("migrate", "--yes").returncode == 0
+    refused(
+        photos,
+        "node b: table photos of shards 4-7 has no column user_id, which is named as its key",
+        "-- shardctl: key TABLE.COLUMN was photos.user_id",
+    )
+    photos.migration("0004_x.sql", "-- shardctl: key photos.owner_id was photos.user_id\n")
+    refused(photos, "0004_x.sql names keys and has not run in shards 4-7", "shardctl migrate")
+    assert photos.here("migrate", "--yes").returncode == 0
+    assert "nothing to do" in move(photos).stdout
+    photos.migration("0005_x.sql", "ALTER TABLE photos RENAME TO pictures;")
+    assert photos.here("migrate", "--yes").returncode == 0
+    refused(photos, "no shard has table photos, whose key is named", "photos.owner_id dropped")
+    photos.migration("0006_x.sql", "-- shardctl: key pictures.owner_id was photos.owner_id\n")
+    assert photos.here("migrate", "--yes").returncode == 0
+    assert "nothing to do" in move(photos).stdout
+
+
+def test_a_table_that_is_dropped_needs_a_line_where_ids_judge_others(photos: Fleet) -> None:
+    photos.migration("0003_x.sql", "CREATE TABLE other (id bigint PRIMARY KEY DEFAULT next_id());"
+                     "CREATE TABLE keyed (k integer PRIMARY KEY); DROP TABLE photos;\n"
+                     "-- shardctl: key keyed.k\n")  # fmt: skip
+    assert photos.here("migrate", "--yes").returncode == 0
+    for arguments in ([], ["--table", "other"]):
+        assert "no shard has table photos" in photos.here("rows", "misplaced", *arguments).stderr
+    # A table with a key of its own is judged all the same.
+    assert photos.here("rows", "misplaced", "--table", "keyed").returncode == 0
+    photos.migration("0004_x.sql", "-- shardctl: key photos.user_id dropped\n")
+    assert photos.here("migrate", "--yes").returncode == 0
+    assert photos.here("rows", "misplaced").returncode == 0
+
+
+def test_files_that_are_not_those_that_ran_name_no_keys(photos: Fleet) -> None:
+    folder = photos.directory / "migrations"
+    key = (folder / "0002_key.sql").read_text()
+    (folder / "0002_key.sql").unlink()
+    refused(photos, "shards 4-7 ran 0002_key.sql, which the folder of the migrations does not have",
+            "newest migrations")  # fmt: skip
+    photos.migration("0002_key.sql", "-- it has no line\n")
+    refused(photos, "0002_key.sql: changed after it ran in shards 4-7 of node b", "put the file")
+    photos.migration("0002_key.sql", key)
+    photos.migration("0003_later.sql", "CREATE TABLE later (n integer);")
+    assert "nothing to do" in move(photos).stdout
+    shutil.rmtree(folder)
+
+
+def test_a_check_follows_its_renamed_table(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_x.sql", "-- shardctl: key photos.user_id check\n")
+    fleet_8.migration("0003_x.sql", "ALTER TABLE photos RENAME TO pictures;\n"
+                      "-- shardctl: key pictures.user_id was photos.user_id\n")  # fmt: skip
+    fleet_8.migration("0004_x.sql", "CREATE TABLE gone (k integer);\n-- shardctl: key gone.k check")
+    fleet_8.migration("0005_x.sql", "DROP TABLE gone;\n-- shardctl: key gone.k dropped\n")
+    assert fleet_8.here("migrate", "--yes").returncode == 0
+    assert fleet_8.plan().changes() == []
+    valid = "SELECT conrelid::regclass::text, convalidated FROM pg_constraint"
+    valid += " WHERE conname = 'shardctl_key' ORDER BY 1 LIMIT 1"
+    assert fleet_8.query("a", valid) == [("shard0.pictures", True)]
+
+
+def test_partitions_and_children_are_judged_by_their_parents_key(children: Fleet) -> None:
+    def listed(*arguments: str) -> list[tuple[str, str, int]]:
+        done = children.here("rows", "misplaced", *arguments, "-o", "json")
+        assert done.returncode == 1, done.stderr
+        return [
+            (one["table"], one["by"], one["belongs_to"])
+            for one in json.loads(done.stdout)["misplaced"]
+        ]
+
+    both = [("child", "key", 5), ("events_may", "key", 5)]
+    assert listed() == both
+    for parent, found in (("base", both[:1]), ("events", both[1:]), ("events_2026", both[1:])):
+        assert listed("2", "--table", parent) == found
+    assert move(children, "--table", "events").returncode == 0
+    assert move(children, "--table", "base").returncode == 0
+    assert "no row is in a wrong shard" in children.here("rows", "misplaced").stdout
+    assert children.query("b", "SELECT user_id, tableoid::regclass::text FROM shard5.events") == [
+        (5, "shard5.events_may")
+    ]
+    assert children.query("b", "SELECT user_id FROM ONLY shard5.child") == [(5,)]
+    assert journal(children) == 0
+
+
+def test_a_check_of_a_table_with_children_is_validated_after_the_move(children: Fleet) -> None:
+    children.migration("0003_x.sql", "-- shardctl: key events.user_id check\n"
+                       "-- shardctl: key base.user_id check\n")  # fmt: skip
+    done = children.here("migrate", "--yes")
+    assert done.returncode == 3
+    for table in ("events", "base"):
+        assert f"`shardctl rows misplaced 2 --table {table}` lists them" in done.stderr
+        assert children.here("rows", "misplaced", "2", "--table", table).returncode == 1
+    assert move(children).returncode == 0
+    done = children.here("migrate", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert children.plan().changes() == []
+
+
+def test_a_partition_that_does_not_fit_or_cannot_be_searched_is_named(children: Fleet) -> None:
+    children.execute("b", "ALTER TABLE shard5.events_2026 DETACH PARTITION shard5.events_may")
+    done = move(children, "--table", "events")
+    assert done.returncode == 1
+    assert (
+        "shard 5: rows of table events_may cannot be moved: its parents there are missing"
+        in done.stderr
+    )
+    children.execute("b", "DROP TABLE shard5.events_may")
+    assert "it is missing there" in move(children, "--table", "events").stderr
+    children.execute(
+        "a", "CREATE TABLE public.events_2027 PARTITION OF shard2.events"
+        " FOR VALUES FROM ('2027-01-01') TO ('2028-01-01')"
+    )  # fmt: skip
+    done = children.here("rows", "misplaced", "--table", "events")
+    assert done.returncode == 1
+    assert "shard 2: table events: its child public.events_2027 cannot be searched" in done.stderr
+    assert "events_may" in done.stdout
+
+
+def test_verify_deep_judges_children_too(children: Fleet) -> None:
+    done = children.here("verify", "--deep", "--check", "ids", "-o", "json")
+    found = [
+        (f["code"], f["object"]) for f in json.loads(done.stdout)["findings"] if f["shards"] == [2]
+    ]
+    assert found == [("other_key", "child"), ("other_key", "events_may")]
+    assert "key_absent" not in done.stdout
