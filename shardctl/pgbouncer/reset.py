@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # On connections that no alias of this kind opened, shardctl.alias is NULL, and nothing is set:
-# the query runs on every database of the pooler. `set_config` with NULL gives a setting the value
+# the query runs on every database of the pooler. A reset leaves shardctl.alias empty, which an
+# empty search_path would equal. `set_config` with NULL gives a setting the value
 # of the login, here until the end of the statement alone, and returns that. Every name has its
 # schema, for the client before may have left any search_path.
 RESTORE = (
     "SELECT pg_catalog.set_config('shardctl.alias', pg_catalog.set_config('search_path', "
     "pg_catalog.quote_ident(pg_catalog.set_config('application_name', NULL, true)), false), "
     "false) WHERE pg_catalog.current_setting('search_path') "
-    "OPERATOR(pg_catalog.<>) pg_catalog.current_setting('shardctl.alias', true)"
+    "OPERATOR(pg_catalog.<>) pg_catalog.current_setting('shardctl.alias', true) "
+    "OR pg_catalog.current_setting('shardctl.alias', true) OPERATOR(pg_catalog.=) ''"
 )
 """What PgBouncer runs after each transaction of a pooler with `survive_reset`."""
 SETTINGS = {"server_reset_query": RESTORE, "server_reset_query_always": "1"}
