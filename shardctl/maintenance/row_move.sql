@@ -41,7 +41,7 @@ LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE
 -- name: obstacles
 -- What would do more than move a row: 4 stands for the triggers of INSERT, 8 for those of DELETE
 WITH t AS (
-    SELECT c.oid, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 )
 SELECT 'foreign key ' || k.conname || ' of ' || k.conrelid::regclass || ' refers to it'
@@ -54,14 +54,22 @@ UNION ALL
 SELECT 'rule ' || r.rulename || ' would rewrite the statement'
 FROM t JOIN pg_rewrite AS r ON r.ev_class = t.oid
 UNION ALL
-SELECT 'column ' || a.attname || ' is unique and draws from a sequence of its own, which would '
-       'give the same value again'
-FROM t JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid
-                          AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
-JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
-JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = d.refobjsubid
+SELECT 'column ' || a.attname || ' is unique and draws from a sequence, which would give the '
+       'same value again'
+FROM t JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0
+LEFT JOIN pg_attrdef AS d ON d.adrelid = t.oid AND d.adnum = a.attnum
 WHERE EXISTS (SELECT FROM pg_index AS x
               WHERE x.indrelid = t.oid AND x.indisunique AND a.attnum = ANY (x.indkey::int2[]))
+  -- A partition's identity column draws from its parent's sequence.
+  AND (a.attidentity <> '' OR pg_get_expr(d.adbin, d.adrelid) ~ '\mnextval\('
+       OR EXISTS (SELECT FROM pg_depend AS u JOIN pg_class AS s ON s.oid = u.refobjid
+                  WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = d.oid
+                    AND u.refclassid = 'pg_class'::regclass AND s.relkind = 'S')
+       -- It owns a sequence, from which the application may draw.
+       OR EXISTS (SELECT FROM pg_depend AS u JOIN pg_class AS s ON s.oid = u.objid
+                  WHERE u.refclassid = 'pg_class'::regclass AND u.refobjid = t.oid
+                    AND u.refobjsubid = a.attnum AND u.classid = 'pg_class'::regclass
+                    AND u.deptype IN ('a', 'i') AND s.relkind = 'S'))
 
 -- name: digest
 -- What stands for a row's whole content

@@ -156,7 +156,16 @@ OBSTACLES = {
         "rule keep would rewrite the statement"
     ),
     "ALTER TABLE shard{0}.photos ADD COLUMN serial integer GENERATED ALWAYS AS IDENTITY UNIQUE": (
-        "column serial is unique and draws from a sequence of its own"
+        "column serial is unique and draws from a sequence"
+    ),
+    # No column owns the sequence.
+    "CREATE SEQUENCE shard{0}.n;"
+    "ALTER TABLE shard{0}.photos ADD COLUMN n bigint UNIQUE DEFAULT nextval('shard{0}.n') + 1": (
+        "column n is unique and draws from a sequence"
+    ),
+    "CREATE SEQUENCE shard{0}.n; ALTER TABLE shard{0}.photos"
+    " ADD COLUMN n bigint UNIQUE DEFAULT nextval('shard{0}.' || 'n')": (
+        "column n is unique and draws from a sequence"
     ),
     "ALTER TABLE shard{0}.photos DROP CONSTRAINT photos_pkey": "it has no primary key",
 }
