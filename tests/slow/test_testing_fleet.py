@@ -28,6 +28,7 @@ def test_where(shard_fleet, worker_id):
 
 SHAPE = """
 import psycopg
+from shardctl.errors import Refused
 from shardctl.topology import loader
 import pytest
 def test_shape(shard_fleet):
@@ -44,8 +45,9 @@ def test_shape(shard_fleet):
     with psycopg.connect(shard_fleet.dsn("b", user="shardctl")) as connection:
         asked = "SELECT current_user, version()"
         print(connection.execute(asked).fetchone())
-    with raises_code("node_not_there", match="no node x; its nodes are a, b, c"):
+    with pytest.raises(Refused, match="no node x; its nodes are a, b, c") as refused:
         shard_fleet.dsn("x")
+    assert refused.value.code == "node_not_there"
 """
 
 ELSEWHERE = {
