@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError, together
+from shardctl.errors import Misused, together
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import cluster, observer
 from shardctl.state import ledger as ledgers
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Unread = tuple[NodeName, str]
 
 
-class MoveNotFound(UsageError):
-    """An id that no node's journal has."""
-
-    def __init__(self, move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> None:
-        hint = f"its journal has: {', '.join(known)}" if known else "there was no move yet"
-        super().__init__(f"no node knows a move {move}" + _but(unread), hint=_full(unread) or hint)
+def move_not_found(move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> Misused:
+    """Report an id that no node's journal has."""
+    hint = f"its journal has: {', '.join(known)}" if known else "there was no move yet"
+    return Misused(
+        "move_not_found", f"no node knows a move {move}" + _but(unread), hint=_full(unread) or hint
+    )
 
 
 def _but(unread: Sequence[Unread]) -> str:
@@ -45,21 +45,12 @@ def _full(unread: Sequence[Unread]) -> str | None:
     )
 
 
-class NoMoveYet(UsageError):
-    """A cluster in whose journal there is nothing to show."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "there was no move yet", hint="`shardctl move-shards` begins one (see its --help)"
-        )
-
-
-class NothingUnfinished(UsageError):
-    """No move that could be resumed or aborted, as far as nodes could be asked."""
-
-    def __init__(self, unread: Sequence[Unread] = ()) -> None:
-        hint = "`shardctl moves list` shows them all"
-        super().__init__("no move is unfinished" + _but(unread), hint=_full(unread) or hint)
+def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
+    """Report that no move could be resumed or aborted, as far as nodes could be asked."""
+    hint = "`shardctl moves list` shows them all"
+    return Misused(
+        "nothing_unfinished", "no move is unfinished" + _but(unread), hint=_full(unread) or hint
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +63,27 @@ class Ledger:
     def entry(self, move: str | None) -> Entry:
         """Give one move; None stands for the one that is unfinished.
 
-        Raises MoveNotFound, NothingUnfinished.
+        Raises move_not_found, nothing_unfinished.
         """
         if move is None:
             found = next((entry for entry in self.entries if entry.open), None)
             if found is None:
-                raise NothingUnfinished(self.unread)
+                raise nothing_unfinished(self.unread)
             return found
         for entry in self.entries:
             if entry.move.id == move:
                 return entry
         known = [entry.move.id for entry in self.entries]
-        raise MoveNotFound(move, known, self.unread)
+        raise move_not_found(move, known, self.unread)
 
     def newest(self) -> Entry:
-        """Give the move that began last; raises NoMoveYet."""
+        """Give the move that began last; raises no_move_yet."""
         if not self.entries:
-            raise NoMoveYet
+            raise Misused(
+                "no_move_yet",
+                "there was no move yet",
+                hint="`shardctl move-shards` begins one (see its --help)",
+            )
         return self.entries[0]
 
 

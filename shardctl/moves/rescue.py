@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Refused, UsageError
 from shardctl.hosts import scripts
 from shardctl.moves import wal
 from shardctl.postgres import hosted
@@ -29,24 +29,19 @@ _ENOUGH = 64 << 20
 _SECONDS = 600.0
 
 
-class SourceServes(ShardctlError):
-    """A node that needs no rescue."""
-
-    def __init__(self, node: str, what: str, hint: str) -> None:
-        super().__init__(f"node {node}: {what}", hint=hint)
-        self.node = node
+def source_serves(node: str, what: str, hint: str) -> Refused:
+    """Report a node that needs no rescue."""
+    return Refused("source_serves", f"node {node}: {what}", hint=hint)
 
 
-class SlotUnclear(ShardctlError):
-    """A stopped server of which it is not clear which move's slot has filled its disk."""
-
-    def __init__(self, node: str, found: list[str]) -> None:
-        listed = ", ".join(found) or "none"
-        super().__init__(
-            f"node {node}: which move's slot is meant is not clear; its slots: {listed}",
-            hint=f"name the move: `shardctl moves abort MOVE --restart-source {node}`",
-        )
-        self.found = tuple(found)
+def slot_unclear(node: str, found: list[str]) -> Refused:
+    """Report a stopped server of which it is not clear which move's slot has filled its disk."""
+    listed = ", ".join(found) or "none"
+    return Refused(
+        "slot_unclear",
+        f"node {node}: which move's slot is meant is not clear; its slots: {listed}",
+        hint=f"name the move: `shardctl moves abort MOVE --restart-source {node}`",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +66,8 @@ class Rescue:
 def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Rescue:
     """See on a node's host what keeps it from logins; changes nothing.
 
-    Raises UsageError, SourceServes where it takes logins, answers that it takes this one not, or
-    has room on its disk, SlotUnclear, and what its host refuses.
+    Raises UsageError, source_serves where it takes logins, answers that it takes this one not, or
+    has room on its disk, slot_unclear, and what its host refuses.
     """
     of = topology.nodes.get(NodeName(node))
     if of is None or (move is not None and not _MOVE.fullmatch(move)):
@@ -85,9 +80,9 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
     except NodeUnavailable as error:
         refused = error
     else:
-        raise SourceServes(node, "it takes logins", "`shardctl moves abort` needs no more")
+        raise source_serves(node, "it takes logins", "`shardctl moves abort` needs no more")
     if of.data_directory is None:
-        raise SourceServes(
+        raise source_serves(
             node,
             "the topology does not say where its data directory is",
             "write data_directory into the topology, or do it by hand: docs/operations/failures.md",
@@ -97,7 +92,7 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
     free, _ = wal.free_bytes(of, str(of.data_directory))
     if running and refused.answered:
         # It may serve its applications, and refuse this one login.
-        raise SourceServes(
+        raise source_serves(
             node,
             f"its server runs, and answers: {refused.reason}",
             "let shardctl log in, or wait while the server recovers; if its disk is full, stop "
@@ -105,7 +100,7 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
         )
     if running and (free is None or free > _ENOUGH):
         room = "an unknown part" if free is None else wal.megabytes(free)
-        raise SourceServes(
+        raise source_serves(
             node,
             f"its server runs, and its disk is not full ({room} free)",
             f"see in its log why it takes no logins: {refused.reason}",
@@ -113,21 +108,21 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
     slots = _script(server, "list").split()
     moves = [found[1] for slot in slots if (found := _SLOT.fullmatch(slot))]
     if move is None and len(moves) != 1:
-        raise SlotUnclear(node, slots)
+        raise slot_unclear(node, slots)
     return Rescue(of.name, move or moves[0], server, running)
 
 
 def carry_out(rescue: Rescue) -> None:
     """Take the slot and its WAL from the server, and start that; repeatable.
 
-    WAL that other slots or the archiver need stays. Raises SourceServes for a server that was
+    WAL that other slots or the archiver need stays. Raises source_serves for a server that was
     started since, ServerDidNotStop, ServerDidNotStart where what is left is too little room, and
     CommandFailed.
     """
     server, programs = rescue.server, rescue.server.binaries
     if server.running():
         if not rescue.running:
-            raise SourceServes(
+            raise source_serves(
                 rescue.node, "its server was started meanwhile", "run the same command again"
             )
         # Every other mode writes a checkpoint, for which there may be no room.

@@ -26,6 +26,7 @@ from shardctl.state.journal import MoveState
 from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.moves.own import answers
 from tests.fixtures.moves.stopping import Mover
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_abor
     rescue.carry_out(planned)
     assert not tight.ask("a", SLOTS)
     assert tight.ask("a", "SELECT count(*) FROM shard2.photos") == [(before,)]
-    with pytest.raises(rescue.SourceServes):
+    with raises_code("source_serves"):
         rescue.look(tight.topology, "a", None, purpose="test")
     tight.abort()
     assert tight.copy("a").state is MoveState.aborted
@@ -135,7 +136,7 @@ def test_a_source_that_serves_and_refuses_this_login_only_is_not_stopped(tight: 
         session.execute("SELECT pg_reload_conf()")
     serving = tight.server("a").running()
     assert serving is not None
-    with pytest.raises(rescue.SourceServes, match=r"answers: pg_hba\.conf rejects"):
+    with raises_code("source_serves", match=r"answers: pg_hba\.conf rejects"):
         rescue.look(tight.topology, "a", None, purpose="test")
     assert tight.server("a").running() == serving
     rules.write_text(before)

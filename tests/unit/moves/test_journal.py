@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.moves.ledger import Ledger, MoveNotFound, NoMoveYet, NothingUnfinished
+from shardctl.moves.ledger import Ledger
 from shardctl.state import journal
 from shardctl.state.journal import Move, MoveState, StepRecord
 from shardctl.state.ledger import Entry
@@ -163,10 +163,10 @@ def test_the_unfinished_move_is_meant_where_none_is_named() -> None:
 
 
 def test_what_is_not_there_is_told_with_what_is() -> None:
-    with pytest.raises(NothingUnfinished):
+    with raises_code("nothing_unfinished"):
         Ledger((entry(MoveState.done),), ()).entry(None)
-    with pytest.raises(MoveNotFound, match="no node knows a move 0a") as caught:
+    with raises_code("move_not_found", match="no node knows a move 0a") as caught:
         Ledger((entry(),), ()).entry("0a")
     assert caught.value.hint == "its journal has: 5f3a9c1e"
-    with pytest.raises(NoMoveYet):
+    with raises_code("no_move_yet"):
         Ledger((), ()).newest()
