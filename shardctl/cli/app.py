@@ -13,9 +13,8 @@ import typer.main
 from typer.exceptions import TyperException
 
 from shardctl import __version__
-from shardctl.cli import output
 from shardctl.cli.command import App, Group, usage_error
-from shardctl.cli.context import Settings
+from shardctl.cli.context import PRINTED, Settings
 from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "_SHARDCTL_COMPLETE" in os.environ:
         os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish takes each line for one
     settings = Settings()
-    output.PRINTED.json = False
+    PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     code, error = 0, None
     try:
@@ -145,7 +144,9 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
     With `-o json`, standard output gets them as an object where it has nothing else.
     """
-    if settings.output == "json" and not output.PRINTED.json:
+    if settings.output == "json" and not PRINTED.json:
+        from shardctl.cli import output
+
         output.print_json({"format": 1, **output.errors_json(error)})
     # What was printed so far comes first, also where both streams are one file.
     try:

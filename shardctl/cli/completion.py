@@ -5,8 +5,6 @@ Whatever goes wrong here, the shell just has nothing to offer.
 
 from __future__ import annotations
 
-import queue
-import threading
 from typing import TYPE_CHECKING
 
 import typer
@@ -81,6 +79,9 @@ def _journal(ctx: typer.Context) -> tuple[Entry, ...]:
     topology = _topology(ctx)
     if topology is None:
         return ()
+    import queue
+    import threading
+
     from shardctl.errors import ShardctlError
     from shardctl.moves import service
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shardctl.cli.context import PRINTED
 from shardctl.cli.options import Report
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-
-@dataclass(slots=True)
-class _Printed:
-    json: bool = False
-
-
-PRINTED = _Printed()
-"""Whether this run has printed JSON: an error that follows has its place in standard error."""
 
 
 def print_json(value: Any) -> None:
