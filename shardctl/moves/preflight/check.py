@@ -68,6 +68,8 @@ def check(
     problems = {error.message: error for error in judge(context, subjects)}
     if problems:
         raise together(list(problems.values()))
+    if context.unknown:
+        raise AssertionError(f"nothing is refused, and this is not known: {context.unknown}")
     return _facts(context, subjects)
 
 
@@ -96,8 +98,10 @@ def judge(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Iterator[
             yield error
     for subject in subjects:
         if subject.place not in skipped:
-            with suppress(Unknown):
+            try:
                 yield from subject.judge(context)
+            except Unknown:
+                context.unknown.append(subject.name)
 
 
 def notes(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Iterator[str]:
@@ -142,9 +146,10 @@ def _look_at_each(context: Context, subjects: Iterable[Subject]) -> None:
     """Look at one subject after the other; why one could not be looked at is kept."""
     for one in subjects:
         try:
-            with suppress(Unknown):
-                if one.look is not None:
-                    context.ask(one.look)
+            if one.look is not None:
+                context.ask(one.look)
+        except Unknown:
+            context.unknown.append(one.name)
         except ShardctlError as error:
             context.problems += [(one.place, _named(context, one, e)) for e in error.parts()]
 

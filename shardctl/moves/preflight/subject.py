@@ -77,6 +77,8 @@ class Context:
     """What the looks gave that did not fail."""
     problems: list[tuple[Place, ShardctlError]] = field(default_factory=list)
     """Why the others failed."""
+    unknown: list[str] = field(default_factory=list)
+    """Subjects that could not be looked at or judged, for want of what others found."""
     session: Connection = field(init=False)
     """With the source, while that is looked at."""
 

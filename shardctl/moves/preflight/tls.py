@@ -122,18 +122,19 @@ def look(context: Context) -> Tls:
     if CERTIFICATE in dict(outside) and CERTIFICATE not in dict(missing):
         text = files.read(host, Path(wanted[CERTIFICATE]), user=account)
         pem = text.encode() if text is not None else None
-    if CERTIFICATE in unknown or pem is None:
-        return Tls(on=True, missing=tuple(missing), unknown=unknown)
-    try:
-        certificate = certificates.read(pem, source.authorities)
-    except ValueError as error:
-        return Tls(on=True, missing=tuple(missing), unknown=unknown, broken=str(error))
+    certificate = broken = None
+    if CERTIFICATE not in unknown and pem is not None:
+        try:
+            certificate = certificates.read(pem, source.authorities)
+        except ValueError as error:
+            broken = str(error)
     return Tls(
         on=True,
         missing=tuple(missing),
         unknown=unknown,
         certificate=certificate,
-        copied=copied,
+        broken=broken,
+        copied=copied and certificate is not None,
     )
 
 

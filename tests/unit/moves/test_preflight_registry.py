@@ -63,6 +63,13 @@ def test_what_could_not_be_looked_at_is_told_once_and_not_judged() -> None:
         looked.need(broken)
 
 
+def test_a_subject_that_was_left_out_in_silence_is_a_bug() -> None:
+    facts = fit()
+    rows = [Subject("heat", "", Place.fleet, judge=too_hot)]  # nothing looks at the temperature
+    with pytest.raises(AssertionError, match="heat"):
+        preflight.check(facts.topology, facts.plan, purpose="test", subjects=rows)
+
+
 def test_errors_of_the_target_s_host_say_whose_they_are() -> None:
     def several(_context: Context) -> None:
         raise Problems([ShardctlError("node c: itself"), ShardctlError("a disk")])
