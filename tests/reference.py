@@ -60,7 +60,7 @@ _PREFLIGHT_HEAD = """\
 
 Before a move, shardctl looks at all of these, and refuses everything that is wrong at once.
 [moves.md](../moves.md#what-preflight-refuses) lists the refusals, and what to do about each.
-It asks the places at the same time, and the clone's after those of source and target.
+It looks at fleet, source and target at the same time, and then at what the clone would have.
 
 | subject | where | what has to be true |
 |---|---|---|
