@@ -77,7 +77,8 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     fleet_spares.execute(
         "a", "INSERT INTO shard2.photos (user_id) SELECT n FROM generate_series(1, 500) n"
     )
-    done = fleet_spares.shardctl("move-shards", "2-3", "--to", "c", "--yes")
+    words = ("move-shards", "2-3", "--to", "c", "--yes")
+    done = fleet_spares.shardctl(*words, "--lock-wait", "1m")  # no other command is running
     assert done.returncode == 0, done.stderr
     assert re.search(r"\nclients waited at most \d+ ms \(predicted: \d+ ms\)\n", done.stdout)
     assert "longest wait at pooler p1: 0 ms\n" in done.stdout  # it had no clients
