@@ -178,7 +178,11 @@ def render_moves() -> str:
             for n, step in enumerate(method.steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
-        told = f"It {method.sentence}.\n"
+        again = "can" if method.handover.reversible else "cannot"
+        told = (
+            f"It {method.sentence}.\nAfterwards the source {again} have its shards back without "
+            "another copy.\n"
+        )
         parts.append("\n".join([f"## Steps of method {name}\n", told, head, *lines, ""]))
     parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
     cutovers = {"### Clients wait": cutover.RENAME, "### With `--read-only`": cutover.TRIGGERS}

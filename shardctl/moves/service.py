@@ -15,6 +15,7 @@ from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
 from shardctl.moves.distance import Distance
+from shardctl.moves.fences import FENCES
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import poolers as preflight_poolers
@@ -258,6 +259,8 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePla
     decided = MovePlan.of_journal(entry.move)
     if decided.method not in METHODS:
         raise PlanUnreadable(decided.id, f"it has a method {decided.method}")
+    if decided.fence not in FENCES:
+        raise PlanUnreadable(decided.id, f"it has a fence {decided.fence}")
     missing = planning.missing_poolers(topology, decided)
     gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
     planning.require_same(topology, decided, gone=gone)

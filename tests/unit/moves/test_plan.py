@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.errors import UsageError
-from shardctl.moves import plan
+from shardctl.moves import plan, service
 from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, TopologyChanged
+from shardctl.state.journal import MoveState
+from shardctl.state.ledger import Entry
 from shardctl.topology import names
 from shardctl.topology.loader import parse
 from shardctl.topology.model import NodeName, ShardId, Topology
@@ -182,6 +185,18 @@ def test_a_move_refuses_writes_by_triggers_whatever_the_fence_of_its_method_is()
     read_only = {"options": kept["options"] | {"read_only": True}}
     assert read_back(made(), kept | read_only).fence == "triggers"
     assert read_back(made(), of_today | read_only).fence == "triggers"
+
+
+@pytest.mark.parametrize("part", ["method", "fence"])
+def test_a_move_of_a_newer_version_is_refused_by_what_this_one_does_not_have(part: str) -> None:
+    move = made()
+    kept: dict[str, Any] = {"id": move.id, "source": "a", "target": "c", "shards": move.shards}
+    kept |= {"schemas": move.schemas, "retired": move.retired, "state": MoveState.reserved}
+    kept |= {"method": "clone", "plan": move.as_json() | {"fence": "rename"}}
+    (kept if part == "method" else kept["plan"])[part] = "of tomorrow"
+    entry = Entry(SimpleNamespace(**kept), (), None)  # type: ignore[arg-type]  # a row of it
+    with pytest.raises(PlanUnreadable, match=f"it has a {part} of tomorrow"):
+        service.require_resumable(topology(), entry)
 
 
 def test_options_may_be_older_than_this_version_and_not_newer() -> None:
