@@ -88,7 +88,12 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             f"connections of user {first.user}",
             expected=first.alias,
             hint=f'on the pooler\'s console: RECONNECT "{aliases[0]}"; then find the client that '
-            "sends RESET ALL, DISCARD ALL or SET search_path, or set survive_reset: true",
+            "sends RESET ALL, DISCARD ALL or SET search_path, "
+            + (
+                "and which sets shardctl.alias, too"
+                if pooler.survive_reset
+                else "or set survive_reset: true (not for pg8000, lib/pq: see docs/poolers.md)"
+            ),
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
             object=brief(aliases),

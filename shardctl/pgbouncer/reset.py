@@ -29,6 +29,12 @@ RESTORE = (
     "OR pg_catalog.current_setting('shardctl.alias', true) OPERATOR(pg_catalog.=) ''"
 )
 """What PgBouncer runs after each transaction of a pooler with `survive_reset`."""
+NOTE = (
+    "survive_reset: outside transactions, every statement with parameters fails for drivers "
+    "that parse it and bind it in two round trips: pg8000, lib/pq without binary_parameters=yes, "
+    "pgx with QueryExecModeDescribeExec; see docs/poolers.md"
+)
+"""What an operator has to know before it is on; every query between transactions does that."""
 SETTINGS = {"server_reset_query": RESTORE, "server_reset_query_always": "1"}
 """What the configuration of such a pooler has to say."""
 

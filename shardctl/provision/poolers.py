@@ -21,7 +21,7 @@ from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import apply as applying
-from shardctl.pgbouncer import cost, faults, render
+from shardctl.pgbouncer import cost, faults, render, reset
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import maps
 from shardctl.state import events, lock
@@ -64,9 +64,13 @@ class PoolersPlan:
 
     def costs(self) -> list[str]:
         """Say of every pooler that is to be changed what its aliases cost."""
-        return [
-            f"pooler {one.seen.pooler.name}: {cost.told(one.entries)}" for one in self.changes()
-        ]
+        told = []
+        for one in self.changes():
+            pooler = one.seen.pooler
+            told.append(f"pooler {pooler.name}: {cost.told(one.entries)}")
+            if pooler.survive_reset:
+                told.append(f"pooler {pooler.name}: {reset.NOTE}")
+        return told
 
     def changes(self) -> list[Wanted]:
         """List the poolers that something has to be done for."""

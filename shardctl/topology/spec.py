@@ -220,7 +220,7 @@ class PoolerSection(_Section):
     survive_reset: bool = Field(
         default=False,
         description="whether aliases of shards keep their search_path after RESET ALL and DISCARD"
-        " ALL of a client",
+        " ALL of a client; not for drivers that bind parameters in a second round trip",
     )
     os_user: Text | None = Field(default=None, description="who runs the pooler on its host")
     ssh: SshSection | None = Field(default=None, description="how to reach the host")

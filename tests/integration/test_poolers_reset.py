@@ -148,6 +148,8 @@ def test_apply_refuses_survive_reset_until_the_configuration_has_its_lines(
     pooler.admin("RELOAD")
     done = fleet.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
+    assert f"note: pooler p1: {reset.NOTE}" in done.stderr
+    assert "pg8000" in reset.NOTE
     assert met(pooler, "DISCARD ALL", fleet.role) == []
     assert fleet.here("pgbouncer", "diff").returncode == 0
 
