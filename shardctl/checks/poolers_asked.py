@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import Database, Pooler
 
-_MOST = 4
-"""Connections of a pool that are asked: they are held until the last has answered."""
+_MOST = 40
+"""Connections of a pool that are asked; PgBouncer's own `default_pool_size` is 20.
+
+PgBouncer gives the connection first that was given back last, so fewer would always be the same.
+"""
+_CLIENTS = 40
+"""Clients of one user at a time: PgBouncer's own `max_client_conn` is 100."""
 _WIDTH = 8
 _SECONDS = 2.0
+"""How long connections are held, at most: until all have answered."""
 _PATH = "SELECT current_setting('search_path') AS path"
 _BEGIN = f"BEGIN READ ONLY; {_PATH}"
 _END = "ROLLBACK"
@@ -30,12 +37,16 @@ _END = "ROLLBACK"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the connections of one pool answered; `error` is why they could not be asked."""
+    """What the connections of one pool answered; `error` is why they could not be asked.
+
+    `unasked` is how many idle connections were too many to ask.
+    """
 
     alias: str
     user: str
     paths: tuple[str, ...] = ()
     error: str | None = None
+    unasked: int = 0
 
 
 def ask(
@@ -61,9 +72,12 @@ def ask(
         # A user without a password here is refused once and not for each alias.
         asked = _ask(pooler, database, first, purpose)
         found.append(asked)
-        if asked.error is None:
+        if asked.error is None and others:
+            width = _CLIENTS // min(_MOST, max(map(_idle, others)))
             found += fanout.collect(
-                others, lambda pool: _ask(pooler, database, pool, purpose), width=_WIDTH
+                others,
+                lambda pool: _ask(pooler, database, pool, purpose),
+                width=min(_WIDTH, width),
             ).every()
     return found
 
@@ -98,6 +112,19 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             shards=shards_of(aliases, entries),
             object=brief(aliases),
         )
+    if unasked := [one for one in asked if one.alias in right and one.unasked]:
+        all_idle = sum(len(one.paths) + one.unasked for one in unasked)
+        yield Finding(
+            NAME,
+            "search_path_unasked",
+            Severity.note,
+            actual=f"{sum(one.unasked for one in unasked)} of {all_idle} idle connections were not "
+            "asked for their search_path",
+            expected="an answer from each idle connection",
+            hint="on the pooler's console, RECONNECT and the alias's name replaces them all",
+            pooler=pooler.name,
+            object=brief(sorted({one.alias for one in unasked})),
+        )
     for user, error in {one.user: one.error for one in asked if one.error}.items():
         yield Finding(
             NAME,
@@ -113,24 +140,54 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
 
 
 def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
-    """Hold several connections of a pool at a time, each in a transaction, and give them back."""
+    """Ask the idle connections of a pool."""
     alias, user = pool["database"] or "", pool["user"] or ""
     alone = pool.get("pool_mode") == "statement"  # PgBouncer ends connections for a BEGIN there
-    most = 1 if alone else _MOST
+    idle = _idle(pool)
+    sessions: list[Console] = []
     paths: list[str] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            for _ in range(min(idle, 1 if alone else _MOST)):
+                session = Console(pooler, database, purpose=purpose, dbname=alias, user=user)
+                sessions.append(stack.enter_context(session))
+        except PoolerUnavailable as error:
+            if not sessions:
+                return Asked(alias, user, error=error.reason)
+            # It takes no more clients.
+        try:
+            _read(sessions, paths, alone=alone)
+        except (PoolerLost, CommandRefused) as error:
+            return Asked(alias, user, tuple(paths), error.reason)
+    return Asked(alias, user, tuple(paths), unasked=idle - len(sessions))
+
+
+def _read(sessions: Sequence[Console], paths: list[str], *, alone: bool) -> None:
+    """Hold a connection for each session, in a transaction, and give them back.
+
+    All begin before one ends, so that each has a connection of its own. Raises PoolerLost,
+    CommandRefused.
+    """
+    until = time.monotonic() + _SECONDS
+    held: list[Console] = []
+    for session in sessions:
+        session.send(_PATH if alone else _BEGIN)
     try:
-        with contextlib.ExitStack() as stack:
-            for _ in range(min(_idle(pool), most)):
-                session = stack.enter_context(
-                    Console(pooler, database, purpose=purpose, dbname=alias, user=user)
-                )
-                (row,) = session.execute(_PATH if alone else _BEGIN, seconds=_SECONDS)
-                paths.append(row["path"] or "")
-                if not alone:  # or PgBouncer would end the connection that was asked
-                    stack.callback(session.execute, _END, seconds=_SECONDS)
-    except (PoolerUnavailable, PoolerLost, CommandRefused) as error:
-        return Asked(alias, user, tuple(paths), error.reason)
-    return Asked(alias, user, tuple(paths))
+        for session in sessions:
+            try:
+                (row,) = session.finish(seconds=until - time.monotonic())
+            except PoolerLost:
+                if not paths:
+                    raise
+                continue  # clients have taken the connection meanwhile
+            paths.append(row["path"] or "")
+            held.append(session)
+    finally:  # or PgBouncer would end the connections that were asked
+        ending = [] if alone else held
+        for session in ending:
+            session.send(_END)
+        for session in ending:
+            session.finish(seconds=_SECONDS)
 
 
 def _idle(pool: Row) -> int:

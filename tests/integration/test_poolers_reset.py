@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -76,6 +77,28 @@ def test_verify_leaves_the_connections_that_it_asks(
         assert {row["ptr"] for row in pooler.admin("SHOW SERVERS")} >= before
         client.execute("RESET ALL")
         assert [found.code for found in wrong_paths(fleet)] == ["search_path"]
+
+
+def test_verify_asks_the_connections_below_the_freshest_too(
+    fleet_pooled_healthy: PooledFleet,
+) -> None:
+    """PgBouncer gives the connection first that was given back last."""
+    fleet, pooler = fleet_pooled_healthy, fleet_pooled_healthy.pg_bouncer
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(pooler.connect("shard5", fleet.role)) for _ in range(12)]
+        for client in clients:
+            client.execute("BEGIN; SELECT 1")
+        clients[0].execute("RESET ALL; COMMIT")
+        for client in clients[1:]:
+            client.execute("ROLLBACK")
+        servers = {
+            row["ptr"] for row in pooler.admin("SHOW SERVERS") if row["database"] == "shard5"
+        }
+        [found] = wrong_paths(fleet)
+        assert "on 1 of 12 connections" in found.actual
+        after = {row["ptr"] for row in pooler.admin("SHOW SERVERS") if row["database"] == "shard5"}
+        assert after == servers
+        assert len(servers) == 12
 
 
 @pytest.mark.parametrize("by", ["RESET ALL", "DISCARD ALL"])

@@ -197,6 +197,19 @@ def test_connections_without_their_search_path_are_told_by_alias() -> None:
     assert 'RECONNECT "shard2"' in finding.hint
 
 
+def test_connections_that_were_too_many_to_ask_are_counted() -> None:
+    seen = pooled()
+    seen.pool(asked=[
+        Asked("shard2", "app", ("shard2",) * 40, unasked=60),
+        Asked("shard3", "app", ("shard3",), unasked=2),
+        Asked("shard6", "app", ("shard6",) * 12),
+        Asked("reports", "app", ("public",), unasked=1),
+    ])  # fmt: skip
+    assert told(seen) == [("search_path_unasked", "note", (), "shard2, shard3")]
+    [finding] = seen.findings()
+    assert finding.actual.startswith("62 of 103 idle connections were not asked")
+
+
 def test_users_that_could_not_be_asked_are_told_once_each() -> None:
     seen = pooled()
     seen.pool(asked=[
