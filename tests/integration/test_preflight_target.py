@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg import sql
 
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
@@ -22,7 +23,7 @@ from shardctl.moves.preflight import target as targets
 from shardctl.moves.preflight.target import PROGRAMS, Machine
 from shardctl.postgres import binaries
 from shardctl.topology.model import Control, Ssh
-from tests.fixtures.servers.postgres import SUPERUSER
+from tests.fixtures.servers.postgres import SUPERUSER, PgServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -294,15 +295,42 @@ def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
     assert lacking() == []
 
 
+@pytest.mark.parametrize("database", ["preflight", "postgres"])
+def test_libraries_of_functions_in_any_database(
+    preflight_fleet: Movable, server_directory: Path, database: str
+) -> None:
+    own = server_directory / "own.so"
+    installed = preflight_fleet.server().binaries.directory.parent
+    shutil.copy(next(installed.rglob("plpgsql.so")), own)
+    own.chmod(0o755)
+    there = PgServer(preflight_fleet.server())
+    with there.connect(database) as session:
+        session.execute(
+            sql.SQL("CREATE FUNCTION public.own(oid) RETURNS void LANGUAGE c AS {}, {}").format(
+                str(own), "plpgsql_validator"
+            )
+        )
+        try:
+            assert preflight_fleet.check().source_bytes
+            own.unlink()
+            told = preflight_fleet.only("extension_libraries")
+        finally:
+            session.execute("DROP FUNCTION public.own(oid)")
+    assert f"node c: its host lacks libraries that functions of node a need: {own}" in told
+    assert "(function public.own(oid))" in told
+
+
 def test_libraries_that_cannot_be_looked_for(
     preflight_fleet: Movable, server_directory: Path
 ) -> None:
     real = preflight_fleet.server().binaries
     said = {name: f'exec {real.program(name)} "$@"' for name in (*binaries.PROGRAMS, *PROGRAMS)}
     preflight_fleet.change(bin_directory=programs(server_directory / "bin", **said))
-    assert "not looked whether" not in preflight_fleet.target_notes()
-    preflight_fleet.change(settings={"shared_preload_libraries": "nosuch"})
     told = "it was not looked whether node c has what shared_preload_libraries names"
+    notes = preflight_fleet.target_notes()
+    assert told not in notes
+    assert "it was not looked whether node c has the libraries of extensions" in notes
+    preflight_fleet.change(settings={"shared_preload_libraries": "nosuch"})
     assert told in preflight_fleet.target_notes()
 
 

@@ -10,7 +10,7 @@ from shardctl.moves.preflight import server, target
 from shardctl.moves.refusals import TargetUnfit, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.moves.preflight.subject import Context
     from shardctl.moves.preflight.target import Machine
@@ -48,16 +48,33 @@ def missing(
     `settings` are the source's, which the clone gets where the node has none of its own. Raises
     what `Host.run` raises.
     """
-    given = {**settings, **{name.lower(): value for name, value in node.settings.items()}}
-    wanted = names(given.get(PRELOADED, ""))
+    given = _given(node, settings)
     if PRELOADED not in given:
         return None
+    wanted = names(given[PRELOADED])
+    return lacking(node, settings, wanted, programs=programs, machine=machine)
+
+
+def lacking(
+    node: Node,
+    settings: Mapping[str, str],
+    wanted: Sequence[str],
+    *,
+    programs: Binaries,
+    machine: Machine,
+) -> list[str] | None:
+    """Name those of the wanted libraries that a server there would not find, as `missing` does."""
     if not wanted:
         return []
-    argv = scripts.argv("libraries", str(programs.directory), given.get(PATH, "$libdir"), *wanted)
+    path = _given(node, settings).get(PATH, "$libdir")
+    argv = scripts.argv("libraries", str(programs.directory), path, *wanted)
     done = machine.host.run(argv, user=machine.account, timeout=_SECONDS)
     said = done.stdout.splitlines()
     return said[1:] if said else None
+
+
+def _given(node: Node, settings: Mapping[str, str]) -> dict[str, str]:
+    return {**settings, **{name.lower(): value for name, value in node.settings.items()}}
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:

@@ -104,6 +104,16 @@ WHERE nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema')
 SELECT datname::text FROM pg_database
 WHERE datallowconn AND datname <> current_database() ORDER BY 1
 
+-- name: modules
+-- Files of functions in C, and one thing of each that needs it
+SELECT p.probin, coalesce('extension ' || min(e.extname::text),
+                          'function ' || min(p.oid::regprocedure::text))
+FROM pg_proc AS p
+LEFT JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+     AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+LEFT JOIN pg_extension AS e ON e.oid = d.refobjid
+WHERE p.probin IS NOT NULL GROUP BY p.probin ORDER BY p.probin
+
 -- name: tables
 -- Tables and sequences but the system's, an extension's, shardctl's and those in known schemas
 SELECT n.nspname || '.' || c.relname, count(*) OVER ()
