@@ -64,6 +64,23 @@ def test_a_host_that_cannot_be_worked_on(preflight_fleet: Movable) -> None:
     assert "host nosuch.invalid cannot be reached by ssh" in told
 
 
+@pytest.mark.parametrize(
+    ("addresses", "told"),
+    [
+        ("10.99.99.99", "10.99.99.99, which is 10.99.99.99 there, which that host does not have"),
+        ("nosuch.invalid", "nosuch.invalid, which is unknown there"),
+    ],
+)
+def test_addresses_at_which_its_host_cannot_listen(
+    preflight_fleet: Movable, addresses: str, told: str
+) -> None:
+    preflight_fleet.change(settings={"Listen_Addresses": addresses})
+    said = preflight_fleet.only_target("listen_addresses")
+    assert f"node c: its server would listen at {told}: it would not start" in said
+    preflight_fleet.change(settings={"listen_addresses": f"{addresses}, 127.0.0.1"})
+    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
+
+
 def test_an_os_user_that_does_not_exist(preflight_fleet: Movable) -> None:
     preflight_fleet.change(os_user="nobody-of-this-name")
     assert "there is no such user" in preflight_fleet.only_target("os_user_refused")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardctl.moves.preflight import (
+    address,
     clocks,
     copy,
     cutover,
@@ -72,6 +73,8 @@ SUBJECTS: tuple[Subject, ...] = (
             TARGET, occupant.measure),
     Subject("host", "shardctl can work on the target's host",
             TARGET, target.look),
+    Subject("addresses", "the clone can listen where other machines look for it",
+            TARGET, address.look, address.judge, notes=address.notes),
     Subject("programs", "the target's host has programs of the source's major version",
             TARGET, target.programs, target.judge_version),
     Subject("control", "the node's own commands for its server can be run",
