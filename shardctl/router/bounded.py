@@ -9,12 +9,15 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from psycopg.abc import PQGen
 
+_PREPARED_MAX = 100
+"""How many prepared statements psycopg keeps on a connection unless it is told otherwise."""
 GRACE_S = 0.25
 """How long after a server should have ended a statement by itself its answer is waited for."""
 
@@ -57,6 +60,11 @@ class Bounded(psycopg.Connection[Any]):
         if self.process == os.getpid():
             super().close()
 
+    def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        """Cancel what runs; in a child, leave the parent's statement alone."""
+        if self.process == os.getpid():
+            super().cancel_safe(timeout=timeout)
+
 
 class AsyncBounded(psycopg.AsyncConnection[Any]):
     """The same for asyncio."""
@@ -95,8 +103,11 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         not the request would wait, too. A request that was begun is never broken off: PgBouncer
         1.18 crashes when a client hangs up while its request is passed on. Where the statement
         of a cancelled task has ended and the request has not, the connection is closed: PgBouncer
-        lets requests wait while an alias is paused, and PAUSE waits for this transaction.
+        lets requests wait while an alias is paused, and PAUSE waits for this transaction. In a
+        child, the parent's statement is left alone.
         """
+        if self.process != os.getpid():
+            return
         if self.until is not None and time.monotonic() >= self.until - GRACE_S:
             return
         asking = asyncio.create_task(super().cancel_safe(timeout=timeout))
@@ -134,6 +145,27 @@ def is_quiet(connection: Bounded | AsyncBounded) -> bool:
     except psycopg.OperationalError:  # it has been closed on this side
         return False
     return not looking.poll(0)
+
+
+def restore(connection: Bounded | AsyncBounded, threshold: int | None) -> None:
+    """Put back what a user of the connection may have changed on psycopg's side of it.
+
+    `threshold` is its own `prepare_threshold`. What is registered for psycopg as a whole stays.
+    """
+    connection.until = None
+    connection.row_factory = tuple_row
+    if isinstance(connection, Bounded):
+        connection.cursor_factory = psycopg.Cursor
+        connection.server_cursor_factory = psycopg.ServerCursor
+    else:
+        connection.cursor_factory = psycopg.AsyncCursor
+        connection.server_cursor_factory = psycopg.AsyncServerCursor
+    connection.prepare_threshold = threshold
+    connection.prepared_max = _PREPARED_MAX
+    # psycopg has no public way to take these back.
+    connection._adapters = None  # noqa: SLF001  # the next use copies psycopg's own
+    connection._notice_handlers.clear()  # noqa: SLF001
+    connection._notify_handlers.clear()  # noqa: SLF001
 
 
 def prolong(connection: Bounded | AsyncBounded) -> None:

@@ -174,6 +174,10 @@ class Routed:
             "timeout": chosen.timeout,
             "max_idle": chosen.max_idle,
             "max_lifetime": chosen.max_lifetime,
+            # psycopg's pool waits twice as long after each attempt that fails, for up to five
+            # minutes, and begins no other meanwhile: calls would fail long after an outage. It
+            # gives up after this many seconds instead, and `try_again` begins the next attempt.
+            "reconnect_timeout": 1.0,
             # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
             # in a server's session, which a pooler gives to another client after each.
             "kwargs": {

@@ -83,6 +83,8 @@ def met(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, IN_TRANSACTION):
             return True
+        if isinstance(error, BaseExceptionGroup):  # of a TaskGroup
+            return any(map(met, error.exceptions))
         error = error.__cause__  # SQLAlchemy and Django raise errors of their own from psycopg's
     return False
 

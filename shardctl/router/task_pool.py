@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from shardctl.router.bounded import is_quiet
-from shardctl.router.errors import AnotherLoop, Closed, NoConnection
+from shardctl.router.errors import Closed, NoConnection
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -46,10 +46,8 @@ class TaskPool:
         """Take a connection, within so many seconds or the pool's own.
 
         One that the other side has ended goes back, and psycopg's pool opens another. Raises
-        NoConnection, Closed, AnotherLoop.
+        NoConnection, Closed.
         """
-        if asyncio.get_running_loop() is not self._loop:
-            raise AnotherLoop
         until = time.monotonic() + (
             self._timeout if seconds is None else min(seconds, self._timeout)
         )
@@ -76,11 +74,6 @@ class TaskPool:
         self._returning.add(returning)  # the loop itself keeps no hold on it
         returning.add_done_callback(self._returning.discard)
         await asyncio.shield(returning)
-
-    def require_loop(self) -> None:
-        """Refuse another event loop than its own, unless that is closed; raises AnotherLoop."""
-        if not self._loop.is_closed() and asyncio.get_running_loop() is not self._loop:
-            raise AnotherLoop
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109  # the pool's own
         """Close it, and wait for connections that are on their way back."""
@@ -135,6 +128,14 @@ class TaskPool:
             await self.connections.putconn(connection)
         finally:
             self._gate.release()
+
+
+async def try_again(pool: AsyncConnectionPool[Any]) -> None:
+    """Let a pool that has given up an attempt to connect begin another, if a call waits."""
+    stats, least, most = pool.get_stats(), pool.min_size, pool.max_size
+    if stats["requests_waiting"] and stats["pool_size"] < most:
+        await pool.resize(least + 1, max(least + 1, most))  # which opens one more
+        await pool.resize(least, most)
 
 
 def cancellations() -> int:

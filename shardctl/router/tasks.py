@@ -9,16 +9,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
 from shardctl.router import plans, requests
-from shardctl.router.bounded import AsyncBounded, prolong
+from shardctl.router.bounded import AsyncBounded, prolong, restore
 from shardctl.router.core import Routed
-from shardctl.router.errors import Closed
+from shardctl.router.errors import AnotherLoop, Closed
 from shardctl.router.requests import EXPECTED, Answer
 from shardctl.router.room import Room
-from shardctl.router.task_pool import TaskPool, cancellations
+from shardctl.router.task_pool import TaskPool, cancellations, try_again
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -42,6 +41,7 @@ class InTasks(Routed):
 
     def _set_up(self) -> None:
         self._pools: dict[NodeName, TaskPool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._alone = asyncio.Lock()
         self._room = Room(self._settings.max_size)
@@ -62,7 +62,8 @@ class InTasks(Routed):
         }
 
     async def _run(self, plan: Plan[Result], holding: Holding | None = None) -> Result:
-        """Carry a plan out; give what it returns."""
+        """Carry a plan out; give what it returns. Raises AnotherLoop."""
+        self._require_loop()
         try:
             request = next(plan)
             while True:
@@ -77,7 +78,8 @@ class InTasks(Routed):
             return value
 
     async def _hand_out(self, plan: Plan[Any]) -> AsyncGenerator[Row, None]:
-        """Carry a plan out that hands rows out."""
+        """Carry a plan out that hands rows out; raises AnotherLoop."""
+        self._require_loop()
         holding: Holding = []
         try:
             request = next(plan)
@@ -157,9 +159,17 @@ class InTasks(Routed):
         holding.append(reserved)
         return reserved
 
+    def _require_loop(self) -> None:
+        """See that this is the loop in which it was first used; raises AnotherLoop, Closed."""
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise Closed if self._closed else AnotherLoop
+
     async def _close(self, timeout: float) -> None:  # noqa: ASYNC109  # the pool's own
-        for pool in self._pools.values():
-            pool.require_loop()
+        if not self._closed and self._loop is not None and not self._loop.is_closed():
+            self._require_loop()
         async with self._opening:
             self._closed = True
             pools, self._pools = list(self._pools.values()), {}
@@ -206,7 +216,11 @@ class InTasks(Routed):
                 conninfo = self._known.places.conninfo(node)
                 options = self._pool_options(node)
                 made = AsyncConnectionPool(
-                    conninfo, connection_class=AsyncBounded, name=f"shardctl-{node}", **options
+                    conninfo,
+                    connection_class=AsyncBounded,
+                    name=f"shardctl-{node}",
+                    reconnect_failed=try_again,
+                    **options,
                 )
                 await made.open()
                 pool = self._pools[node] = TaskPool(node, made, self._settings)
@@ -332,11 +346,7 @@ class _Held:
             with contextlib.suppress(psycopg.Error, TimeoutError):
                 await self.connection.rollback()
         finally:
-            # Whoever had it may have changed what the next one counts on.
-            self.connection.until = None
-            self.connection.row_factory = tuple_row
-            self.connection.cursor_factory = psycopg.AsyncCursor
-            self.connection.prepare_threshold = self._threshold
+            restore(self.connection, self._threshold)
             await self._pool.give_back(self.connection)
 
 

@@ -35,7 +35,11 @@ class ThreadPool:
 
     def __init__(self, node: NodeName, conninfo: str, timeout: float, options: Any) -> None:
         self.connections = _Connections(
-            conninfo, connection_class=Bounded, name=f"shardctl-{node}", **options
+            conninfo,
+            connection_class=Bounded,
+            name=f"shardctl-{node}",
+            reconnect_failed=_try_again,
+            **options,
         )
         self.connections.open()
         self._node = node
@@ -102,6 +106,14 @@ class ThreadPool:
         """Put a connection back; in a child of the process that has it, do nothing."""
         if connection.process == os.getpid():
             self.connections.putconn(connection)
+
+
+def _try_again(pool: ConnectionPool[Any]) -> None:
+    """Let a pool that has given up an attempt to connect begin another, if a call waits."""
+    stats, least, most = pool.get_stats(), pool.min_size, pool.max_size
+    if stats["requests_waiting"] and stats["pool_size"] < most:
+        pool.resize(least + 1, max(least + 1, most))  # which opens one more
+        pool.resize(least, most)
 
 
 def _answers(connection: Bounded, until: float) -> bool:

@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from shardctl.router import plans, requests
-from shardctl.router.bounded import prolong
+from shardctl.router.bounded import prolong, restore
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed
 from shardctl.router.requests import EXPECTED, Answer
@@ -194,15 +193,17 @@ class InThreads(Routed):
                 except IndexError:  # another thread was quicker
                     return
                 tasks[number].run(self, request.plans[number])
+                if tasks[number].interrupted:
+                    todo.clear()
 
         width = min(request.width, len(tasks))
         try:
             if request.deadline is None:
                 futures = [self._threads.submit(work) for _ in range(width - 1)]
                 work()
-                for future in futures:  # one that has not begun has nothing to do any more
-                    future.cancel()
-                wait(futures)
+                # One that has not begun has nothing to do any more. `wait` would wait until a
+                # thread is free to see that, and other calls may have taken them all.
+                wait([future for future in futures if not future.cancel()])
             else:
                 futures = [self._threads.submit(work) for _ in range(width)]
                 wait(futures, max(0.0, request.deadline - time.monotonic()))
@@ -289,11 +290,7 @@ class _Held:
             with contextlib.suppress(psycopg.Error, TimeoutError):
                 self.connection.rollback()
         finally:
-            # Whoever had it may have changed what the next one counts on.
-            self.connection.until = None
-            self.connection.row_factory = tuple_row
-            self.connection.cursor_factory = psycopg.Cursor
-            self.connection.prepare_threshold = self._threshold
+            restore(self.connection, self._threshold)
             self._pool.give_back(self.connection)
 
 
@@ -340,6 +337,11 @@ class _Task:
             abandoned = self._abandoned
         if abandoned or isinstance(outcome, BaseException):
             self.release()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal's exception ended it, as Ctrl-C's: nothing more is to be begun."""
+        return isinstance(self._outcome, BaseException) and not isinstance(self._outcome, Exception)
 
     def take(self, by: _Task | None) -> Any:
         """Give what came of it, and what it holds to `by`; TimeoutError where it still runs."""

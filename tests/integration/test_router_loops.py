@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ def test_a_second_event_loop_is_refused_and_the_first_goes_on(fleet_routed: Flee
         with asyncio.Runner() as second:
             with pytest.raises(AnotherLoop, match="event loop"):
                 second.run(db.select("id", "photos", 1))
+            with pytest.raises(AnotherLoop):  # a node that the first has not used
+                second.run(db.select("id", "photos", 6))
             with pytest.raises(AnotherLoop):
                 second.run(db.close())
         assert first.run(db.select("id", "photos", 1)) == []
@@ -48,8 +51,10 @@ def test_a_second_event_loop_is_refused_and_the_first_goes_on(fleet_routed: Flee
 
 
 def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(
-    fleet_routed: Fleet,
+    fleet_routed: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # pytest keeps what is logged, and with an error the connection that was being made.
+    caplog.set_level(logging.ERROR, "psycopg.pool")
     db = AsyncShardedDatabase(fleet_routed.topology())
 
     async def work() -> None:

@@ -111,3 +111,19 @@ def test_a_write_that_is_broken_off_fails_and_is_not_done_again(
     assert db.insert("photos", 1, {"user_id": 1, "score": 1}) > 0
     assert sorted(db.select("score", "photos", 1)) == [(0,), (1,)]
     assert db.stats().repeated == 0
+
+
+def test_a_pool_goes_on_trying_while_a_call_waits(fleet_pooled: PooledFleet, router: Open) -> None:
+    """psycopg's pool by itself waits twice as long after each attempt: these take it 31 s."""
+    db = router(fleet_pooled.topology(), pool=PoolSettings(timeout=60))
+    db.select("id", "photos", 6)
+    fleet_pooled.pg_bouncer.stop()
+    (before,) = (p["connections_num"] for p in db.stats().pools.values())
+    with ThreadPoolExecutor(1) as calls:
+        waiting = calls.submit(db.select, "id", "photos", 6)
+        wait_for(
+            lambda: all(p["connections_num"] >= before + 20 for p in db.stats().pools.values()),
+            seconds=20,
+        )
+        fleet_pooled.pg_bouncer.start()
+        assert waiting.result(20) == []
