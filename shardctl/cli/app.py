@@ -14,7 +14,8 @@ from typer.exceptions import TyperException
 
 from shardctl import __version__
 from shardctl.cli.command import App, Group, usage_error
-from shardctl.cli.context import PRINTED, Settings
+from shardctl.cli.context import Settings
+from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:

@@ -19,15 +19,6 @@ DEFAULT_TOPOLOGY = Path("topology.yaml")
 
 
 @dataclass(slots=True)
-class _Printed:
-    json: bool = False
-
-
-PRINTED = _Printed()
-"""Whether this run has printed JSON: an error that follows has its place in standard error."""
-
-
-@dataclass(slots=True)
 class Settings:
     """The options that are understood before and after the command; one object a run.
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardctl.cli.context import PRINTED
 from shardctl.cli.options import Report
+from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:

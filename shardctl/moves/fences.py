@@ -14,8 +14,8 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import fence, write_fence
+from shardctl.moves import cross_schema
 from shardctl.moves import plan as planning
-from shardctl.moves.preflight import schemas as preflight_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ class Rename(Fence):
             waited = fence.drain(at.source, plan.source, plan.id, deadline=until)
         if waited:
             staying = planning.leaving(at.context.topology, plan)
-            preflight_schemas.require_uncrossed(at.source, plan, staying)
+            cross_schema.require_uncrossed(at.source, plan, staying)
 
     def look_again(self, at: Attempt) -> None:
         """See that every alias is still paused; raises PauseLost, NodeLost."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import confirm
+from shardctl.moves import confirm, cross_schema
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm import CopiesDiffer
-from shardctl.moves.preflight import schemas
 from shardctl.state import journal
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _tell_of_unfenced(context: MoveContext) -> None:
     plan = context.plan
     staying = planning.leaving(context.topology, plan)
     with context.on(plan.source):
-        found = schemas.crossings(context.session(plan.source), plan.retired, staying)
+        found = cross_schema.dependencies(context.session(plan.source), plan.retired, staying)
     if found.total:
         context.notice(
             f"node {plan.source}: made during the cutover, and bound to retired copies of moved "

@@ -15,7 +15,7 @@ from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves import distance
 from shardctl.moves.preflight import target
-from shardctl.moves.preflight.schemas import Some, tables, way_in
+from shardctl.moves.preflight.schemas import tables, way_in
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import TargetUnfit, listed
 from shardctl.postgres import queries
@@ -25,6 +25,7 @@ from shardctl.provision.observe import connect_for_maintenance
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shardctl.moves.cross_schema import Some
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology

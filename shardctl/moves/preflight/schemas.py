@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.ids.generator import quote_identifier
+from shardctl.moves import cross_schema
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
+from shardctl.moves.cross_schema import Some, some
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
 from shardctl.postgres import catalog, queries
@@ -27,17 +29,6 @@ if TYPE_CHECKING:
 
 _WITH_DATABASE_COLLATIONS = 150_000
 _KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """The first of many names, and how many there are in all."""
-
-    names: tuple[str, ...] = ()
-    total: int = 0
-
-    def __str__(self) -> str:
-        return listed(self.names, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +73,15 @@ def look(context: Context) -> Contents:
     (large_objects,) = queries.one(session, QUERIES["large_objects"])
     return Contents(
         prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
-        unlogged=_some(session.execute(QUERIES["unlogged"], moved).fetchall()),
+        unlogged=some(session.execute(QUERIES["unlogged"], moved).fetchall()),
         large_objects=large_objects,
         subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
         publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
-        referring=_some(session.execute(_referring(plan)).fetchall()),
+        referring=some(session.execute(_referring(plan)).fetchall()),
         shadows=catalog.read_shadows(session, topology, plan.schemas),
-        crossings=crossings(session, plan.schemas, planning.leaving(topology, plan)),
+        crossings=cross_schema.dependencies(
+            session, plan.schemas, planning.leaving(topology, plan)
+        ),
         tables=tables(session, [topology.schema(shard) for shard in context.source.shards]),
         databases=databases,
         closed=closed,
@@ -96,22 +89,9 @@ def look(context: Context) -> Contents:
     )
 
 
-def crossings(session: Connection, moved: Sequence[str], staying: Sequence[str]) -> Some:
-    """List what is bound across the borders of moved schemas by more than names."""
-    given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
-    rows = session.execute(QUERIES["crossings"], given).fetchall()
-    return _some([(f"{what} (on {to})", total) for what, to, total in rows])
-
-
-def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:
-    """See that nothing is bound to the moved schemas behind the fence; raises SourceUnfit."""
-    if (found := crossings(session, plan.retired, staying)).total:
-        raise _crossing(plan.source, found)
-
-
 def tables(session: Connection, known: Sequence[str]) -> Some:
     """List tables and sequences of a database but those in `known` schemas and retired ones."""
-    return _some(
+    return some(
         session.execute(QUERIES["tables"], {"known": list(known), "shown": SHOWN}).fetchall()
     )
 
@@ -173,7 +153,7 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
     node, there = context.plan.source, context.need(look)
     yield from _unbound(node, there)
     if there.crossings.total:
-        yield _crossing(node, there.crossings)
+        yield cross_schema.refusal(node, there.crossings)
     for schema, table in there.shadows:
         yield table_shadowed(node, schema, table)
 
@@ -199,17 +179,6 @@ def notes(context: Context) -> Iterator[str]:
             yield f"tables of database {topology.database.name} are {both}{there.tables}"
         for name, some in there.databases.items():
             yield f"tables of database {name} are {both}{some}"
-
-
-def _crossing(node: NodeName, found: Some) -> SourceUnfit:
-    return SourceUnfit(
-        node,
-        "crossing",
-        f"{found.total} objects are bound across the border of the shards' schemas, "
-        f"by more than names: {found}",
-        hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
-        "binds names, and these would write behind it",
-    )
 
 
 def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
@@ -275,7 +244,3 @@ def _collations(session: Connection) -> tuple[Version, ...]:
         rows = session.execute(QUERIES["database_collations"]).fetchall()
         found += [(f"database {name}", recorded, actual) for name, recorded, actual in rows]
     return tuple(Version(*row) for row in found)
-
-
-def _some(rows: Sequence[tuple[str, int]]) -> Some:
-    return Some(tuple(name for name, _ in rows), rows[0][1] if rows else 0)

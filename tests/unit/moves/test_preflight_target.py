@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.moves.cross_schema import Some
 from shardctl.moves.preflight.occupant import Occupant
-from shardctl.moves.preflight.schemas import Some, Version
+from shardctl.moves.preflight.schemas import Version
 from tests.fixtures.moves.facts import MB, PLACE, SYSTEM, A, C, MoveFacts, fit
 
 if TYPE_CHECKING:
