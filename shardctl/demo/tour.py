@@ -215,8 +215,8 @@ def _insert(topology: Topology) -> list[Row]:
                     break
         return [Row(number, user, shard) for number, user in zip(ids, users, strict=True)]
 
-    outcomes = fanout.run(topology.owners(), fill, width=4)
-    return [row for outcome in outcomes for row in outcome.result()]
+    filled = fanout.collect(topology.owners(), fill, width=4).every()
+    return [row for rows in filled for row in rows]
 
 
 def _check(topology: Topology, rows: list[Row]) -> tuple[int, int]:

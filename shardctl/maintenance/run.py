@@ -124,11 +124,10 @@ class Run:
         killer = threading.Thread(target=self._kill_when_stopped, daemon=True)
         killer.start()
         try:
-            outcomes = fanout.run(targets, work, width=_WIDTH, stop=self._stop)
+            return fanout.collect(targets, work, width=_WIDTH, stop=self._stop).every()
         finally:
             self._stop.set()
             killer.join()
-        return [outcome.result() for outcome in outcomes]
 
     def _one(self, target: Target) -> Result:
         began = time.monotonic()
