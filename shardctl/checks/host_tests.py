@@ -28,6 +28,7 @@ _FULL = 0.9
 _TOOLS = ("awk", "base64", "cp", "date", "dd", "df", "head", "ln", "mv", "readlink", "setsid")
 TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
 _NOT_RUN = (126, 127)
+_STOPPED = 3
 """What a shell ends with for a program that it cannot run, or find."""
 _CLONING = ("pg_basebackup", "pg_controldata", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
@@ -162,11 +163,11 @@ def _disk(host: Host, node: Node, account: str | None) -> Found:
     return Found(told)
 
 
-def why_no_status(host: Host, node: Node) -> str | None:
+def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
     """Run the operator's command for a server's status, which changes nothing, for all of them.
 
-    Gives why it cannot be run; None where it can, whatever it says of the server, or where there
-    is none.
+    Gives why it does not tell whether the server runs; None where it does, or there is none. One
+    that misses the data directory tells enough of a place that a clone is to take.
     """
     if node.control is None or node.control.status is None:
         return None
@@ -175,15 +176,27 @@ def why_no_status(host: Host, node: Node) -> str | None:
     except CommandFailed as error:
         lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
         by_sudo = [line for line in lines if line.startswith("sudo:")]
-        if error.completed.code in _NOT_RUN or by_sudo:
-            reason = (by_sudo or lines or ["it says nothing"])[-1]
+        code, reason = error.completed.code, (by_sudo or lines or ["it says nothing"])[-1]
+        if code in _NOT_RUN or by_sudo:
             return f"its command for the status cannot be run: {reason}"
+        path = str(node.data_directory or "")
+        misses = path and any(path in line for line in lines) and _is_bare(host, path, account)
+        if code != _STOPPED and not misses:
+            return (
+                f"its command for the status ended with code {code}, which is neither 0 (the "
+                f"server runs) nor 3 (it does not): {reason}"
+            )
     return None
 
 
-def _control(host: Host, node: Node, account: str | None) -> Found:  # noqa: ARG001  # as others
+def _is_bare(host: Host, path: str, account: str | None) -> bool:
+    argv = scripts.argv("directory", "of_node", path)
+    return host.run(argv, user=account, timeout=_SECONDS).stdout.startswith(("absent", "empty"))
+
+
+def _control(host: Host, node: Node, account: str | None) -> Found:
     """See that the operator's own commands can be run, by the one that changes nothing."""
-    if (why := why_no_status(host, node)) is not None:
+    if (why := why_no_status(host, node, account)) is not None:
         return Found(why, "correct `control`: it is run by `sh -c` there, as the user who logs in")
     status = node.control.status if node.control else None
     return Found(status or ("no command for the status" if node.control else "pg_ctl"))

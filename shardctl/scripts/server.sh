@@ -2,6 +2,7 @@
 # shardctl's: a POSIX shell, coreutils, setsid, and /proc.
 #
 #   look     prints pid, port and status of the server of the data directory; nothing if none runs
+#   unused   prints so where the data directory has not even a pid file
 #   prepare  sees that one could be started, and prints the size of its log
 #   make_log makes the log, for a user who may not
 #   start    starts it, which goes on whatever becomes of who has started it, and waits until it
@@ -51,6 +52,11 @@ look() {
     '' | *[!0-9]*) return 0 ;;
     esac
     ! serves "$pid" || printf '%s\n' "$pid" "$port" "$status"
+}
+
+unused() {
+    # What is in a directory that may not be entered looks as if it were missing.
+    [ -e "$data/postmaster.pid" ] || { [ -e "$data" ] && [ ! -x "$data" ]; } || echo unused
 }
 
 prepare() { # major

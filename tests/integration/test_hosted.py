@@ -58,6 +58,8 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
 
     assert with_status("exit 0")
     assert not with_status("exit 3")
+    assert not with_status("echo no unit >&2; exit 4"), "no server is without a pid file"
+    (cloning.data / "postmaster.pid").write_text("1\n")
     with raises_code("control_failed", match="its command to status ended with code 4: no unit"):
         with_status("echo no unit >&2; exit 4")
     standby.start(cloning.clone)

@@ -202,6 +202,8 @@ def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory
     told = fault(with_status("no-such-ctl status"), "control")
     assert told.startswith("its command for the status cannot be run: ")
     assert "no-such-ctl" in told
+    told = fault(with_status("echo Cluster is disabled; exit 1"), "control")
+    assert told.endswith("neither 0 (the server runs) nor 3 (it does not): Cluster is disabled")
     # That no server runs is no fault of the command.
     assert faults(with_status("exit 3")) == {}
 

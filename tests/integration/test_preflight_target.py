@@ -87,15 +87,28 @@ def test_an_os_user_that_does_not_exist(preflight_fleet: Movable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [("no-such-command", "not found"), ("echo sudo: no >&2; exit 1", "no")]
+    ("status", "told"),
+    [
+        ("no-such-command", "not found"),
+        ("echo sudo: no >&2; exit 1", "no"),
+        ("echo Error: Cluster is disabled >&2; exit 1", "code 1, which is neither 0"),
+        ("echo /srv/other is not accessible; exit 1", "/srv/other is not accessible"),
+    ],
 )
 def test_commands_of_its_own_that_cannot_be_run(
     preflight_fleet: Movable, status: str, told: str
 ) -> None:
     preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status=status))
     assert told in preflight_fleet.only_target("control")
-    preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status="exit 3"))
+    misses = f"echo {place(preflight_fleet)} is not accessible >&2; exit 1"
+    for fine in ("exit 0", "exit 3", misses):
+        preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status=fine))
+        assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
+    preflight_fleet.make(place(preflight_fleet))
     assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
+    (place(preflight_fleet) / "PG_VERSION").write_text("15\n")
+    said = preflight_fleet.beside_fit(target=preflight_fleet.look_at_target())
+    assert "neither 0" in said["control"], "it should know of what is there"
 
 
 def test_root_as_the_servers_user(preflight_fleet: Movable) -> None:

@@ -25,6 +25,10 @@ _PROGRAMS = Path("/usr/lib/postgresql")
 """Where Debian's packages have PostgreSQL's programs, which its tools start."""
 _LIST = "command -v pg_lsclusters >/dev/null || exit 0; echo here; exec pg_lsclusters --no-header"
 _LINE = re.compile(r"(\S+)\s+(\S+)\s+\d+\s+\S+\s+\S+\s+(/.*)")
+_STARTED = re.compile(
+    r"(?:\bpg_ctlcluster\s+(?:-\S+\s+)*|\bpostgresql@)"
+    r"(\d+(?:\.\d+)?)[\s-]+([\w.-]+?)(?:\.service)?(?![\w.-])"
+)
 _PAGE = "docs/howto/real-hosts.md"
 
 
@@ -66,9 +70,19 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
     """Find a clone that Debian's tools would not know, though they are how servers are kept."""
     node, debian, source = context.target, context.need(look), context.need(server.look)
     programs = context.of(target.programs)
-    if debian is None or (node.control is not None and node.control.start is not None):
+    if debian is None:
         return
-    if debian.cluster is not None:
+    if node.control is not None and node.control.start is not None:
+        cluster = started(node.control.start)
+        if cluster is not None and cluster != debian.cluster:
+            yield TargetUnfit(
+                node.name,
+                "debian_other",
+                f"control.start starts Debian's cluster {cluster}, and {node.data_directory} is "
+                + (f"that of {debian.cluster}" if debian.cluster else "no cluster's there"),
+                hint="correct `control`, or data_directory: `pg_lsclusters` on its host shows both",
+            )
+    elif debian.cluster is not None:
         yield TargetUnfit(
             node.name,
             "debian_cluster",
@@ -92,6 +106,18 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             hint=f"on its host: pg_createcluster {cluster}; in the topology its data_directory, "
             f"and `{control(cluster)}` ({_PAGE})",
         )
+
+
+def started(command: str) -> str | None:
+    """Read which of Debian's clusters a command starts; None where it does not say so.
+
+    >>> started("sudo -n pg_ctlcluster 15 main start"), started("pg_ctlcluster --foo 9.6-a start")
+    ('15 main', '9.6 a')
+    >>> started("sudo systemctl start postgresql@15-main.service"), started("start-it 15")
+    ('15 main', None)
+    """
+    found = _STARTED.search(command)
+    return f"{found[1]} {found[2]}" if found is not None else None
 
 
 def control(cluster: str) -> str:

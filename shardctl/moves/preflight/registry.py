@@ -77,7 +77,7 @@ SUBJECTS: tuple[Subject, ...] = (
             TARGET, address.look, address.judge, notes=address.notes),
     Subject("programs", "the target's host has programs of the source's major version",
             TARGET, target.programs, target.judge_version),
-    Subject("control", "the node's own commands for its server can be run",
+    Subject("control", "the node's own command for the status tells whether its server runs",
             TARGET, target.control),
     Subject("Debian", "the tools of a Debian host know the clone, if they know the source",
             TARGET, debian.look, debian.judge),

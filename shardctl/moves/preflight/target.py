@@ -77,8 +77,9 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
 
 
 def control(context: Context) -> None:
-    """Run the operator's command for the status; raises TargetUnfit where it cannot be run."""
-    why = host_tests.why_no_status(context.need(look).host, context.target)
+    """Run the operator's command for the status; raises TargetUnfit where it does not tell it."""
+    machine = context.need(look)
+    why = host_tests.why_no_status(machine.host, context.target, machine.account)
     if why is not None:
         raise TargetUnfit(
             context.target.name,

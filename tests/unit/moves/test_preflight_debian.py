@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
 from shardctl.moves.preflight.debian import Debian
 from shardctl.topology.model import Control
 from tests.fixtures.moves.facts import C, fit
@@ -16,6 +20,7 @@ def test_a_clone_in_the_place_of_a_cluster_of_debian_needs_its_commands() -> Non
     told = seen.only("debian_cluster")
     assert "/srv/c is the data of Debian's cluster 15 photos" in told
     assert "control: {start: sudo -n pg_ctlcluster 15 photos start, stop: sudo -n" in told
+    seen.target(debian=Debian("15 c"))
     seen.node(C, control=CONTROL)
     assert seen.refused() == {}
 
@@ -30,6 +35,21 @@ def test_a_clone_of_a_cluster_of_debian_is_to_be_one_too() -> None:
     assert "on its host: pg_createcluster 15 c;" in told
     seen.target(debian=None)
     assert seen.refused() == {}, "its host has no such tools"
-    seen.target(debian=Debian(None))
+    seen.target(debian=Debian("15 c"))
     seen.node(C, control=CONTROL)
     assert seen.refused() == {}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "whose"), [("15 photos", "that of 15 photos"), (None, "no cluster's there")]
+)
+def test_commands_of_another_cluster_than_the_data_directorys(
+    cluster: str | None, whose: str
+) -> None:
+    seen = fit()
+    seen.target(debian=Debian(cluster))
+    seen.node(C, control=CONTROL)
+    told = seen.only("debian_other")
+    assert f"control.start starts Debian's cluster 15 c, and /srv/c is {whose}" in told
+    seen.node(C, control=dataclasses.replace(CONTROL, start="/usr/local/bin/start-it"))
+    assert seen.refused() == {}, "it may be anything"
