@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.hosts import accounts
+from shardctl.hosts.local import Local
+from shardctl.moves.preflight import target, tls, tls_key
+from shardctl.moves.preflight.tls import Tls
 from tests.fixtures.servers.certificates import Authority
 from tests.fixtures.servers.managers import owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from shardctl.moves.preflight.tls_key import Key
     from tests.fixtures.moves.preflight import Movable
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
@@ -117,3 +122,27 @@ def test_a_clone_would_have_the_certificate_of_its_source(
     (data / "server.key").unlink()
     fleet.change(settings={})
     assert "ssl_key_file = server.key, which its server will" in fleet.refused()["tls_files"]
+
+
+def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
+    account = preflight_fleet.server().account
+    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
+    context.found[target.look] = target.Machine(Local(), account)
+    key, pem = etc / "server.key", (etc / "server.crt").read_text()
+
+    def look(certificate: str | None = pem) -> Key:
+        context.found[tls.look] = Tls(on=True, key=str(key), pem=certificate)
+        found = tls_key.look(context)
+        assert found is not None
+        return found
+
+    seen = look()
+    assert (seen.mode, seen.owner, seen.encrypted, seen.fits) == (0o600, seen.user, False, True)
+    assert look(AUTHORITY.issue("127.0.0.1").certificate.decode()).fits is False
+    assert look(None).fits is None
+    key.chmod(0o644)
+    assert look().mode == 0o644
+    openssl = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", key, "-out", f"{key}2"]
+    subprocess.run(openssl, check=True)
+    put(key, Path(f"{key}2").read_bytes())
+    assert (look().encrypted, look().fits) == (True, None)

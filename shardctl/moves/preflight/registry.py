@@ -25,6 +25,7 @@ from shardctl.moves.preflight import (
     shards,
     target,
     tls,
+    tls_key,
     transactions,
     wal,
 )
@@ -99,6 +100,8 @@ SUBJECTS: tuple[Subject, ...] = (
             CLONE, modules.look, modules.judge, notes=modules.notes),
     Subject("TLS", "the clone finds its TLS files, and its clients trust its certificate",
             CLONE, tls.look, tls.judge, notes=tls.notes),
+    Subject("TLS key", "the clone's server takes its key, which is its certificate's",
+            CLONE, tls_key.look, tls_key.judge, notes=tls_key.notes),
     Subject("repmgr", "`repmgr standby clone` would copy the source, where it is to",
             CLONE, copy.look),
     Subject("poolers", "each pooler offers what it should, and its clients outlast the pause",

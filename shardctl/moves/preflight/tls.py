@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
+PASSPHRASE = "ssl_passphrase_command"
 FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
 """Parameters that name files which a server reads when it starts with `ssl = on`."""
 
@@ -49,6 +50,10 @@ class OfSource:
     authorities: bytes | None = None
     """What this shardctl goes by to trust a server; None where that is not a file."""
 
+    def asks_passphrase(self, node: Node) -> bool:
+        """Tell whether a clone of it would ask a command for its key's passphrase."""
+        return bool({**self.settings, **_given(node)}.get(PASSPHRASE))
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -64,6 +69,10 @@ class Tls:
     """Why the file is no certificate."""
     copied: bool = False
     """Whether the certificate is the source's."""
+    key: str | None = None
+    """The path of the key, where it is on the target's host already."""
+    pem: str | None = None
+    """The certificate that the key has to be of."""
 
 
 def look_at_source(context: Context) -> OfSource:
@@ -74,7 +83,7 @@ def look_at_source(context: Context) -> OfSource:
     if context.need(rights.look):
         raise Unknown
     node, session = context.target, context.session
-    found = session.execute(QUERIES["tls"], {"names": ["ssl", *FILES]}).fetchall()
+    found = session.execute(QUERIES["tls"], {"names": ["ssl", PASSPHRASE, *FILES]}).fetchall()
     settings = {name: value for name, value, _ in found}
     wanted = {**settings, **_given(node)}
     copied: dict[str, bool] = {}
@@ -122,20 +131,18 @@ def look(context: Context) -> Tls:
     if CERTIFICATE in dict(outside) and CERTIFICATE not in dict(missing):
         text = files.read(host, Path(wanted[CERTIFICATE]), user=account)
         pem = text.encode() if text is not None else None
-    certificate = broken = None
-    if CERTIFICATE not in unknown and pem is not None:
-        try:
-            certificate = certificates.read(pem, source.authorities)
-        except ValueError as error:
-            broken = str(error)
-    return Tls(
-        on=True,
-        missing=tuple(missing),
-        unknown=unknown,
-        certificate=certificate,
-        broken=broken,
-        copied=copied and certificate is not None,
+    key = next(
+        (path for name, path in outside if (name, path) not in missing and name == KEY), None
     )
+    seen = Tls(on=True, missing=tuple(missing), unknown=unknown, key=key)
+    if CERTIFICATE in unknown or pem is None:
+        return seen
+    seen = replace(seen, pem=pem.decode("ascii", "replace"))
+    try:
+        certificate = certificates.read(pem, source.authorities)
+    except ValueError as error:
+        return replace(seen, broken=str(error))
+    return replace(seen, certificate=certificate, copied=copied)
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
@@ -234,7 +241,7 @@ def _distrust(
 def _given(node: Node) -> dict[str, str]:
     """Give the node's own parameters of TLS."""
     settings = {name.lower(): value for name, value in node.settings.items()}
-    return {name: value for name, value in settings.items() if name in ("ssl", *FILES)}
+    return {name: value for name, value in settings.items() if name in ("ssl", PASSPHRASE, *FILES)}
 
 
 def _inside(target: Node, path: str) -> str | None:
