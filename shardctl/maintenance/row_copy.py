@@ -15,12 +15,12 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete
-from shardctl.maintenance.row_refusals import table_unmovable
+from shardctl.maintenance.row_refusals import Outcome, table_unmovable
 from shardctl.postgres import queries
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.maintenance.misplaced import Table
     from shardctl.postgres.connection import Connection
@@ -30,6 +30,8 @@ QUERIES = queries.load("shardctl.maintenance", "row_move.sql")
 COMMAND = "rows move"
 BATCH = 500
 """Rows that are copied, and held locked, at a time."""
+BATCH_BYTES = 1 << 20
+"""Text of these rows, unless one alone is larger: they are held until it is copied and compared."""
 
 _INSERT, _DELETE = 4, 8
 
@@ -76,15 +78,6 @@ class Pair:
         return [column for _, column in sorted(keyed)]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What came of a pair; conflicts are primary key and reason."""
-
-    moved: int
-    conflicts: list[tuple[str, str]]
-    in_use: int
-
-
 def pin(session: Connection) -> None:
     """Make a session fit for copying: texts of values, locks, commits that are on disk."""
     session.execute(QUERIES["pin"])
@@ -116,7 +109,7 @@ class Copying:
     def __init__(self, source: Connection, target: Connection, pair: Pair) -> None:
         """Take sessions that are pinned and have no transaction open."""
         self._source, self._target, self._pair = source, target, pair
-        self.outcome = Outcome(0, [], 0)
+        self.outcome = Outcome()
         self._parts = _parts(pair)
 
     def run(self) -> None:
@@ -125,12 +118,13 @@ class Copying:
         Raises copy_differs, table_unmovable, and psycopg.Error where a session is lost or a table
         stays locked.
         """
+        _stand_in(self._target, self._pair.schema)
         self._forget()
-        numbers = [n for (n,) in self._ask(self._source, "numbers")]
+        sized = self._ask(self._source, "numbers")
         self._source.commit()
         left: list[int] = []
-        for first in range(0, len(numbers), BATCH):
-            left += self._move(numbers[first : first + BATCH])
+        for numbers in batches(sized, BATCH, BATCH_BYTES):
+            left += self._move(numbers)
         if left:
             [(self.outcome.in_use,)] = self._ask(self._source, "in_use", numbers=left)
             self._source.commit()
@@ -147,7 +141,7 @@ class Copying:
                 return self._move(numbers[:half]) + self._move(numbers[half:])
             [(shown,)] = self._ask(self._source, "shown", numbers=numbers)
             self._source.commit()
-            self.outcome.conflicts.append((shown, _reason(error, self._pair)))
+            self.outcome.refused.append((shown, _reason(error, self._pair)))
             return []
 
     def _batch(self, numbers: Sequence[int]) -> list[int]:
@@ -279,10 +273,34 @@ _OF_SOURCE = {"numbers", "lock", "out", "delete", "still_there", "in_use", "show
 
 def listed(session: Connection, pair: Pair) -> None:
     """Make a session's temporary table of a pair's table: its misplaced rows, numbered."""
+    _stand_in(session, pair.table.schema)
     session.execute(QUERIES["unlist"])
     session.execute(QUERIES["list"].format(**_parts(pair)["source"]))
     session.execute(QUERIES["index"])
     session.commit()
+
+
+def batches(sized: Iterable[tuple[int, int]], most: int, most_bytes: int) -> Iterator[list[int]]:
+    """Cut numbered rows into batches of so many rows and bytes, or of one larger row.
+
+    >>> list(batches([(1, 3), (2, 3), (3, 4), (4, 50), (5, 1), (6, 1), (7, 1)], 2, 10))
+    [[1, 2], [3], [4], [5, 6], [7]]
+    """
+    batch: list[int] = []
+    held = 0
+    for number, size in sized:
+        if batch and (len(batch) == most or held + size > most_bytes):
+            yield batch
+            batch, held = [], 0
+        batch.append(number)
+        held += size
+    if batch:
+        yield batch
+
+
+def _stand_in(session: Connection, schema: str) -> None:
+    """Let texts of regclass and its like name a shard's own things as the other shard names its."""
+    session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
 
 
 def _parts(pair: Pair) -> Mapping[str, dict[str, sql.Composable]]:

@@ -15,7 +15,12 @@ from shardctl.libpq import reason_of
 from shardctl.maintenance import misplaced, places, row_copy
 from shardctl.maintenance.misplaced import table_unread
 from shardctl.maintenance.row_copy import COMMAND, Copying, Pair
-from shardctl.maintenance.row_refusals import rows_left, shards_refuse_writes, table_unmovable
+from shardctl.maintenance.row_refusals import (
+    Outcome,
+    rows_left,
+    shards_refuse_writes,
+    table_unmovable,
+)
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import lock
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.maintenance.misplaced import Misplaced
-    from shardctl.maintenance.row_copy import Column, Outcome
+    from shardctl.maintenance.row_copy import Column
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName, ShardId, Topology
 
@@ -178,12 +183,11 @@ def carry_out(planned: Plan, progress: Progress) -> int:
             rows_left(
                 pair.table,
                 pair.belongs_to,
-                conflicts=outcome.conflicts,
-                in_use=outcome.in_use,
+                outcome,
                 moved=moved > 0,
             )
             for pair, outcome in done
-            if outcome.conflicts or outcome.in_use
+            if outcome.left
         ]
     if errors:
         raise together(errors)

@@ -79,7 +79,9 @@ encode(sha256(convert_to(ROW({columns})::text, 'UTF8')), 'hex')
 -- The misplaced rows of a table, numbered; the numbers of a shard follow each other
 CREATE TEMP TABLE shardctl_misplaced AS
 SELECT row_number() OVER (ORDER BY belongs) AS number, each.*
-FROM (SELECT {belongs} AS belongs, concat_ws(',', {shown}) AS shown, {keys} FROM ONLY {table} AS t
+FROM (SELECT {belongs} AS belongs, concat_ws(',', {shown}) AS shown, {keys},
+             octet_length(ROW({columns})::text) AS size
+      FROM ONLY {table} AS t
      ) AS each
 WHERE belongs <> {shard}
 
@@ -93,8 +95,8 @@ ANALYZE pg_temp.shardctl_misplaced
 DROP TABLE IF EXISTS pg_temp.shardctl_misplaced
 
 -- name: numbers
--- The rows that belong to one shard
-SELECT number FROM pg_temp.shardctl_misplaced WHERE belongs = {belongs_to} ORDER BY number
+-- The rows that belong to one shard, and the length of their texts
+SELECT number, size FROM pg_temp.shardctl_misplaced WHERE belongs = {belongs_to} ORDER BY number
 
 -- name: shown
 -- The primary key of one row, for people

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, incomplete_if
@@ -35,26 +36,45 @@ def shards_refuse_writes(node: NodeName, shards: Iterable[ShardId]) -> Refused:
     )
 
 
-def rows_left(
-    table: Table,
-    belongs_to: ShardId,
-    *,
-    conflicts: Sequence[tuple[str, str]],
-    in_use: int,
-    moved: bool,
-) -> Refused:
+@dataclass(slots=True)
+class Outcome:
+    """What came of a pair; conflicts and refused are primary key and reason.
+
+    Of a conflict, the right shard has another row with the primary key; of one that it refused,
+    it may have none.
+    """
+
+    moved: int = 0
+    conflicts: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    in_use: int = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether rows are still in the wrong shard."""
+        return bool(self.conflicts or self.refused or self.in_use)
+
+
+def rows_left(table: Table, belongs_to: ShardId, outcome: Outcome, *, moved: bool) -> Refused:
     """Report rows that are still in a wrong shard; exit code 1 where none was moved."""
-    said = [f"primary key {key}: {why}" for key, why in conflicts[:_SHOWN]]
-    if len(conflicts) > _SHOWN:
-        said.append(f"{len(conflicts) - _SHOWN} more such rows")
-    if in_use:
-        said.append(f"{in_use} rows are in use by other sessions")
-    hint = "compare both rows, and delete one of them by hand" if conflicts else ""
-    again = "run the command again for the rows in use" if in_use else ""
+    said = []
+    for rows in (outcome.conflicts, outcome.refused):
+        said += [f"primary key {key}: {why}" for key, why in rows[:_SHOWN]]
+        if len(rows) > _SHOWN:
+            said.append(f"{len(rows) - _SHOWN} more such rows")
+    if outcome.in_use:
+        said.append(f"{outcome.in_use} rows are in use by other sessions")
+    hints = []
+    if outcome.conflicts:
+        hints.append("compare both rows of a primary key, and delete one of them by hand")
+    if outcome.refused:
+        hints.append(f"remove what shard {belongs_to} refuses them for, and run the command again")
+    if outcome.in_use:
+        hints.append("run the command again for the rows in use")
     return incomplete_if(
         moved,
         "rows_left",
         f"shard {table.shard} on node {table.node}: rows of table {table.name} that belong to "
         f"shard {belongs_to} are left: {'; '.join(said)}",
-        hint="; ".join(part for part in (hint, again) if part),
+        hint="; ".join(hints),
     )

@@ -108,6 +108,34 @@ def test_many_rows_in_several_batches(fleet: Fleet) -> None:
     assert all(user % 8 == shard for shard, rows in found.items() for _, user in rows)
 
 
+def test_a_batch_is_small_where_rows_are_large(fleet: Fleet) -> None:
+    """Applications that change a row of a batch wait until all of it is moved."""
+    fleet.execute(
+        "a",
+        'INSERT INTO shard3.things ("The key", part, owner, doc)'
+        " SELECT i, i, 'ann', to_jsonb(repeat('x', 400000)) FROM generate_series(1, 7) i",
+    )
+    assert move(fleet).returncode == 0
+    copied = "SELECT result FROM shardctl.event WHERE result LIKE 'copied%things%' ORDER BY id"
+    assert [result.split()[1] for (result,) in fleet.query("a", copied)] == ["2", "2", "2", "1"]
+
+
+def test_names_of_things_in_the_shard_name_those_of_the_right_shard(fleet: Fleet) -> None:
+    table = "CREATE TABLE named (k integer PRIMARY KEY, r regclass, t regtype[]);"
+    fleet.migration("0003_x.sql", f"-- shardctl: key named.k\n{table}")
+    fleet.init()
+    fleet.execute(
+        "a",
+        "INSERT INTO shard2.named VALUES"
+        " (5, 'shard2.things', '{shard2.mood,int4}'), (13, 'pg_class', '{}')",
+    )
+    assert move(fleet).returncode == 0
+    assert fleet.query("b", "SELECT k, r::text, t::text FROM shard5.named ORDER BY k") == [
+        (5, "shard5.things", "{shard5.mood,integer}"),
+        (13, "pg_class", "{}"),
+    ]
+
+
 def test_another_row_with_the_same_key_stays_and_its_like_is_no_conflict(fleet: Fleet) -> None:
     fleet.execute("a", "INSERT INTO shard2.photos VALUES (1, 5), (2, 5), (3, 5)")
     fleet.execute("b", "INSERT INTO shard5.photos VALUES (1, 13), (2, 5)")
@@ -128,6 +156,9 @@ def test_a_row_that_the_target_refuses_stays_alone(fleet: Fleet) -> None:
     done = move(fleet)
     assert done.returncode == 3
     assert "primary key 2: shard 5 refuses it: duplicate key" in done.stderr
+    assert "remove what shard 5 refuses them for, and run the command again" in done.stderr
+    # Shard 5 may have no such row at all.
+    assert "delete" not in done.stderr
     assert photos(fleet) == {2: [(2, 13)], 5: [(1, 5), (3, 21), (99, 13)]}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
-PASSPHRASE = "ssl_passphrase_command"
+PASSPHRASE = "ssl_passphrase_command"  # noqa: S105  # the name of a parameter
 FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
 """Parameters that name files which a server reads when it starts with `ssl = on`."""
 
