@@ -298,3 +298,8 @@ class App(typer.Typer):
     def command(self, name: str | None = None, **attributes: Any) -> Any:
         """Register a command."""
         return super().command(name, **({"cls": Command} | attributes))
+
+
+def command_app(**attributes: Any) -> typer.Typer:
+    """Make the typer application of one command; only the program itself offers completion."""
+    return App(add_completion=False, **attributes)

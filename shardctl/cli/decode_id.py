@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import topology_if_there
-from shardctl.cli.options import Listing, ListingOption, command_app
+from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Misused, UsageError
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.options import command_app
+from shardctl.cli.command import command_app
 from shardctl.cli.output import print_table, say
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import topology_if_there
-from shardctl.cli.options import Report, ReportOption, command_app
+from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import always_json, print_json
 from shardctl.errors import UsageError
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, Report, ReportOption, command_app
+from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import always_json, plural, print_csv, print_json, print_table, print_tsv
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     LOCK_TIMEOUT,
@@ -18,7 +19,6 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
-    command_app,
 )
 
 app = command_app()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     LOCK_TIMEOUT,
@@ -16,7 +17,6 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
-    command_app,
 )
 
 app = command_app()

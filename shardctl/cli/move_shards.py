@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import completion, picture, values
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -15,7 +16,6 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
-    command_app,
 )
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 

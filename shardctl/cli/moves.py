@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import completion, picture, values
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -19,7 +20,6 @@ from shardctl.cli.options import (
     Report,
     ReportOption,
     YesOption,
-    command_app,
 )
 from shardctl.cli.output import (
     always_json,

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from shardctl.cli import values
-from shardctl.cli.command import App
-
-
-def command_app(**attributes: Any) -> typer.Typer:
-    """Make the typer application of one command; only the program itself offers completion."""
-    return App(add_completion=False, **attributes)
 
 
 class Report(StrEnum):

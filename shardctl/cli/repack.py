@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import picture, values
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import (
-    DryRunOption,
-    LockWaitOption,
-    Report,
-    ReportOption,
-    YesOption,
-    command_app,
-)
+from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, command_app
+from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Problems, ShardctlError, UsageError

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import completion, values
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, Refused, ShardctlError
 

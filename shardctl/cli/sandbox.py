@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes, topology_file
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption, command_app
+from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
 from shardctl.cli.output import always_json, confirm, print_json, print_table, say
 from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic

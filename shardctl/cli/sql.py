@@ -11,6 +11,7 @@ import typer
 
 from shardctl import inputs
 from shardctl.cli import values
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -20,7 +21,6 @@ from shardctl.cli.options import (
     LockWaitOption,
     Report,
     YesOption,
-    command_app,
 )
 from shardctl.cli.output import always_json, confirm, plural, say
 from shardctl.errors import Interrupted, UsageError, together

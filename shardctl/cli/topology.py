@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption, command_app
+from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import always_json, plural, print_json
 
 app = command_app(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import completion
+from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption, command_app
+from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import always_json, plural, print_json, print_table, say
 
 if TYPE_CHECKING:

@@ -142,7 +142,17 @@ def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
     assert look(None).fits is None
     key.chmod(0o644)
     assert look().mode == 0o644
-    openssl = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", str(key), "-out", f"{key}2"]
+    openssl = [
+        "openssl",
+        "pkey",
+        "-aes256",
+        "-passout",
+        "pass:x",
+        "-in",
+        str(key),
+        "-out",
+        f"{key}2",
+    ]
     subprocess.run(openssl, check=True)
     put(key, Path(f"{key}2").read_bytes())
     assert (look().encrypted, look().fits) == (True, None)
