@@ -24,9 +24,9 @@ _CLOSE_S = 1.0
 
 
 def pause_readers(at: Attempt) -> None:
-    """Pause the poolers when the target owns the shards: who reads behind them is to read there.
+    """Pause the poolers when the target owns the shards: clients behind them are to read there.
 
-    A transaction that goes on until the guards fire keeps nobody from being served; it only reads.
+    A transaction that goes on until the guards fire holds up no client; it only reads.
     """
     at.gates.await_logins()
     try:
@@ -37,7 +37,7 @@ def pause_readers(at: Attempt) -> None:
 
 
 def close_source(at: Attempt) -> None:
-    """Let nobody read the moved shards on the source, which has only refused writes; repeatable.
+    """Rename the moved schemas on the source, which has only refused writes; repeatable.
 
     Until now it has given out ids to all who asked for one, so those of the target are raised
     above them. Raises FenceRefused.

@@ -192,7 +192,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
 
 
 def open_up(context: MoveContext) -> None:
-    """Let everybody in whom the source lets in; raises NotOpened, CloneRefused."""
+    """Accept all connections that the source accepts; raises NotOpened, CloneRefused."""
     _open(context)
 
 
@@ -223,8 +223,8 @@ def finish(context: MoveContext) -> None:
 def _leaving(context: MoveContext) -> _Leaving:
     """List the schemas that the target does not own.
 
-    The databases say who owns a shard; the topology may be another operator's. Nobody changes
-    that as long as this process holds the nodes' locks.
+    The databases say who owns a shard; the topology may be another operator's. It does not
+    change as long as this process holds the nodes' locks.
     """
     stay = {"source": context.plan.source, "moved": list(context.plan.shards)}
 
@@ -301,7 +301,7 @@ def _keep(context: MoveContext) -> None:
     clone = cloned.of(context)
     try:
         state = clones.look(clone)
-    except clones.TargetNotEmpty:  # a node like any other is nobody's clone
+    except clones.TargetNotEmpty:  # a node like any other has no mark
         return
     if state == "opened":
         clones.keep(clone)

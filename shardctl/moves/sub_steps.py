@@ -161,7 +161,7 @@ def decide(at: Attempt) -> None:
             )
         except psycopg.OperationalError:
             # The answer was lost, and perhaps not the commit, which may even be to come: so it
-            # is called off, and the one of the two that the source has taken first counts.
+            # is undone, and the one of the two that the source has taken first counts.
             fence.lift(at.source, plan.id, revision=at.budget.revision)
             decided = undoing.state(context) == MoveState.promoting
     if not decided:
@@ -194,7 +194,7 @@ def _question(context: MoveContext) -> Question:
     target, database = context.target, context.topology.database
     # The guard asks as shardctl does, whatever the defaults of the role and the database are.
     given = dict(database.options) | {"options": connection.options(database)}
-    # Until it is opened up, the target lets nobody in through a socket of its machine.
+    # Until it is opened up, the target rejects connections through a socket of its machine.
     host = target.host if target.pooler_host.startswith("/") else target.pooler_host
     dsn = make_conninfo(
         "",
