@@ -256,8 +256,10 @@ _KINDS: dict[Code, _Kind] = {
     "other_shard": _Kind(
         Severity.error,
         "ids that the shard's own next_id() made",
-        "see where they belong: `shardctl route --id ID`; move the rows there or give them new ids;"
-        " `shardctl verify --check ids --deep` finds every one",
+        # The key decides where it is named: a row that was moved by its key keeps its id.
+        "`shardctl rows misplaced` lists rows that are in a wrong shard, and `shardctl rows move` "
+        "moves them; leave the others, or give them new ids; `shardctl verify --check ids --deep` "
+        "finds every one",
     ),
     "future": _Kind(
         Severity.error,
@@ -267,7 +269,8 @@ _KINDS: dict[Code, _Kind] = {
     "duplicate": _Kind(
         Severity.error,
         "every id in one shard only",
-        "compare both rows; where they are the same, delete the one that is not in its own shard",
+        "compare both rows; where they are the same, delete the one that `shardctl rows misplaced`"
+        " lists",
     ),
     "other_key": _Kind(
         Severity.error,

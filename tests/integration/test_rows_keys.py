@@ -81,6 +81,14 @@ def test_a_key_whose_column_or_table_was_renamed_is_not_replaced_by_the_id(photo
     assert "nothing to do" in move(photos).stdout
 
 
+def test_verify_does_not_advise_to_move_a_row_to_the_shard_of_its_id(photos: Fleet) -> None:
+    done = photos.here("verify", "--deep", "--check", "ids", "-o", "json")
+    [found] = [f for f in json.loads(done.stdout)["findings"] if f["code"] == "other_shard"]
+    assert found["shards"] == [5]
+    assert "route --id" not in found["hint"]
+    assert "`shardctl rows misplaced` lists rows that are in a wrong shard" in found["hint"]
+
+
 def test_a_table_that_is_dropped_needs_a_line_where_ids_judge_others(photos: Fleet) -> None:
     photos.migration("0003_x.sql", "CREATE TABLE other (id bigint PRIMARY KEY DEFAULT next_id());"
                      "CREATE TABLE keyed (k integer PRIMARY KEY); DROP TABLE photos;\n"

@@ -56,7 +56,7 @@ def test_each_kind_is_one_finding(one: Odd, actual: str) -> None:
     assert told([finding]) == [("ids", one.code, "a", (2,), "photos")]
     assert finding.actual == actual
     assert finding.severity is (Severity.warning if one.code == "locked" else Severity.error)
-    assert ("route --id" in finding.hint) == (one.code == "other_shard")
+    assert ("leave the others" in finding.hint) == (one.code == "other_shard")
 
 
 def test_the_same_fault_on_both_nodes_is_one_finding() -> None:
