@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
-PASSPHRASE = "ssl_passphrase_command"  # noqa: S105  # the name of a parameter
+PASSPHRASE = "ssl_passphrase_command"  # noqa: S105  # a parameter's name
 FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
 """Parameters that name files which a server reads when it starts with `ssl = on`."""
 
@@ -131,9 +131,7 @@ def look(context: Context) -> Tls:
     if CERTIFICATE in dict(outside) and CERTIFICATE not in dict(missing):
         text = files.read(host, Path(wanted[CERTIFICATE]), user=account)
         pem = text.encode() if text is not None else None
-    key = next(
-        (path for name, path in outside if (name, path) not in missing and name == KEY), None
-    )
+    key = None if KEY in dict(missing) else dict(outside).get(KEY)
     seen = Tls(on=True, missing=tuple(missing), unknown=unknown, key=key)
     if CERTIFICATE in unknown or pem is None:
         return seen
