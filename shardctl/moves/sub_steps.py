@@ -7,16 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from shardctl.access import fence
 from shardctl.errors import Unfinished
+from shardctl.moves import asking, undoing
 from shardctl.moves import source_guard as guard
-from shardctl.moves import undoing
 from shardctl.moves.distance import Distance, shortest_ms
 from shardctl.moves.gate import PauseFailed
 from shardctl.pgbouncer.guard import Question
-from shardctl.postgres import connection, replay
+from shardctl.postgres import replay
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -191,17 +190,5 @@ def _distance(at: Attempt) -> Distance:
 
 def _question(context: MoveContext) -> Question:
     """Ask the target whether it serves the shards: what a pooler's guard goes by."""
-    target, database = context.target, context.topology.database
-    # The guard asks as shardctl does, whatever the defaults of the role and the database are.
-    given = dict(database.options) | {"options": connection.options(database)}
-    # Until it is opened up, the target rejects connections through a socket of its machine.
-    host = target.host if target.pooler_host.startswith("/") else target.pooler_host
-    dsn = make_conninfo(
-        "",
-        **given,
-        host=host,
-        port=target.port,
-        dbname=database.name,
-        user=database.user,
-    )
+    dsn = asking.dsn(context.target, context.topology.database)
     return Question(dsn, context.method.handover.serves(context).as_string())

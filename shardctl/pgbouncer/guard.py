@@ -159,10 +159,17 @@ def arm(
 
 
 def rehearse(
-    host: Host, *, name: str, directory: Path, question: Question, user: str | None = None
+    host: Host,
+    *,
+    name: str,
+    directory: Path,
+    question: Question,
+    user: str | None = None,
+    asked: str = "the target",
 ) -> bool:
     """Ask the question as a guard below `directory` would, and give the answer.
 
+    `asked` is how an error names who is asked.
     Raises guard_refused where there is none: a guard would take that for false.
     """
     guard = Guard(host, name, directory, user)
@@ -173,12 +180,12 @@ def rehearse(
         said = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
     except CommandFailed as error:
         lines = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
-        reason = f"it could not ask the target: {lines[0]}"
+        reason = f"it could not ask {asked}: {lines[0]}"
         raise guard_refused(guard, reason, hint=_HINT_QUESTION) from error
     except CommandTimedOut as error:
         raise _no_answer(guard, error) from error
     if said not in ("t", "f"):
-        raise guard_refused(guard, f"the target answered it {said!r}")
+        raise guard_refused(guard, f"{asked} answered it {said!r}")
     return said == "t"
 
 

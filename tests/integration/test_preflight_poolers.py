@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.moves.preflight import poolers as pooling
+from shardctl.moves.preflight.subject import Context
 from tests.fixtures import resets
 from tests.fixtures.fleets.pooled import STATS_USER
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION
@@ -32,6 +33,18 @@ def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
     told = preflight_pooled.only_pooler("pooler_unavailable")
     assert told.count(f"pooler p1 (127.0.0.1:{pooler.port}): ") == 1
     assert "Connection refused" in told
+
+
+def test_a_host_from_which_a_guard_could_not_ask(preflight_pooled: Movable) -> None:
+    topology = preflight_pooled.topology
+    (pooler,) = topology.poolers.values()
+    options = {"sslmode": "require"}
+    database = dataclasses.replace(topology.database, options=options)
+    changed = dataclasses.replace(topology, database=database)
+    context = Context(changed, preflight_pooled.plan(changed), "test")
+    told = pooling.look_at(context, pooler).unasked
+    assert told.startswith("it could not ask node a: ")
+    assert "server does not support SSL, but SSL was required" in told
 
 
 def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:

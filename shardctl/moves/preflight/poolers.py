@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.checks import host_tests
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
+from shardctl.moves import asking
 from shardctl.moves import plan as planning
 from shardctl.moves.distance import shortest_ms
 from shardctl.moves.refusals import PoolerUnfit, collected, listed
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
+from shardctl.pgbouncer.guard import Question, rehearse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,6 +73,8 @@ class Looked:
     """Whether its host does not know the target's name."""
     lacking: tuple[str, ...] = ()
     """Programs that a guard would miss."""
+    unasked: str = ""
+    """Why a guard on its host could not ask the source."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -110,6 +114,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     for looked in context.need(look):
         yield from looked.problems
         yield from _of_host(context, looked)
+        yield from _of_guard(context, looked)
         if looked.fact is not None:
             yield from _held(looked, looked.fact.paused)
             yield from _configured(context.plan, looked)
@@ -133,6 +138,20 @@ def _of_host(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
             f"its host lacks {', '.join(looked.lacking)}, which the guard needs",
             hint="install it there: setsid is in util-linux, psql in postgresql-client, timeout in "
             "coreutils; awk is mawk or gawk",
+        )
+
+
+def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
+    """Find what would keep a guard from asking the target, of whom nothing but the port differs."""
+    if looked.unasked:
+        source, target, user = context.source, context.target, context.topology.database.user
+        yield PoolerUnfit(
+            looked.pooler.name,
+            "guard_login",
+            f"a guard on its host could not log in to the target: already now {looked.unasked}",
+            hint=f"from that host {user} has to reach nodes {source.name} and {target.name}: by "
+            "lines for both in ~/.pgpass of the user who runs the pooler, the files that "
+            "database.options name, and pg_hba.conf of the source, which the clone gets",
         )
 
 
@@ -190,6 +209,8 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
     name = topology.nodes[plan.target].pooler_host
     user = looked.pooler.os_user
     looked.lacking = host_tests.missing(host, host_tests.TOOLS_OF_GUARDS, user)
+    if "psql" not in looked.lacking:
+        looked.unasked = _why_unasked(topology, plan, host, looked.pooler)
     if name.startswith("/") or _is_address(name):
         return
     try:
@@ -198,6 +219,23 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
         looked.unresolved = error.completed.code == _NOT_FOUND
         if not looked.unresolved:
             looked.notes.append(f"pooler {looked.pooler.name}: it was not tried to resolve {name}")
+
+
+def _why_unasked(topology: Topology, plan: MovePlan, host: Host, pooler: Pooler) -> str:
+    """Ask the source what a guard would ask the target, which is not there yet."""
+    question = Question(asking.dsn(topology.nodes[plan.source], topology.database), "SELECT true")
+    try:
+        rehearse(
+            host,
+            name=plan.id,
+            directory=pooler.databases_file.parent,
+            question=question,
+            user=pooler.os_user,
+            asked=f"node {plan.source}",
+        )
+    except Refused as error:
+        return error.message
+    return ""
 
 
 def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purpose: str) -> None:

@@ -113,3 +113,12 @@ def test_several_poolers_are_told_each_by_name() -> None:
     told = seen.refused()
     assert "pooler p1: aliases are paused" in told["paused"]
     assert "pooler p2: " in told["guard_programs"]
+
+
+def test_a_guard_that_could_not_log_in() -> None:
+    seen = pooled()
+    seen.looked.unasked = "it could not ask node a: fe_sendauth: no password supplied"
+    told = seen.only("guard_login")
+    assert "pooler p1: a guard on its host could not log in to the target: already now" in told
+    assert "no password supplied" in told
+    assert "lines for both in ~/.pgpass" in told
