@@ -39,6 +39,20 @@ class Silent:
 _CANCEL_EVERY_S = 0.1
 
 
+class _Here(threading.local):
+    """What a thread works for: an event of each `run` around it, set by Ctrl-C."""
+
+    interrupts: tuple[threading.Event, ...] = ()
+
+
+_HERE = _Here()
+
+
+def interrupted() -> bool:
+    """Tell whether Ctrl-C was pressed in a `run` that waits for the work of this thread."""
+    return any(one.is_set() for one in _HERE.interrupts)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Item, Value]):
     """What became of one item: `error` is None exactly when `value` holds the result."""
@@ -67,12 +81,15 @@ def run(
     An exception of one item is its outcome's error; the other items go on. When `stop` is
     set (or Ctrl-C arrives, which sets it), items not yet begun are left out of the result
     and running ones are waited for; after a Ctrl-C, KeyboardInterrupt is raised then. Ctrl-C
-    also calls `cancel`, again and again until nothing runs.
+    also calls `cancel`, again and again until nothing runs, and `interrupted` tells the work.
     """
     todo = list(items)
     stop = stop or threading.Event()
+    pressed = threading.Event()
+    interrupts = (*_HERE.interrupts, pressed)
 
     def one(item: Item) -> Outcome[Item, Value] | None:
+        _HERE.interrupts = interrupts
         if stop.is_set():
             return None
         try:
@@ -94,6 +111,7 @@ def run(
                 pending = wait(pending, again_s, FIRST_COMPLETED).not_done
             except KeyboardInterrupt as caught:
                 stop.set()
+                pressed.set()
                 interrupt = caught
     if interrupt is not None:
         raise interrupt

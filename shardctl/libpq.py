@@ -9,8 +9,9 @@ from psycopg.conninfo import make_conninfo
 if TYPE_CHECKING:
     import psycopg
 
+CONNECT_TIMEOUT_S = 10
 LIVELINESS: dict[str, str | int] = {
-    "connect_timeout": 10,
+    "connect_timeout": CONNECT_TIMEOUT_S,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,

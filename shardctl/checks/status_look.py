@@ -31,7 +31,9 @@ _ATTEMPTS = 3
 def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -> NodeStatus:
     """Ask one node everything but its transactions; its session is left in `sessions`."""
     try:
-        session = connect(node, topology.database, purpose=lock.purpose("status"), autocommit=True)
+        session = connect(
+            node, topology.database, purpose=lock.purpose("status"), autocommit=True, observing=True
+        )
     except NodeUnavailable as error:
         state = State.down if node.shards else State.absent
         return NodeStatus(node.name, state, node.shards, error=error.reason)

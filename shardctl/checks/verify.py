@@ -196,7 +196,9 @@ def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Run
     progress.expect(node.name, "looking", len(scope.checks) + 1)
     database = scope.topology.database
     try:
-        session = connect(node, database, purpose=lock.purpose("verify"), autocommit=True)
+        session = connect(
+            node, database, purpose=lock.purpose("verify"), autocommit=True, observing=True
+        )
     except NodeUnavailable as error:
         return Looked(None, {}, (connection.unreachable(node, error),))
     with session, running.statement(session):

@@ -13,8 +13,9 @@ from shardctl.libpq import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
-    from shardctl.postgres.connection import Connection
+    Connection = psycopg.Connection[Any]
 
 logger = logging.getLogger(__name__)
 

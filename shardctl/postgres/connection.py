@@ -6,11 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.errors import ShardctlError
-from shardctl.libpq import ANY_SERVER, LIVELINESS, reason_of
+from shardctl.libpq import ANY_SERVER, CONNECT_TIMEOUT_S, LIVELINESS, reason_of
 from shardctl.postgres import replay
+from shardctl.postgres.observing import LOCK_TIMEOUT, Observing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,14 +91,18 @@ def connect(
     dbname: str | None = None,
     autocommit: bool = False,
     local_commit: bool = False,
+    observing: bool = False,
 ) -> Connection:
     """Log in to `node`, in the cluster's database or in `dbname`.
+
+    With `observing` the session only asks: locks and a server that hangs hold it up for seconds.
 
     `purpose` (a command and who runs it) becomes the session's application_name, so that
     others can see who holds a lock. With `local_commit` no commit waits for a standby. Raises
     NodeUnavailable.
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
+    wanted |= {"lock_timeout": LOCK_TIMEOUT} if observing else {}
     given: dict[str, str | int] = LIVELINESS | ANY_SERVER | dict(database.options)
     given |= {"host": node.host, "port": node.port, "user": database.user}
     given |= {"dbname": dbname or database.name, "application_name": purpose}
@@ -105,19 +110,35 @@ def connect(
     try:
         dsn = make_conninfo("", **given)
         # Of a clone that catches up, replay may break off a login, too.
-        connection = replay.again(
-            lambda: psycopg.connect(dsn, autocommit=autocommit, prepare_threshold=None)
-        )
+        connection = replay.again(lambda: _opened(dsn, observing=observing))
+        # As an option of the login it would be refused by older servers.
+        if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
+            connection.execute("SET transaction_timeout = 0")
+        if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
+            connection.execute("SET DateStyle = 'ISO'")  # PGDATESTYLE goes before `options`
+        connection.autocommit = autocommit
     # A ProgrammingError is a libpq keyword with a value that libpq does not take.
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
         raise unavailable(node, error) from error
-    if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
-        # As an option of the login it would be refused by older servers.
-        connection.pgconn.exec_(b"SET transaction_timeout = 0")
-    if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
-        connection.pgconn.exec_(b"SET DateStyle = 'ISO'")  # PGDATESTYLE goes before `options`
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
+
+
+def _opened(dsn: str, *, observing: bool) -> Connection:
+    """Log in, in autocommit."""
+    if not observing:
+        return psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
+    session = _observing(dsn)
+    session.beside = lambda: _observing(dsn)
+    return session
+
+
+def _observing(dsn: str) -> Observing:
+    session = Observing.connect(dsn, autocommit=True, prepare_threshold=None)
+    given = conninfo_to_dict(dsn).get("connect_timeout") or 0
+    # As libpq takes it: 0 is no limit, and nothing is shorter than 2 s.
+    session.answer_s = float(max(int(given), 2) if int(given) > 0 else CONNECT_TIMEOUT_S)
+    return session
 
 
 def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:
@@ -134,16 +155,35 @@ def is_lost(error: psycopg.Error) -> bool:
     )
 
 
+_HINTS = (
+    (
+        ("password",),
+        "put the password into ~/.pgpass (or PGPASSFILE); it never stands in the topology",
+    ),
+    (
+        ("does not exist",),
+        "check `database:` in the topology; `shardctl init` creates the database",
+    ),
+    (
+        ("refused", "No such file"),
+        "check host and port, and that the server runs there (`shardctl sandbox up`?)",
+    ),
+    (("pg_hba",), "let this host in: pg_hba.conf of that server"),
+    (
+        ("answers nothing",),
+        "see on its host whether the server hangs: its disk, memory, a stopped process",
+    ),
+    (
+        ("holds a lock",),
+        "wait until that session ends its transaction, or end it; then run this again",
+    ),
+    (("timeout", "timed out"), "check host and port, and the network between"),
+)
+
+
 def _hint(reason: str) -> str:
     """Say what to do; libpq's texts are the only source, so this is a guess from English ones."""
-    if "password" in reason:
-        return "put the password into ~/.pgpass (or PGPASSFILE); it never stands in the topology"
-    if "does not exist" in reason:
-        return "check `database:` in the topology; `shardctl init` creates the database"
-    if "refused" in reason or "No such file" in reason:
-        return "check host and port, and that the server runs there (`shardctl sandbox up`?)"
-    if "pg_hba" in reason:
-        return "let this host in: pg_hba.conf of that server"
-    if "timeout" in reason or "timed out" in reason:
-        return "check host and port, and the network between"
+    for words, hint in _HINTS:
+        if any(word in reason for word in words):
+            return hint
     return "check the node's host and port and `database:` in the topology"

@@ -13,7 +13,7 @@ from psycopg.pq import TransactionStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardctl.postgres.connection import Connection
+    Connection = psycopg.Connection[Any]
 
 _BLOCK = re.compile(r"^-- name: (\w+)\n-- .+\n((?:(?!^-- name: ).*\n?)*)", re.MULTILINE)
 

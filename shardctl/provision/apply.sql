@@ -8,12 +8,3 @@ FROM pg_namespace AS n
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
 JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
 WHERE n.nspname = ANY (%(schemas)s)
-
--- name: blockers
--- Which of our sessions wait for a lock, and who holds it
-SELECT w.pid, b.pid, a.usename::text, nullif(a.application_name, ''), a.query_start
-FROM pg_stat_activity AS w
-CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b (pid)
-LEFT JOIN pg_stat_activity AS a ON a.pid = b.pid
-WHERE w.pid = ANY (%(ours)s) AND w.wait_event_type = 'Lock' AND NOT b.pid = ANY (%(ours)s)
-ORDER BY 1, 2

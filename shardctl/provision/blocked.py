@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from shardctl.libpq import reason_of
-from shardctl.postgres import queries
+from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from types import TracebackType
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
 logger = logging.getLogger(__name__)
-QUERIES = queries.load("shardctl.provision", "apply.sql")
 
 PATIENCE_S = 1.0
 """How long a session waits before its blocker is told."""
@@ -80,24 +78,15 @@ class Watch:
         seen: dict[int, float] = {}
         while not self._ended.is_set():
             ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
-            found = session.execute(QUERIES["blockers"], {"ours": ours}).fetchall()
+            found = blocking.holders(session, ours)
             now = time.monotonic()
-            for waiting, *holder in found:
+            for waiting, text in found:
                 if now - seen.get(waiting, -_GAP_S) >= _GAP_S:
                     since[waiting] = now
                 seen[waiting] = now
-                self.holders[waiting] = text = _holder(*holder)
+                self.holders[waiting] = text
                 # What was there in the first look has waited for that long already.
                 if now - since[waiting] >= PATIENCE_S and text not in told:
                     told.add(text)
                     self.notice(f"node {self.node}: waits for a lock that {text} holds")
             self._ended.wait(_POLL_S)
-
-
-def _holder(pid: int, user: str | None, application: str | None, since: datetime | None) -> str:
-    """Name the session that holds a lock; process 0 is that of prepared transactions."""
-    if pid == 0:
-        return "a prepared transaction (see pg_prepared_xacts)"
-    began = f", query begun {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
-    named = f", application {application}" if application else ""
-    return f"session {pid} (user {user or '-'}{named}{began})"

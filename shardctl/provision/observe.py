@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -92,7 +93,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
     database = topology.database
     purpose = lock.purpose(command)
     try:
-        connection = connect(node, database, purpose=purpose)
+        connection = connect(node, database, purpose=purpose, observing=True)
     except NodeUnavailable as error:
         # Where no server answers, another database would only be waited for as long again.
         if error.timed_out or _database_exists(topology, node, purpose):
@@ -117,7 +118,9 @@ def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
     """Tell whether the login failed for another reason than a missing database."""
     for name in MAINTENANCE_DATABASES:
         try:
-            connection = connect(node, topology.database, purpose=purpose, dbname=name)
+            connection = connect(
+                node, topology.database, purpose=purpose, dbname=name, observing=True
+            )
         except NodeUnavailable:
             continue
         with connection:
@@ -128,19 +131,24 @@ def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
     return True
 
 
-def connect_for_maintenance(topology: Topology, node: Node, purpose: str) -> Connection:
+def connect_for_maintenance(
+    topology: Topology, node: Node, purpose: str, *, observing: bool = False
+) -> Connection:
     """Log in to a database that every server has, in autocommit; raises NodeUnavailable."""
+    login = partial(
+        connect, node, topology.database, purpose=purpose, autocommit=True, observing=observing
+    )
     first, second = MAINTENANCE_DATABASES
     try:
-        return connect(node, topology.database, purpose=purpose, dbname=first, autocommit=True)
+        return login(dbname=first)
     except NodeUnavailable:
-        return connect(node, topology.database, purpose=purpose, dbname=second, autocommit=True)
+        return login(dbname=second)
 
 
 def _without_database(
     topology: Topology, node: Node, purpose: str, tables: Iterable[str]
 ) -> Observed:
-    with connect_for_maintenance(topology, node, purpose) as connection:
+    with connect_for_maintenance(topology, node, purpose, observing=True) as connection:
         slots, roles, lacking = _observe_server(connection, topology, node)
     return Observed(
         node=node.name,
@@ -165,7 +173,9 @@ def _behind_in_template(
     """Look in the database of which a new one is a copy; if it refuses logins, the run sees it."""
     _, template = MAINTENANCE_DATABASES
     try:
-        connection = connect(node, topology.database, purpose=purpose, dbname=template)
+        connection = connect(
+            node, topology.database, purpose=purpose, dbname=template, observing=True
+        )
     except NodeUnavailable as error:
         logger.info("node %s: %s: %s", node.name, template, error.reason)
         return ()

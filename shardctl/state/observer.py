@@ -11,6 +11,7 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.fanout import Value
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.observing import AnswersNothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +60,9 @@ def ask(
     """
 
     def one(node: Node) -> Value:
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+        with connect(
+            node, topology.database, purpose=purpose, autocommit=True, observing=True
+        ) as session:
             return question(session, node)
 
     values: dict[NodeName, Value] = {}
@@ -70,6 +73,8 @@ def ask(
         node, error = outcome.item, outcome.error
         if isinstance(error, psycopg.Error):
             errors[node.name] = unavailable(node, error)
+            if isinstance(error, AnswersNothing) and not node.shards:
+                away.add(node.name)
         elif isinstance(error, ShardctlError):
             errors[node.name] = error
             if isinstance(error, NodeUnavailable) and not node.shards:

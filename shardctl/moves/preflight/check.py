@@ -132,7 +132,9 @@ def _look_at_source(context: Context, subjects: Sequence[Subject]) -> None:
     if not subjects:
         return
     try:
-        with connect(node, database, purpose=context.purpose, autocommit=True) as session:
+        with connect(
+            node, database, purpose=context.purpose, autocommit=True, observing=True
+        ) as session:
             server.keep_out(session, seconds=context.plan.options.max_pause_s)
             context.session = session
             _look_at_each(context, subjects)

@@ -175,7 +175,9 @@ def _copies(context: Context) -> dict[str, dict[NodeName, Move]]:
 def _ask(context: Context, node: Node) -> Peer:
     topology, schemas = context.topology, list(context.plan.schemas)
     try:
-        with connect(node, topology.database, purpose=context.purpose, autocommit=True) as session:
+        with connect(
+            node, topology.database, purpose=context.purpose, autocommit=True, observing=True
+        ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
             live = session.execute(QUERIES["live"], {"schemas": schemas})
             (system,) = queries.one(session, _SYSTEM)

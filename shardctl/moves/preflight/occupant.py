@@ -60,7 +60,7 @@ def look(context: Context) -> Occupant | None:
     if not _listens(node):
         return None
     try:
-        with connect_for_maintenance(topology, node, context.purpose) as session:
+        with connect_for_maintenance(topology, node, context.purpose, observing=True) as session:
             return _ask(topology, node, session, context.purpose)
     except NodeUnavailable as error:
         who = _listener(node)

@@ -103,7 +103,9 @@ def _other_databases(context: Context) -> tuple[dict[str, Some], dict[str, str]]
     closed: dict[str, str] = {}
     for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
         try:
-            with connect(node, database, purpose=purpose, dbname=name, autocommit=True) as other:
+            with connect(
+                node, database, purpose=purpose, dbname=name, autocommit=True, observing=True
+            ) as other:
                 there = tables(other, [])
         except NodeUnavailable as error:
             closed[name] = error.reason

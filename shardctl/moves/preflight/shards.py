@@ -71,7 +71,9 @@ def measure(topology: Topology, node: NodeName, *, purpose: str) -> dict[ShardId
     there = topology.nodes[node]
     names = {topology.schema(shard): shard for shard in there.shards}
     try:
-        with connect(there, topology.database, purpose=purpose, autocommit=True) as session:
+        with connect(
+            there, topology.database, purpose=purpose, autocommit=True, observing=True
+        ) as session:
             keep_out(session, seconds=1)
             found = _sizes(session, list(names))
     except psycopg.Error as error:

@@ -1,0 +1,98 @@
+"""Sessions that only ask: a lock holds them up for seconds, and so does a server that hangs.
+
+A question may take long. One that is not answered after a second is looked at from a second
+session: where that one gets no answer either, the server hangs, and is as good as away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import waiting
+
+from shardctl import fanout
+from shardctl.libpq import reason_of
+from shardctl.postgres import blocking, cancelling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+logger = logging.getLogger(__name__)
+
+LOCK_TIMEOUT = "3s"
+_LOOK_AFTER_S = 1.0
+_POLL_S = 0.1
+
+
+class AnswersNothing(psycopg.OperationalError):
+    """A server that took a login, and answers nothing in this session."""
+
+
+class Cancelled(psycopg.OperationalError):
+    """A question that was cancelled because Ctrl-C was pressed."""
+
+
+class Observing(psycopg.Connection[Any]):
+    """A session whose questions end by Ctrl-C, and where the server hangs.
+
+    `beside` opens a second session with the same server; it has none itself, and waits for
+    `answer_s` at most. A question that ends by `lock_timeout` names who holds the lock.
+    """
+
+    beside: Callable[[], psycopg.Connection[Any]] | None = None
+    answer_s: float = 10.0
+    _holder: str | None = None
+
+    def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
+        """Consume a generator of psycopg's, as its own method does; raises AnswersNothing, too."""
+        self._holder = None
+        more = {} if timeout is None else {"timeout": timeout}
+        try:
+            return waiting.wait(self._watched(gen), self.pgconn.socket, interval=interval, **more)
+        except psycopg.errors.LockNotAvailable as error:
+            if self._holder is None:
+                raise
+            raise psycopg.errors.LockNotAvailable(
+                f"{self._holder} holds a lock that is waited for"
+            ) from error
+        except (AnswersNothing, Cancelled, KeyboardInterrupt):
+            # psycopg's own way would wait for the server, which may hang.
+            cancelling.cancel(self)
+            self.close()
+            raise
+
+    def _watched(self, gen: Any) -> Generator[Any, Any, Any]:
+        """Hand on what a generator waits for, and look from time to time why it waits."""
+        began = time.monotonic()
+        next_s = self.answer_s if self.beside is None else _LOOK_AFTER_S
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready:
+                    if fanout.interrupted():
+                        raise Cancelled("cancelled")
+                    if time.monotonic() - began >= next_s:
+                        self._look()
+                        next_s *= 2
+                state = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    def _look(self) -> None:
+        """See that the server answers another session, and who blocks this one."""
+        silent = AnswersNothing(f"it took the login, and answers nothing for {self.answer_s:g} s")
+        if self.beside is None:
+            raise silent
+        try:
+            with self.beside() as other:
+                found = blocking.holders(other, [self.info.backend_pid])
+        except (AnswersNothing, psycopg.errors.ConnectionTimeout) as error:
+            raise silent from error
+        except psycopg.Error as error:  # no room for one more session, say
+            logger.info("why a question waits cannot be seen: %s", reason_of(error))
+        else:
+            self._holder = found[0][1] if found else None
