@@ -148,7 +148,7 @@ def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
         yield PoolerUnfit(
             looked.pooler.name,
             "guard_login",
-            f"a guard on its host could not log in to the target: already now {looked.unasked}",
+            f"a guard on its host could not log in to the target: {looked.unasked}",
             hint=f"from that host {user} has to reach nodes {source.name} and {target.name}: by "
             "lines for both in ~/.pgpass of the user who runs the pooler, the files that "
             "database.options name, and pg_hba.conf of the source, which the clone gets",
