@@ -17,7 +17,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
 from shardctl.moves.preflight import libraries as preflight_libraries
-from shardctl.moves.preflight import login
+from shardctl.moves.preflight import login, parameters
 from shardctl.moves.preflight import server as servers
 from shardctl.moves.preflight import target as targets
 from shardctl.moves.preflight.target import PROGRAMS, Machine
@@ -51,6 +51,36 @@ def programs(directory: Path, **said: str) -> Path:
 
 def first_in_path(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"shared_bufers": "64MB"}, 'unrecognized configuration parameter "shared_bufers"'),
+        ({"work_mem": "lots"}, 'invalid value for parameter "work_mem": "lots"'),
+        ({"max_connections": "0"}, '0 is outside the valid range for parameter "max_connections"'),
+        ({"timezone": "Mars/Base"}, 'invalid value for parameter "TimeZone": "Mars/Base"'),
+        ({"lc_messages": "de_AT.none"}, 'invalid value for parameter "lc_messages"'),
+    ],
+)
+def test_settings_that_the_server_refuses(
+    preflight_fleet: Movable, settings: dict[str, str], told: str
+) -> None:
+    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
+    account = preflight_fleet.server().account
+    context.found[targets.look] = Machine(Local(), account)
+
+    def look(given: dict[str, str]) -> list[str] | None:
+        preflight_fleet.change(settings=given)
+        context.topology = preflight_fleet.topology
+        return parameters.look(context)
+
+    fine = {"Work_Mem": "64MB", "log_line_prefix": "%m it's ", "own.name": "x", "ssl": "on"}
+    assert look(fine) == []
+    refused = look(fine | settings)
+    assert refused is not None
+    assert len(refused) == 1
+    assert refused[0].startswith(told)
 
 
 def test_no_data_directory(preflight_fleet: Movable) -> None:

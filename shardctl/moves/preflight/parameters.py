@@ -1,0 +1,68 @@
+"""The node's own `settings`: whether the server's program there takes them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardctl.hosts import scripts
+from shardctl.moves.preflight import target
+from shardctl.moves.refusals import TargetUnfit
+from shardctl.postgres import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.preflight.subject import Context
+
+_SECONDS = 30.0
+_SAID = re.compile(r"(?:LOG|ERROR|FATAL):\s+(.*?)(?: in file \".*\" (?:near )?line \d+.*)?$")
+_BESIDE = ("skipping missing configuration file", "configuration file ")
+
+
+def look(context: Context) -> list[str] | None:
+    """Ask the program, without a server; give what it refuses, None where it cannot be asked."""
+    settings, machine = context.target.settings, context.need(target.look)
+    if not settings:
+        return []
+    program = context.need(target.programs).program("postgres")
+    argv = scripts.argv("parameters", program)
+    text = configuration.composed(settings)
+    done = machine.host.run(argv, user=machine.account, input=text, timeout=_SECONDS)
+    return read(done.stdout)
+
+
+def read(said: str) -> list[str] | None:
+    r"""Read what the script prints.
+
+    >>> read("taken\n"), read("")
+    ([], None)
+    >>> read('refused\nx LOG:  unrecognized parameter "a" in file "/tmp/b.conf" line 2\n'
+    ...      'x FATAL:  configuration file "/tmp/b.conf" contains errors\n')
+    ['unrecognized parameter "a"']
+    >>> read("refused\n")
+    ['its server does not take them, and does not say why']
+    """
+    first, *lines = said.splitlines() or [""]
+    if first != "refused":
+        return [] if first == "taken" else None
+    told = [found[1] for line in lines if (found := _SAID.search(line))]
+    own = [line for line in told if not line.startswith(_BESIDE)]
+    return own or lines[-1:] or ["its server does not take them, and does not say why"]
+
+
+def judge(context: Context) -> Iterator[TargetUnfit]:
+    """Find parameters with which the clone would not start."""
+    for reason in context.need(look) or ():
+        yield TargetUnfit(
+            context.target.name,
+            "settings_refused",
+            f"settings: {reason}: the clone would not start",
+            hint="correct `settings` of the node in the topology",
+        )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say that the settings were not judged."""
+    if context.need(look) is None:
+        yield f"it was not looked whether node {context.target.name} takes its settings"

@@ -1,0 +1,20 @@
+"""Settings of a node that its own server does not take, by what that has said."""
+
+from __future__ import annotations
+
+from tests.fixtures.moves.facts import fit
+
+
+def test_settings_that_the_server_does_not_take() -> None:
+    seen = fit()
+    seen.target(parameters=['unrecognized configuration parameter "shared_bufers"'])
+    told = seen.only("settings_refused")
+    assert 'node c: settings: unrecognized configuration parameter "shared_bufers"' in told
+    assert "the clone would not start" in told
+
+
+def test_settings_of_which_nothing_is_known_are_noted() -> None:
+    seen = fit()
+    seen.target(parameters=None)
+    assert seen.refused() == {}
+    assert "it was not looked whether node c takes its settings" in seen.notes()
