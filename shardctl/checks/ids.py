@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from shardctl.postgres import catalog, queries
 from shardctl.state import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
     from shardctl.postgres.connection import Connection
@@ -55,11 +55,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is odd on one node, when its clock showed `now_ms`; `keyed` tables have their key."""
+    """What is odd on one node, when its clock showed `now_ms`."""
 
     now_ms: int
     odd: tuple[Odd, ...]
-    keyed: frozenset[str] = frozenset()
+    keyed: Mapping[str, bool] = field(default_factory=dict)
+    """Whether the key is an integer, of each table whose key was found."""
     unvalidated: tuple[tuple[ShardId, str], ...] = ()
     """Tables whose CHECK of the key is not validated."""
 
@@ -187,14 +188,24 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     yield from _years_left(view)
     yield from _unvalidated(view)
     if view.deep and view.seen:
-        keyed = frozenset[str]().union(*(seen.keyed for seen in view.seen.values()))
+        keyed = {table: whole for s in view.seen.values() for table, whole in s.keyed.items()}
         for table, column in keys.of_cluster(view.topology, view.migrations).items():
-            if table not in keyed:
+            if not keyed.get(table, True):
+                yield Finding(
+                    NAME,
+                    "key_not_integer",
+                    Severity.note,
+                    actual="the key is not an integer, and --deep compares integer keys only",
+                    expected="keys that are compared with their shard",
+                    hint=f"`shardctl rows misplaced --table {table}` compares keys of every kind",
+                    object=f"{table}.{column}",
+                )
+            elif table not in keyed:
                 yield Finding(
                     NAME,
                     "key_absent",
                     Severity.warning,
-                    actual="no shard's table has such a column of an integer type",
+                    actual="no shard's table has such a column",
                     expected="the key column that a migration or the topology names",
                     hint="if it was renamed or dropped, write `-- shardctl: key TABLE.COLUMN was "
                     f"{table}.{column}` or `-- shardctl: key {table}.{column} dropped` into a new "

@@ -68,15 +68,16 @@ class _Tally:
 
 def scan(
     place: Place, ids: Mapping[Relation, str], layout: Layout, now_ms: int
-) -> tuple[list[Odd], frozenset[str]]:
+) -> tuple[list[Odd], dict[str, bool]]:
     """Read all rows of the tables with these id columns, and of those whose key is known.
 
-    `now_ms` is what the node's clock shows. Also gives the tables whose key was found.
+    `now_ms` is what the node's clock shows. Also gives the tables whose key was found,
+    and whether it is an integer.
     Raises what reading the migrations and their key columns raises.
     """
-    keyed = [one for one in _keyed(place) if one.integer]
+    keyed = [one for one in _keyed(place) if one.present]
     # A partitioned table's rows are its partitions'.
-    key_of = {(one.schema, one.name): one for one in keyed if one.kind != "p"}
+    key_of = {(k.schema, k.name): k for k in keyed if k.integer and k.kind != "p"}
     began = time.monotonic()
     odd: list[Odd] = []
     with ExitStack() as sessions:
@@ -95,7 +96,7 @@ def scan(
                 odd.append(Odd(source.shard, table, "locked"))
             else:
                 odd += tally.odd(source)
-    return odd, frozenset(one.named for one in keyed)
+    return odd, {one.named: one.integer for one in keyed}
 
 
 def _keyed(place: Place) -> list[Keyed]:

@@ -89,6 +89,17 @@ def test_verify_does_not_advise_to_move_a_row_to_the_shard_of_its_id(photos: Fle
     assert "`shardctl rows misplaced` lists rows that are in a wrong shard" in found["hint"]
 
 
+def test_a_key_of_text_is_not_absent_and_verify_names_what_compares_it(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_x.sql", "CREATE TABLE named (k text);\n-- shardctl: key named.k\n")
+    fleet_8.init()
+    done = fleet_8.here("verify", "--deep", "--check", "ids", "-o", "json")
+    [found] = json.loads(done.stdout)["findings"]
+    assert (found["code"], found["severity"], found["object"]) == (
+        "key_not_integer", "note", "named.k",
+    )  # fmt: skip
+    assert "`shardctl rows misplaced --table named`" in found["hint"]
+
+
 def test_a_table_that_is_dropped_needs_a_line_where_ids_judge_others(photos: Fleet) -> None:
     photos.migration("0003_x.sql", "CREATE TABLE other (id bigint PRIMARY KEY DEFAULT next_id());"
                      "CREATE TABLE keyed (k integer PRIMARY KEY); DROP TABLE photos;\n"

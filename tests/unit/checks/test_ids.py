@@ -73,8 +73,10 @@ def test_a_key_column_that_is_not_there_is_a_warning_of_deep_alone() -> None:
     seen.migrations = (keyed,)
     assert seen.findings() == ()
     assert told(seen.findings(deep=True)) == [("ids", "key_absent", None, (), "photos.owner")]
-    seen.see(B, "ids", keyed=frozenset({"photos"}))
+    seen.see(B, "ids", keyed={"photos": True})
     assert seen.findings(deep=True) == ()
+    seen.see(B, "ids", keyed={"photos": False})
+    assert told(seen.findings(deep=True)) == [("ids", "key_not_integer", None, (), "photos.owner")]
 
 
 def test_statements_take_no_more_locks_than_they_may() -> None:
