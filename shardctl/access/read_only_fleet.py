@@ -22,6 +22,7 @@ from shardctl.errors import (
     together,
 )
 from shardctl.libpq import reason_of
+from shardctl.postgres import event_triggers
 from shardctl.state import cluster, identity, lock, observer
 from shardctl.topology import ranges
 
@@ -102,13 +103,16 @@ def plan(
     """Look at the shards on their nodes and say what they need; changes nothing.
 
     Raises shards_not_here, shards_empty, tables_not_ours, NodeUnavailable, node_unfit,
-    format_too_new, or Problems of several.
+    format_too_new, EventTriggerRefuses, or Problems of several.
     """
     chosen = frozenset(shards)
     nodes = [node for node in topology.nodes.values() if chosen.intersection(node.shards)]
 
     def look(session: Connection, node: Node) -> NodePlan:
-        return _look(topology, node, session, chosen, wanted)
+        found = _look(topology, node, session, chosen, wanted)
+        if wanted is Wanted.on and found.tables:
+            event_triggers.rehearse(session, node.name, "read_only")
+        return found
 
     return list(observer.ask(topology, look, purpose=purpose, nodes=nodes).every().values())
 

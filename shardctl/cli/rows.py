@@ -124,10 +124,13 @@ def move(
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import row_move
+    from shardctl.maintenance.row_copy import COMMAND
+    from shardctl.state import lock
 
     with always_json(output):
         topology = load_topology(ctx, lock_wait=lock_wait)
         plan = row_move.plan(topology, _shards(topology, shards), table or ())
+        lock.require_all_free(topology, plan.nodes, command=COMMAND)
         _show(plan, output)
     note_changes(ctx, plan.pairs)
     if dry_run or not plan.pairs:

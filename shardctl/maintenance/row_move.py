@@ -21,7 +21,7 @@ from shardctl.maintenance.row_refusals import (
     shards_refuse_writes,
     table_unmovable,
 )
-from shardctl.postgres import catalog
+from shardctl.postgres import catalog, event_triggers
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.state import lock
 
@@ -41,6 +41,12 @@ class Plan:
 
     topology: Topology
     pairs: tuple[Pair, ...]
+
+    @property
+    def nodes(self) -> list[NodeName]:
+        """List the nodes that rows leave or reach, in the topology's order."""
+        concerned = {node for pair in self.pairs for node in (pair.table.node, pair.node)}
+        return [name for name in self.topology.nodes if name in concerned]
 
     @property
     def rows(self) -> int:
@@ -66,8 +72,8 @@ class Plan:
 def plan(topology: Topology, shards: Collection[ShardId], names: Collection[str]) -> Plan:
     """Search for misplaced rows and see that they can be moved; changes nothing.
 
-    Raises move_unfinished, shards_refuse_writes, table_unmovable, what `misplaced.search` raises
-    and cannot read, or Problems of several.
+    Raises move_unfinished, shards_refuse_writes, table_unmovable, EventTriggerRefuses, what
+    `misplaced.search` raises and cannot read, or Problems of several.
     """
     fleet = places.look(topology, purpose=lock.purpose(COMMAND))
     fleet.require_settled()
@@ -136,9 +142,11 @@ class _Look:
                 self._topology.database,
                 purpose=lock.purpose(COMMAND),
                 autocommit=True,
+                observing=True,
             )
             self._sessions[node] = self._stack.enter_context(session)
             session.execute("SET default_transaction_read_only TO on")
+            event_triggers.rehearse(session, node, "rows_move")
         return self._sessions[node]
 
 
@@ -158,8 +166,7 @@ def carry_out(planned: Plan, progress: Progress) -> int:
     """
     topology = planned.topology
     moved, errors = 0, list[ShardctlError]()
-    nodes = sorted({n for pair in planned.pairs for n in (pair.table.node, pair.node)})
-    with lock.held(topology, nodes, command=COMMAND), ExitStack() as stack:
+    with lock.held(topology, planned.nodes, command=COMMAND), ExitStack() as stack:
         wanted = {(pair.table, pair.belongs_to, pair.node) for pair in planned.pairs}
         names = {pair.table.name for pair in planned.pairs}
         now = plan(topology, {pair.table.shard for pair in planned.pairs}, names)

@@ -50,8 +50,9 @@ def plan(
     """Look at every retired schema and say whether it may be dropped; changes nothing.
 
     `now` does not wait for `retain`. Every node that owns shards has to be there: a shard is
-    proved to be elsewhere by its own node only. Raises NodeUnavailable, NodeLocked of a node
-    where something may be dropped, and what `identity.check` raises, or Problems of several.
+    proved to be elsewhere by its own node only. Raises NodeUnavailable, NodeLocked and
+    EventTriggerRefuses of a node where something may be dropped, and what `identity.check`
+    raises, or Problems of several.
     """
     fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.postgres import queries
+from shardctl.postgres import event_triggers, queries
+from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.state import cluster, identity, lock, observer
 from shardctl.state.lock import NodeLocked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -37,7 +39,7 @@ class View:
     users: Mapping[str, str]
     sizes: Mapping[str, int]
     clock: datetime
-    locked: NodeLocked | None = None
+    locked: ShardctlError | None = None
     """Why the node cannot be changed at this moment."""
 
 
@@ -87,9 +89,10 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
     )
 
 
-def _locked(session: Connection, node: NodeName) -> NodeLocked | None:
+def _locked(session: Connection, node: NodeName) -> ShardctlError | None:
     try:
         lock.require_free(session, node)
-    except NodeLocked as error:
+        event_triggers.rehearse(session, node, "prune")
+    except (NodeLocked, EventTriggerRefuses) as error:
         return error
     return None

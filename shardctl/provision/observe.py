@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import psycopg
 
 from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
-from shardctl.postgres import OLDEST_MAJOR, catalog, queries
+from shardctl.postgres import OLDEST_MAJOR, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import cluster, identity, journal, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
@@ -150,6 +150,7 @@ def _without_database(
 ) -> Observed:
     with connect_for_maintenance(topology, node, purpose, observing=True) as connection:
         slots, roles, lacking = _observe_server(connection, topology, node)
+    there = _template(topology, node, purpose, tables)
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -158,29 +159,67 @@ def _without_database(
         database=False,
         state=None,
         map={},
-        schemas={},
+        schemas=there.schemas,
         functions={},
         ungranted=(),
         migrations={},
         shadows=(),
-        behind=_behind_in_template(topology, node, purpose, tables),
+        behind=there.behind,
     )
 
 
-def _behind_in_template(
-    topology: Topology, node: Node, purpose: str, tables: Iterable[str]
-) -> tuple[tuple[str, str], ...]:
-    """Look in the database of which a new one is a copy; if it refuses logins, the run sees it."""
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What a new database has from the start, as a copy of another."""
+
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
+    behind: tuple[tuple[str, str], ...] = ()
+
+
+def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str]) -> _Template:
+    """Look in the database of which a new one is a copy; if it refuses logins, the run sees it.
+
+    Raises NodeUnfit, SchemaTaken and EventTriggerRefuses.
+    """
     _, template = MAINTENANCE_DATABASES
     try:
         connection = connect(
-            node, topology.database, purpose=purpose, dbname=template, observing=True
+            node,
+            topology.database,
+            purpose=purpose,
+            dbname=template,
+            autocommit=True,
+            observing=True,
         )
     except NodeUnavailable as error:
         logger.info("node %s: %s: %s", node.name, template, error.reason)
-        return ()
+        return _Template()
     with connection:
-        return catalog.read_behind(connection, topology, tables)
+        if node.shards:
+            _require_template(connection, node)
+        return _Template(
+            schemas=catalog.read_schemas(connection, list(topology.database.app_roles)),
+            behind=catalog.read_behind(connection, topology, tables),
+        )
+
+
+def _require_template(connection: Connection, node: Node) -> None:
+    """See that a database can be made as a copy, and shards in it."""
+    others = [who for (who,) in connection.execute(QUERIES["others_here"])]
+    if others:
+        raise identity.node_unfit(
+            node.name,
+            f"sessions are in {connection.info.dbname}, of which a new database is a copy: "
+            + ", ".join(others),
+            hint="end them: CREATE DATABASE is refused while there is one",
+        )
+    if cluster.is_present(connection):
+        raise identity.node_unfit(
+            node.name,
+            f"database {connection.info.dbname}, of which a new one is a copy, has schema shardctl",
+            hint="drop it there: DROP SCHEMA shardctl CASCADE",
+        )
+    event_triggers.rehearse(connection, node.name, "init")
 
 
 def _observe_server(

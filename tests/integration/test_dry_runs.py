@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from tests.fixtures.fleets.bloated import Repacking
     from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.spares import MovedFleet
 
     Cause = Callable[[MovedFleet], AbstractContextManager[str]]
@@ -221,6 +222,68 @@ def test_a_database_that_would_get_the_table_from_template1(new_fleet: Fleet) ->
     assert "node a: table public.shade_of_template has the name" in told
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         new_fleet.connect("a")
+
+
+FREEZE = (
+    "CREATE FUNCTION public.frozen() RETURNS event_trigger LANGUAGE plpgsql AS"
+    " $$BEGIN RAISE EXCEPTION 'change freeze'; END$$;"
+    " CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION public.frozen()"
+)
+THAW = "DROP EVENT TRIGGER frozen; DROP FUNCTION public.frozen()"
+REFUSED = "node a: an event trigger (frozen) refuses what the command does: change freeze"
+
+
+@pytest.mark.parametrize(
+    ("cause", "undo", "why"),
+    [
+        (FREEZE, THAW, REFUSED),
+        ("CREATE SCHEMA shardctl", "DROP SCHEMA shardctl", "template1 has a schema `shardctl`"),
+        ("CREATE SCHEMA shard3", "DROP SCHEMA shard3", "schemas that shardctl did not make stand"),
+    ],
+    ids=["frozen", "shardctl", "shard"],
+)
+def test_what_a_new_database_would_get_from_template1(
+    new_fleet: Fleet, cause: str, undo: str, why: str
+) -> None:
+    with new_fleet.servers["a"].connect("template1") as session:
+        session.execute(cause.encode())
+    try:
+        told = pair(new_fleet, "init")
+    finally:
+        with new_fleet.servers["a"].connect("template1") as session:
+            session.execute(undo.encode())
+    assert why in told
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        new_fleet.connect("a")
+
+
+def test_template1_in_which_somebody_works(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect("template1"):
+        told = pair(new_fleet, "init")
+    assert "node a: sessions are in template1, of which a new database is a copy: session" in told
+
+
+def test_event_triggers_that_refuse_what_commands_do(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "INSERT INTO shard0.photos VALUES (shard1.next_id(), 1)")
+    with locked(fleet_8) as why:
+        assert why in pair(fleet_8, "rows", "move")
+    fleet_8.execute("a", FREEZE)
+    try:
+        assert REFUSED in pair(fleet_8, "rows", "move")
+        assert REFUSED in pair(fleet_8, "read-only", "on", "0")
+    finally:
+        fleet_8.execute("a", THAW)
+
+
+def test_an_event_trigger_that_refuses_prune(fleet_retired: Pruned) -> None:
+    fleet = fleet_retired.fleet
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet.execute("a", FREEZE)
+    try:
+        assert REFUSED in pair(fleet, "prune")
+    finally:
+        fleet.execute("a", THAW)
 
 
 def test_a_dry_run_for_ci_tells_by_its_exit_code_what_it_found(fleet_8: Fleet) -> None:

@@ -1,0 +1,28 @@
+-- name: in_force
+-- Event triggers that fire for one of these statements; none on a standby, where nothing can be tried
+SELECT evtname::text FROM pg_event_trigger
+WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
+  AND (evttags IS NULL OR evttags && %(tags)s::text[])
+ORDER BY 1
+
+-- name: init
+-- What makes shards in a new database; to be rolled back, as all of these
+CREATE SCHEMA shardctl_rehearsal;
+CREATE TABLE shardctl_rehearsal.photos (id bigint)
+
+-- name: read_only
+-- What makes a table refuse writes
+CREATE TEMP TABLE shardctl_rehearsal (id bigint);
+CREATE TRIGGER shardctl_read_only BEFORE TRUNCATE ON pg_temp.shardctl_rehearsal
+    FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write();
+ALTER TABLE ONLY pg_temp.shardctl_rehearsal ENABLE ALWAYS TRIGGER shardctl_read_only
+
+-- name: prune
+-- What drops a retired shard
+CREATE SCHEMA shardctl_rehearsal;
+DROP SCHEMA shardctl_rehearsal
+
+-- name: rows_move
+-- What keeps the rows that are under way
+CREATE TEMP TABLE shardctl_rehearsal (id bigint);
+ALTER TABLE pg_temp.shardctl_rehearsal ADD PRIMARY KEY (id)
