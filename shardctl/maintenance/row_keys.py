@@ -90,7 +90,7 @@ class ChildUnsearched(ShardctlError):
 def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
-    Raises MigrationChanged, MigrationUnknown, KeysPending, or Problems of several.
+    Raises migration_changed, MigrationUnknown, KeysPending, or Problems of several.
     """
     node, shards = places[0].node, {place.shard for place in places if place.shard is not None}
     ran = {

@@ -91,7 +91,7 @@ class Gates:
         """Put the new file beside the old one on every pooler's host, and try a RELOAD there.
 
         Once the clients are served again it is too late to look whether a pooler reads its files.
-        Raises FileRefused, ReloadRejected.
+        Raises FileRefused, reload_rejected.
         """
 
         def one(gate: Gate) -> None:
@@ -105,7 +105,7 @@ class Gates:
         self._each(one)
 
     def rehearse(self, question: Question) -> None:
-        """Ask on every pooler's host what its guard would ask; raises GuardRefused."""
+        """Ask on every pooler's host what its guard would ask; raises guard_refused."""
         self._each(
             lambda gate: guard.rehearse(
                 gate.host,
@@ -117,7 +117,7 @@ class Gates:
         )
 
     def arm(self, *, after_s: float, question: Question) -> None:
-        """Arm a guard on every pooler's host; raises GuardRefused with none left armed."""
+        """Arm a guard on every pooler's host; raises guard_refused with none left armed."""
 
         def one(gate: Gate) -> None:
             gate.guard = guard.arm(

@@ -103,7 +103,7 @@ def serves(context: MoveContext) -> sql.Composed:
 
 
 def catch_up(context: MoveContext, lsn: str, *, deadline: float) -> None:
-    """Wait until the clone has replayed that; raises NotReplayed."""
+    """Wait until the clone has replayed that; raises clone_not_replayed."""
     with context.on(context.plan.target):
         standby.replayed(context.session(context.plan.target, Use.lock), lsn, deadline)
 
@@ -134,7 +134,8 @@ def start(context: MoveContext) -> None:
 def require_caught_up(context: MoveContext, lsn: str) -> None:
     """Wait for replay, or see that it had ended at the promotion.
 
-    Raises NotReplayed, and Unfinished where the clone left the source's timeline before `lsn`.
+    Raises clone_not_replayed, and Unfinished where the clone left the source's timeline before
+    `lsn`.
     """
     plan = context.plan
     with context.on(plan.target):
@@ -153,7 +154,7 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
 
 
 def take_over(context: MoveContext) -> None:
-    """Make the clone, which has replayed all that it must have, a primary; raises NotPromoted."""
+    """Make the clone, which has replayed all it must, a primary; raises clone_not_promoted."""
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         standby.promote(session, time.monotonic() + _PROMOTION_S)
@@ -192,7 +193,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
 
 
 def open_up(context: MoveContext) -> None:
-    """Accept all connections that the source accepts; raises NotOpened, CloneRefused."""
+    """Accept all connections that the source accepts; raises clone_not_opened, clone_refused."""
     _open(context)
 
 

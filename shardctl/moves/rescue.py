@@ -116,8 +116,8 @@ def carry_out(rescue: Rescue) -> None:
     """Take the slot and its WAL from the server, and start that; repeatable.
 
     WAL that other slots or the archiver need stays. Raises source_serves for a server that was
-    started since, ServerDidNotStop, ServerDidNotStart where what is left is too little room, and
-    CommandFailed.
+    started since, server_did_not_stop, server_did_not_start where what is left is too little
+    room, and CommandFailed.
     """
     server, programs = rescue.server, rescue.server.binaries
     if server.running():

@@ -84,7 +84,7 @@ def start(
 ) -> MoveContext:
     """Carry a move out from its first step to its last; gives the context with its timeline.
 
-    `notice` tells the operator something while a step is at work. Raises MapChanged,
+    `notice` tells the operator something while a step is at work. Raises map_changed,
     MoveUnderWay, and MoveStopped with what a step raises once something was begun.
     """
     context = at_work(topology, decided, progress, notice)
@@ -191,7 +191,7 @@ def require_resumable(
 ) -> MovePlan:
     """See that a move can go on, with this topology.
 
-    Raises MoveEnded, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
+    Raises move_ended, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
     not outlast the pause, SourceNeeded, SourceThere, NodeLocked while another process is at it, and
     NodeUnavailable of a source that is needed yet.
     """
@@ -219,7 +219,7 @@ def require_abortable(
 ) -> MovePlan:
     """See that the source still owns the shards, or that it can have them back.
 
-    Raises MoveEnded, NotAbortable, TopologyChanged, PlanUnreadable, what
+    Raises move_ended, NotAbortable, TopologyChanged, PlanUnreadable, what
     `destroyed.require_gone` raises, NodeLocked while another is at it, and NodeUnavailable of
     the source.
     """

@@ -179,7 +179,7 @@ class _Template:
 def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str]) -> _Template:
     """Look in the database of which a new one is a copy; if it refuses logins, the run sees it.
 
-    Raises NodeUnfit, SchemaTaken and EventTriggerRefuses.
+    Raises node_unfit, SchemaTaken and EventTriggerRefuses.
     """
     _, template = MAINTENANCE_DATABASES
     try:

@@ -84,7 +84,7 @@ def lines(migration: Migration) -> list[KeyLine]:
 
 
 def checks(migration: Migration) -> list[KeyLine]:
-    """Give a file's lines that ask for a constraint; raises KeyLineInvalid, or Problems."""
+    """Give a file's lines that ask for a constraint; raises key_line_invalid, or Problems."""
     return [one for one in lines(migration) if one.check]
 
 

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
+from shardctl.moves import fences
 from shardctl.moves.preflight import rights
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, listed
@@ -42,7 +43,9 @@ def look(context: Context) -> Events:
     statements = QUERIES["event_rehearsal"].format(
         schema=sql.Identifier(names.retired(plan.schemas[0], plan.id)),
         renamed=sql.Identifier(f"shardctl_{plan.id}"),
-        drop=QUERIES["event_rehearsal_drop"].format() if plan.options.read_only else sql.SQL(""),
+        drop=QUERIES["event_rehearsal_drop"].format()
+        if fences.of(plan).refuses_writes
+        else sql.SQL(""),
     )
     try:
         with session.transaction(force_rollback=True):

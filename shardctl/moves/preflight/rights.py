@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
+from shardctl.moves import fences
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
 
@@ -43,7 +44,7 @@ def look(context: Context) -> tuple[str, ...]:
             "functions": list(_FUNCTIONS),
             "views": list(_VIEWS),
             "tables": list(_TABLES),
-            "refusing": list(plan.schemas) if plan.options.read_only else [],
+            "refusing": list(plan.schemas) if fences.of(plan).refuses_writes else [],
             "replication_user": context.topology.database.replication_user,
         },
     )

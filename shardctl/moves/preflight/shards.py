@@ -9,6 +9,7 @@ import psycopg
 
 from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.moves import fences
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight.server import keep_out
 from shardctl.moves.preflight.subject import refused
@@ -36,7 +37,7 @@ class Shards:
 def look(context: Context) -> Shards:
     """Measure the source's schemas, and count the moved tables where writes are refused."""
     schemas = {"schemas": list(context.plan.schemas)}
-    refusing = context.plan.options.read_only
+    refusing = fences.of(context.plan).refuses_writes
     tables = context.session.execute(WRITES["tables"], schemas).fetchall() if refusing else []
     owned = [context.topology.schema(shard) for shard in context.source.shards]
     return Shards(_sizes(context.session, owned), len(tables))

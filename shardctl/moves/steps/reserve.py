@@ -37,7 +37,7 @@ def run(context: MoveContext) -> None:
     """Take the source's lock, write the journal, make the slot and bound what it holds back.
 
     A slot that is gone since an earlier attempt has taken the use of its copy with it. Raises
-    MoveUnderWay where another move was begun at the same moment, and LeashNotArmed.
+    MoveUnderWay where another move was begun at the same moment, and leash_not_armed.
     """
     source = context.plan.source
     context.lock(source)
