@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,8 @@ from shardctl import __version__
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
 from shardctl.cli.printed import PRINTED
+from shardctl.cli.signals import as_ctrl_c
+from shardctl.cli.streams import ResultUnwritten, Streams
 from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:
@@ -65,9 +67,13 @@ class Commands(Group):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C that no command turned into more is an interruption."""
+        """Run the command; Ctrl-C that no command turned into more is an interruption.
+
+        SIGTERM and a lost terminal (SIGHUP) are as Ctrl-C, in every command.
+        """
         try:
-            return super().invoke(ctx)
+            with as_ctrl_c():
+                return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(
                 "interrupted", hint="run the same command again to finish what it began"
@@ -109,13 +115,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "_SHARDCTL_COMPLETE" in os.environ:
         os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish takes each line for one
     settings = Settings()
+    streams = Streams(settings)
+    with streams.guarded():
+        code = _run(arguments, settings, streams)
+    sys.exit(settings.exit_code(code))
+
+
+def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
+    """Run the command line, tell its error, and give the exit code."""
     PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
-    code, error = 0, None
+    code = 0
+    error: ShardctlError | None = None
     try:
         code = typer.main.get_command(app).main(
             words, "shardctl", standalone_mode=False, obj=settings
         )
+        sys.stdout.flush()
+        error = streams.unwritten
     except ShardctlError as raised:
         error = raised
     except TyperException as raised:
@@ -127,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if error is not None:
         _report(error, settings)
         code = error.exit_code
-    sys.exit(settings.exit_code(code or 0))
+    return code or 0
 
 
 def _bug(error: Exception) -> Bug:
@@ -148,12 +165,11 @@ def _report(error: ShardctlError, settings: Settings) -> None:
     if settings.output == "json" and not PRINTED.json:
         from shardctl.cli import output
 
-        output.print_json({"format": 1, **output.errors_json(error)})
+        with suppress(BrokenPipeError, ResultUnwritten):
+            output.print_json({"format": 1, **output.errors_json(error)})
     # What was printed so far comes first, also where both streams are one file.
-    try:
+    with suppress(BrokenPipeError, ResultUnwritten):
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     for each in error.parts():
         # What begins with a place in a file is left so: editors and people jump there.
         print(str(each) if each.located else f"shardctl: {each}", file=sys.stderr)

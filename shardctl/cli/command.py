@@ -170,6 +170,7 @@ class Command(typer.core.TyperCommand):
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
         settings.output = str(ctx.params.get("output", ""))
+        settings.changes = "yes" in own and not ctx.params.get("dry_run")
         settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
         if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
             raise UsageError(

@@ -33,6 +33,8 @@ class Settings:
     """The format of the result; None before the command's own options were read."""
     detailed: bool = False
     """Whether the exit code of a dry run says if it found changes."""
+    changes: bool = False
+    """Whether the command is one that asks before it changes something, and no dry run."""
     pending: bool = False
     """Whether the command found something to change."""
 

@@ -12,10 +12,14 @@ from shardctl.masking import without_passwords
 
 
 def log_file() -> Path:
-    """Name today's log (UTC)."""
+    """Name today's log (UTC); raises OSError for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    return Path(state).expanduser() / "shardctl" / f"shardctl-{day}.log"
+    try:
+        there = Path(state).expanduser()
+    except RuntimeError as error:  # neither HOME nor an entry in the system's users
+        raise FileNotFoundError(f"{error} Set HOME or XDG_STATE_HOME") from error
+    return there / "shardctl" / f"shardctl-{day}.log"
 
 
 def open_log(*, verbose: bool) -> None:

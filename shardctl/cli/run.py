@@ -61,7 +61,6 @@ def run(
     $SHARDCTL_DATA_DIRECTORY and others. Exit code 1 where one ended with another code than 0.
     """
     from shardctl.cli.progress import bars
-    from shardctl.cli.signals import as_ctrl_c
     from shardctl.maintenance import run as running
     from shardctl.maintenance import targets
 
@@ -75,7 +74,7 @@ def run(
     seconds = timeout.total_seconds() if timeout else None
     work = running.Run("id -un" if dry_run else command, user, seconds)
     try:
-        with as_ctrl_c(), bars() as progress:
+        with bars() as progress:
             results = work.on(chosen, progress)
     except KeyboardInterrupt as interrupt:
         _show(work.results, command, output, dry_run=dry_run)

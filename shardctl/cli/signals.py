@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def as_ctrl_c() -> Iterator[None]:
     """Let SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
 
-    Who ignores one, as under nohup, goes on ignoring it.
+    Who ignores one, as under nohup, goes on ignoring it. Only the main thread may handle signals.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     # None is a handler that is not Python's.
     ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}

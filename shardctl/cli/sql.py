@@ -75,7 +75,6 @@ def sql(
     move has not ended. Rows have a column `shard` (or `node`) before their own.
     """
     from shardctl.cli import sql_output
-    from shardctl.cli.signals import as_ctrl_c
     from shardctl.maintenance import sql_plan
     from shardctl.maintenance.sql import Run
     from shardctl.state import lock
@@ -99,7 +98,7 @@ def sql(
     began = time.monotonic()
     run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:
-        with always_json(json), as_ctrl_c():
+        with always_json(json):
             shown = sql_output.show(run, output)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(run) from interrupt

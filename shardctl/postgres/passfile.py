@@ -23,7 +23,7 @@ def knows(session: Connection, host: str, port: int) -> bool:
         return True
     try:
         text = Path(said.get("passfile") or Path.home() / ".pgpass").read_text()
-    except OSError:  # the session's own password is from elsewhere
+    except (OSError, RuntimeError):  # no home, too: the session's password is from elsewhere
         return True
     return has(text, host, port, session.info.dbname, session.info.user)
 

@@ -267,8 +267,8 @@ def _authorities(sslrootcert: str) -> bytes | None:
     """Read the file by which libpq trusts servers here; None where there is none to read."""
     if sslrootcert == _SYSTEM:
         return None
-    path = Path(sslrootcert) if sslrootcert else Path.home() / ".postgresql" / "root.crt"
     try:
+        path = Path(sslrootcert) if sslrootcert else Path.home() / ".postgresql" / "root.crt"
         return path.read_bytes()
-    except OSError:  # libpq itself says so when it is needed
+    except (OSError, RuntimeError):  # no home, too: libpq itself says so when it is needed
         return None

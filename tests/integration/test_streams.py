@@ -1,0 +1,83 @@
+"""Standard streams that are closed, full or read by no one, a user without a home, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.servers.postgres import wait_for
+from tests.integration.test_interrupted import OID, WAITS
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+
+
+def shell(fleet: Fleet, line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as `"$@"` in a line of a shell."""
+    argv = ["bash", "-c", f"set -o pipefail; {line}", "bash"]
+    argv += command_line(fleet.write(), *arguments)
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def pending(fleet: Fleet) -> None:
+    fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
+
+
+def migrated(fleet: Fleet) -> bool:
+    return fleet.query("b", "SELECT to_regclass('shard7.likes') IS NOT NULL") == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [('"$@" >&-', 0), ('"$@" > /dev/full', 3), ('"$@" | true', 0)]
+)
+def test_a_change_is_carried_out_whatever_becomes_of_its_result(
+    fleet_8: Fleet, line: str, code: int
+) -> None:
+    pending(fleet_8)
+    done = shell(fleet_8, line, "migrate", "--yes", "-o", "json")
+    assert done.returncode == code, done.stderr
+    assert ("standard output: No space left on device" in done.stderr) == (code == 3)
+    assert "Traceback" not in done.stderr
+    assert migrated(fleet_8)
+
+
+def test_a_command_that_reads_says_that_its_result_has_no_room(fleet_8: Fleet) -> None:
+    done = shell(fleet_8, '"$@" > /dev/full', "moves", "list")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("shardctl: standard output: No space left on device\n")
+    assert shell(fleet_8, '"$@" >&-', "moves", "list").returncode == 0
+
+
+def test_notes_never_stand_in_the_result(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_made.sql", "DO $$ BEGIN CREATE TABLE made (id int); END $$;")
+    dry_run = ("migrate", "--dry-run", "-o", "json")
+    assert shell(fleet_8, '"$@"', *dry_run).stderr.startswith("note: ")
+    done = shell(fleet_8, '"$@" 2>&-', *dry_run)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["format"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_a_process_cancel_a_migration_as_ctrl_c(
+    fleet_8: Fleet, number: signal.Signals
+) -> None:
+    fleet_8.migration("0002_wider.sql", "ALTER TABLE photos ADD COLUMN width int;")
+    log = fleet_8.servers["a"].log()
+    with fleet_8.connect("a", autocommit=False) as holder:
+        [(database,)] = holder.execute(OID).fetchall()
+        for shard in range(4):
+            holder.execute(f"LOCK TABLE shard{shard}.photos IN ACCESS EXCLUSIVE MODE".encode())
+        argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-timeout", "50000")
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        said = fleet_8.servers["a"].log().removeprefix(log)
+    assert process.returncode == 130, errors
+    assert "interrupted: every chunk of shards was finished or rolled back" in errors
+    assert "canceling statement due to user request" in said

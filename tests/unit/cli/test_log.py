@@ -1,0 +1,27 @@
+"""The log of a user without a name and a home, as containers have."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.cli import log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_user_without_a_home_has_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    with pytest.raises(OSError, match="Set HOME or XDG_STATE_HOME"):
+        log.log_file()
+    assert log.record_bug("a traceback") == "the lines above"
+    assert capsys.readouterr().err == "a traceback\n"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert log.log_file().is_relative_to(tmp_path)
