@@ -61,7 +61,7 @@ def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_pr
     fleet_own.put(2)
     assert fleet_own.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
     assert fleet_own.ask("c", WORKERS) == [(0,)]
-    assert _codes(fleet_own) == ["subscriptions"]
+    assert _codes(fleet_own) == ["subscriptions", "move_stopped"]
     drop(fleet_own)
     fleet_own.resume(max_pause_s=10)
     assert fleet_own.leads("shard2") == "c"
