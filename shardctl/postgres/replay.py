@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
@@ -14,8 +16,15 @@ if TYPE_CHECKING:
 Read = TypeVar("Read")
 
 _ATTEMPTS = 50
+_WITHIN_S = 2.0
+"""Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
 _CONFLICT = "conflict with recovery"
 """What a server says that speaks English; libpq keeps the SQLSTATE of a login that failed."""
+_LOST = "server closed the connection unexpectedly"
+"""What libpq says where that text was lost: replay ends sessions, too, and closes them at once.
+
+A server that has died rejects the next login, which is another error.
+"""
 
 
 def again(read: Callable[[], Read]) -> Read:
@@ -24,17 +33,22 @@ def again(read: Callable[[], Read]) -> Read:
     `read` may be a login, or log in where its session was ended. Raises what it raises, and the
     conflict when it happens again and again.
     """
-    for _ in range(_ATTEMPTS - 1):
+    until = time.monotonic() + _WITHIN_S
+    for attempt in itertools.count(1):
         try:
             return read()
         except (psycopg.Error, ShardctlError) as error:
-            if not cancelled(error):
+            if not cancelled(error) or (attempt >= _ATTEMPTS and time.monotonic() > until):
                 raise
-    return read()
+    raise AssertionError  # it counts without end
 
 
 def cancelled(error: psycopg.Error | ShardctlError) -> bool:
     """Tell whether replay was in the way, and nothing else was wrong."""
     if isinstance(error, ShardctlError):
-        return all(_CONFLICT in part.message for part in error.parts())
-    return isinstance(error, psycopg.errors.SerializationFailure) or _CONFLICT in str(error)
+        return all(_in_the_way(part.message) for part in error.parts())
+    return isinstance(error, psycopg.errors.SerializationFailure) or _in_the_way(str(error))
+
+
+def _in_the_way(message: str) -> bool:
+    return _CONFLICT in message or _LOST in message

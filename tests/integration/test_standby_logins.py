@@ -45,7 +45,7 @@ def locking(source: Callable[[], psycopg.Connection[Any]]) -> Iterator[None]:
 
     def lock() -> None:
         with source() as session:
-            while not stop.wait(0.002):
+            while not stop.wait(0.02):  # longer than a login takes
                 session.execute(
                     "BEGIN; LOCK TABLE pg_database, pg_authid, pg_db_role_setting, pg_class; COMMIT"
                 )

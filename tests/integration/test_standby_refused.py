@@ -33,9 +33,11 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     target = cloning.at_target()
     target.execute("ALTER SYSTEM SET primary_slot_name = 'missing'")
     target.execute("SELECT pg_reload_conf()")
+    why = 'replication slot "missing" does not exist'
+    wait_for(lambda: any(why in line for line in clones.log_tail(cloning.clone)))
     with pytest.raises(NotFollowing, match="does not stream") as lost:
         cloning.follow(stalled=1)
-    assert 'replication slot "missing" does not exist' in lost.value.message
+    assert why in lost.value.message
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")
     cloning.follow()
