@@ -65,6 +65,7 @@ def run(
     from shardctl.maintenance import targets
 
     with always_json(output):
+        ctx.obj.changes = False  # its output is its result: it ends when no one reads that
         topology = load_topology(ctx)
         chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
     note_changes(ctx, chosen)

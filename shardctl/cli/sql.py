@@ -82,6 +82,7 @@ def sql(
     json = Report(output.value) if output is Listing.json else Report.table
     text = _text(statement, file)
     with always_json(json):
+        ctx.obj.changes = False  # its output is its result: it ends when no one reads that
         topology = load_topology(ctx, lock_wait=lock_wait if write else None)
         chosen = _shards(topology, shards, nodes=nodes)
         plan = sql_plan.plan(topology, text, shards=chosen, write=write)
