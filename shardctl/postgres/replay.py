@@ -20,8 +20,8 @@ _WITHIN_S = 2.0
 """Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
 _CONFLICT = "conflict with recovery"
 """What a server says that speaks English; libpq keeps the SQLSTATE of a login that failed."""
-_LOST = "server closed the connection unexpectedly"
-"""What libpq says where that text was lost: replay ends sessions, too, and closes them at once.
+_LOST = "consuming input failed: server closed the connection unexpectedly"
+"""What psycopg says of an open session where that text was lost: replay ends sessions, too.
 
 A server that has died rejects the next login, which is another error.
 """
@@ -46,9 +46,7 @@ def again(read: Callable[[], Read]) -> Read:
 def cancelled(error: psycopg.Error | ShardctlError) -> bool:
     """Tell whether replay was in the way, and nothing else was wrong."""
     if isinstance(error, ShardctlError):
-        return all(_in_the_way(part.message) for part in error.parts())
-    return isinstance(error, psycopg.errors.SerializationFailure) or _in_the_way(str(error))
-
-
-def _in_the_way(message: str) -> bool:
-    return _CONFLICT in message or _LOST in message
+        return all(_CONFLICT in part.message for part in error.parts())
+    if isinstance(error, psycopg.errors.SerializationFailure):
+        return True
+    return any(words in str(error) for words in (_CONFLICT, _LOST))

@@ -25,6 +25,7 @@ _PROGRAMS = Path("/usr/lib/postgresql")
 """Where Debian's packages have PostgreSQL's programs, which its tools start."""
 _LIST = "command -v pg_lsclusters >/dev/null || exit 0; echo here; exec pg_lsclusters --no-header"
 _LINE = re.compile(r"(\S+)\s+(\S+)\s+\d+\s+\S+\s+\S+\s+(/.*)")
+_CONF_ROOT = "PG_CLUSTER_CONF_ROOT="
 _STARTED = re.compile(
     r"(?:\bpg_ctlcluster\s+(?:-\S+\s+)*|\bpostgresql@)"
     r"(\d+(?:\.\d+)?)[\s-]+([\w.-]+?)(?:\.service)?(?![\w.-])"
@@ -115,7 +116,13 @@ def started(command: str) -> str | None:
     ('15 main', '9.6 a')
     >>> started("sudo systemctl start postgresql@15-main.service"), started("start-it 15")
     ('15 main', None)
+
+    With a directory of configurations of its own, `pg_lsclusters` does not list it.
+
+    >>> started("env PG_CLUSTER_CONF_ROOT=/srv/etc pg_ctlcluster 15 main start")
     """
+    if _CONF_ROOT in command:
+        return None
     found = _STARTED.search(command)
     return f"{found[1]} {found[2]}" if found is not None else None
 
