@@ -136,15 +136,16 @@ def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(
     assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found
 
 
+@pytest.mark.parametrize("case", forking.STORMS)
 @pytest.mark.parametrize("through", ["poolers", "nodes"])
 def test_children_of_forks_get_answers_of_their_own_while_shards_move(
-    fleet_points: MovingFleet, through: str
+    fleet_points: MovingFleet, through: str, case: str
 ) -> None:
     seed(fleet_points, Storm(0, "writes", "token"))
     topology = fleet_points.write()
     with ThreadPoolExecutor(1) as beside:
         given = (str(SECONDS), through, "writes", "token")
-        clients = beside.submit(forking.run, "storm", topology, *given)
+        clients = beside.submit(forking.run, case, topology, *given)
         mover = fleet_points.mover("start")
         if mover.end() != 0:
             finish(fleet_points, "resume")

@@ -14,6 +14,7 @@ from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
 from shardctl.traffic.record import Kind
 from tests.fixtures.moves.loads import mini_move, wait_for_writes
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.traffic.ways import Aliases
@@ -50,6 +51,8 @@ def test_its_rate_is_kept_while_many_wait_and_their_wait_counts_from_when_they_w
     with Load.start(fleet_pooled.topology(), clients=0, logins=PER_S, shards=[ShardId(1)]) as load:
         wait_for_writes(load, 20)
         with fleet_pooled.pg_bouncer.console() as console:
+            # PAUSE breaks a login off, and PgBouncer takes that for a server that is away.
+            wait_for(lambda: not any(int(pool["sv_login"] or 0) for pool in console.pools()))
             console.pause("shard1", seconds=5)
             until = time.monotonic() + HELD_S
             time.sleep(until - time.monotonic())  # so long is the stall that is to be seen
