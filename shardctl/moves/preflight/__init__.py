@@ -1,1 +1,1 @@
-"""What must be true before a move begins: looked at, judged, and told at once."""
+"""What must be true before a move begins: checked and reported at once."""

@@ -1,4 +1,4 @@
-"""The addresses at which the clone would listen: whether others reach it there."""
+"""The addresses on which the clone would listen: whether other machines can connect to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LISTEN = "listen_addresses"
 
 _SECONDS = 30.0
 _EVERYWHERE = ("*", "0.0.0.0", "::")  # noqa: S104  # to recognise, not to listen at
-_UNKNOWN_NAME = 2  # what getent ends with for a name that nobody knows
+_UNKNOWN_NAME = 2  # getent's exit code for a name that does not resolve
 _OWN = """
 cat /proc/net/fib_trie || exit 1
 cat /proc/net/if_inet6 2>/dev/null
@@ -36,19 +36,19 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Listens:
-    """Where the clone would listen, as its own host knows names and has addresses."""
+    """Where the clone would listen, by its own host's names and addresses."""
 
     everywhere: bool = False
     resolved: frozenset[Address] = frozenset()
-    """What the names of `listen_addresses` are on the target's host."""
+    """What the names in `listen_addresses` resolve to on the target's host."""
     bound: frozenset[Address] = frozenset()
-    """Those at which a server of that host could listen."""
+    """Those on which a server on that host could listen."""
     is_far: bool = False
-    """Whether the node's `host` is for other machines, too, as far as this one can tell."""
+    """Whether other machines use the node's `host`, too, as far as this machine can see."""
 
 
 def look(context: Context) -> Listens | None:
-    """Resolve names on the target's host and here; None where that host has no means to tell."""
+    """Resolve names on the target's host and here; None where that host lacks the tools."""
     host, node = context.need(target.look).host, context.target
     names = _listen(node)
     if any(name in _EVERYWHERE for name in names):
@@ -64,7 +64,7 @@ def look(context: Context) -> Listens | None:
                     raise
             else:
                 resolved |= {_address(line.split()[0]) for line in said.splitlines()}
-    except CommandFailed:  # no getent, or no /proc: a note says so
+    except CommandFailed:  # no getent or no /proc: `notes` reports it
         return None
     bound = frozenset(a for a in resolved if any_other or a.is_loopback or a in own)
     poolers = context.topology.poolers.values()
@@ -89,47 +89,47 @@ def addresses_of(said: str) -> tuple[frozenset[Address], bool]:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find a server that would listen nowhere, or at addresses that no other machine reaches."""
+    """Refuse a server that would listen nowhere, or only where no other machine can connect."""
     node, listens = context.target, context.need(look)
     if listens is None or listens.everywhere:
         return
     said, names = listed(sorted(map(str, listens.resolved))), ", ".join(_listen(node))
     if not listens.bound:
-        what = f"is {said} there, which that host does not have" if said else "is unknown there"
+        what = f"its host has no address {said}" if said else "its host cannot resolve it"
         yield TargetUnfit(
             node.name,
             "listen_addresses",
-            f"its server would listen at {names}, which {what}: it would not start",
+            f"its server would listen on {names}, but {what}: the clone would not start",
             hint=f"give the node `settings: {{{LISTEN}: '*'}}`, or addresses of its host",
         )
     elif listens.is_far and all(one.is_loopback for one in listens.bound):
         yield TargetUnfit(
             node.name,
             "listen_addresses",
-            f"its server would listen at {names}, which is {said} there: no other machine would "
-            "reach it",
-            hint="take the name out of that line of /etc/hosts there, or give the node "
+            f"its server would listen on {names}, which resolves to {said} there: no other "
+            "machine could connect",
+            hint="remove the name from that line of /etc/hosts there, or give the node "
             f"`settings: {{{LISTEN}: '*'}}`",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say that it was not looked where the clone would listen."""
+    """Report that the clone's addresses could not be checked."""
     if context.need(look) is None:
-        yield f"it was not looked where node {context.target.name} would listen"
+        yield f"node {context.target.name}: not checked: the addresses it would listen on"
 
 
 def _listen(node: Node) -> list[str]:
-    """List what `listen_addresses` of the clone names: the node's host, unless it says more."""
+    """List the clone's `listen_addresses`: the node's host, unless its settings name others."""
     given = {name.lower(): value for name, value in node.settings.items()}.get(LISTEN, node.host)
     return [name for one in given.split(",") if (name := one.strip().strip('"'))]
 
 
 def _is_far(host: str, has_far_poolers: bool) -> bool:
-    """Tell whether a host is more than a machine's word for itself."""
+    """Return whether a host name is more than a machine's name for itself."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:  # who logs in there says so
+    except OSError:  # the login to that host reports it
         return False
     here = [_address(str(where[0])) for *_, where in found]
     if not any(one.is_loopback for one in here):

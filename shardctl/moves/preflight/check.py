@@ -1,7 +1,7 @@
-"""Preflight of a move: everything that can be known beforehand, told at once; it only reads.
+"""Preflight of a move: checks everything that can be checked beforehand; it only reads.
 
-`registry.SUBJECTS` says what is looked at. All looks come first, at several places at the same
-time; what they found is judged then, without another question.
+`registry.BY_METHOD` lists the checks. First all looks run, several places at the same time; then
+their findings are judged without another query, and every refusal is reported at once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,17 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.moves import prediction
-from shardctl.moves.preflight import cutover, directory, fleet, poolers, server, shards, wal
-from shardctl.moves.preflight.registry import SUBJECTS
+from shardctl.moves.preflight import (
+    cutover,
+    directory,
+    fleet,
+    member_room,
+    poolers,
+    registry,
+    server,
+    shards,
+    wal,
+)
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres.connection import connect
@@ -28,23 +37,24 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.poolers import PoolerFact
     from shardctl.moves.preflight.subject import Subject
-    from shardctl.topology.model import ShardId, Topology
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, ShardId, Topology
 
 sizes = shards.measure
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the plan shows an operator."""
+    """What the plan shows to the operator."""
 
     sizes: Mapping[ShardId, int]
     """Bytes of each moved shard."""
     source_bytes: int
-    """Bytes of the source's databases, all of which the clone copies."""
+    """Bytes that are copied: all of the source's databases, or the moved shards of a stream."""
     disk_free_bytes: int | None
-    """On the disk of the target's data directory; None where its host did not tell."""
+    """On the disk of the target's data directory; None where its host does not report it."""
     max_wal_bytes: int | None
-    """WAL that the source keeps for the move at most."""
+    """The most WAL that the source keeps for the move."""
     predicted_copy_s: float
     predicted_pause_ms: float
     predicted_refused_ms: float | None
@@ -56,26 +66,30 @@ class Facts:
 
 
 def check(
-    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] = SUBJECTS
+    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] | None = None
 ) -> Facts:
-    """Look at everything that a move depends on, and say what it will be like.
+    """Check everything that a move depends on, and return the facts for its plan.
 
-    Changes nothing. `purpose` names who asks, in every session. Raises every refusal at once:
-    one ShardctlError (most are PreflightRefused), or Problems of several.
+    Changes nothing. `purpose` is the application_name of every session; `subjects` are those of
+    the plan's method unless others are given. Raises all refusals at once: one ShardctlError (most
+    are PreflightRefused), or Problems for several.
     """
+    subjects = registry.of(plan) if subjects is None else subjects
     context = look(Context(topology, plan, purpose), subjects)
-    # One node that is away is met by several questions.
+    # Several looks report the same unreachable node.
     problems = {error.message: error for error in judge(context, subjects)}
     if problems:
         raise together(list(problems.values()))
     if context.unknown:
-        raise AssertionError(f"nothing is refused, and this is not known: {context.unknown}")
+        raise AssertionError(
+            f"no check refused the move, but these have no result: {context.unknown}"
+        )
     return _facts(context, subjects)
 
 
-def look(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Context:
-    """Look at all places at the same time, and then at what the clone would have."""
-    rows = [subject for subject in subjects if subject.look is not None]
+def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context:
+    """Look at all places at the same time, and then at what the target needs of the source."""
+    rows = [subject for subject in _of(context, subjects) if subject.look is not None]
     at = {place: [one for one in rows if one.place is place] for place in Place}
     works: list[Callable[[], None]] = [
         partial(_look_at_source, context, at[Place.source]),
@@ -84,19 +98,20 @@ def look(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Context:
     ]
     fanout.at_once(*works)
     _look_at_each(context, at[Place.clone])
+    _look_at_member(context, at[Place.member])
     return context
 
 
-def judge(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Iterator[ShardctlError]:
-    """Judge all that was seen; pure but for the search for installed servers."""
+def judge(context: Context, subjects: Iterable[Subject] | None = None) -> Iterator[ShardctlError]:
+    """Judge all findings; pure except for the search for installed servers."""
     skipped: tuple[Place, ...] = ()
     if context.plan.target in {move.target for move, _ in fleet.others(context)}:
-        # What another move has in the target's place is not to be cleared away.
+        # Another move's files on the target must not be cleared away.
         skipped = (Place.target, Place.clone)
     for place, error in context.problems:
         if place not in skipped:
             yield error
-    for subject in subjects:
+    for subject in _of(context, subjects):
         if subject.place not in skipped:
             try:
                 yield from subject.judge(context)
@@ -104,21 +119,22 @@ def judge(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Iterator[
                 context.unknown.append(subject.name)
 
 
-def notes(context: Context, subjects: Iterable[Subject] = SUBJECTS) -> Iterator[str]:
-    """Say what the operator should know beside refusals."""
-    for subject in subjects:
+def notes(context: Context, subjects: Iterable[Subject] | None = None) -> Iterator[str]:
+    """Report what the operator should know besides refusals."""
+    for subject in _of(context, subjects):
         if subject.notes is not None:
             with suppress(Unknown):
                 yield from subject.notes(context)
 
 
 def again(
-    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] = SUBJECTS
+    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] | None = None
 ) -> list[ShardctlError]:
-    """Find what has come about since the preflight and would write behind the fence, or be lost."""
+    """Find what has appeared since the preflight and would bypass the fence or be lost."""
     context = Context(topology, plan, purpose)
-    rows = [one for one in subjects if one.again is not None]
-    basis = [one for one in subjects if one.look is server.look]
+    every = list(_of(context, subjects))
+    rows = [one for one in every if one.again is not None]
+    basis = [one for one in every if one.look is server.look]
     _look_at_source(context, [*basis, *rows])
     found = [error for _, error in context.problems]
     for one in rows:
@@ -127,25 +143,47 @@ def again(
     return found
 
 
+def _of(context: Context, subjects: Iterable[Subject] | None) -> Iterable[Subject]:
+    return registry.of(context.plan) if subjects is None else subjects
+
+
 def _look_at_source(context: Context, subjects: Sequence[Subject]) -> None:
-    node, database = context.source, context.topology.database
-    if not subjects:
+    def over(session: Connection) -> None:
+        context.session = session
+        _look_at_each(context, subjects)
+
+    _look_over(context, context.source, Place.source, over if subjects else None)
+
+
+def _look_at_member(context: Context, subjects: Sequence[Subject]) -> None:
+    def over(session: Connection) -> None:
+        context.member = session
+        _look_at_each(context, subjects)
+
+    _look_over(context, context.target, Place.member, over if subjects else None)
+
+
+def _look_over(
+    context: Context, node: Node, place: Place, over: Callable[[Connection], None] | None
+) -> None:
+    """Look over a session that changes nothing; why there is none is kept."""
+    database = context.topology.database
+    if over is None:
         return
     try:
         with connect(
             node, database, purpose=context.purpose, autocommit=True, observing=True
         ) as session:
             server.keep_out(session, seconds=context.plan.options.max_pause_s)
-            context.session = session
-            _look_at_each(context, subjects)
+            over(session)
     except psycopg.Error as error:
-        context.problems.append((Place.source, refused(node, database.user, error)))
+        context.problems.append((place, refused(node, database.user, error)))
     except ShardctlError as error:
-        context.problems.append((Place.source, error))
+        context.problems.append((place, error))
 
 
 def _look_at_each(context: Context, subjects: Iterable[Subject]) -> None:
-    """Look at one subject after the other; why one could not be looked at is kept."""
+    """Look at one subject after the other; keep the error of each that fails."""
     for one in subjects:
         try:
             if one.look is not None:
@@ -157,7 +195,7 @@ def _look_at_each(context: Context, subjects: Iterable[Subject]) -> None:
 
 
 def _named(context: Context, subject: Subject, error: ShardctlError) -> ShardctlError:
-    """Give errors of the target's host that do not say where the node's name."""
+    """Add the node's name to errors of the target's host that lack it."""
     node, at_target = context.target.name, subject.place in (Place.target, Place.clone)
     if not at_target or error.message.startswith(f"node {node}"):
         return error
@@ -168,10 +206,12 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
     topology, plan, distance = context.topology, context.plan, cutover.distance(context)
     there, room = context.need(shards.look), context.of(wal.look)
     looked = context.of(poolers.look) or ()
+    sizes = {shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards}
+    place = context.of(directory.look)
     return Facts(
-        sizes={shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards},
-        source_bytes=context.need(server.look).bytes or 0,
-        disk_free_bytes=context.need(directory.look).free_bytes,
+        sizes=sizes,
+        source_bytes=wal.copied_bytes(context),
+        disk_free_bytes=context.of(member_room.look) if place is None else place.free_bytes,
         max_wal_bytes=room.limit(plan) if room is not None else None,
         predicted_copy_s=wal.predicted_s(context),
         predicted_pause_ms=prediction.pause_ms(topology, plan, distance),

@@ -1,4 +1,4 @@
-"""Clocks: new ids must lie above all earlier ones, whoever made those."""
+"""Clocks: new ids must be above all earlier ones, whichever node made those."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def of_source(context: Context) -> Offset:
-    """Compare the source's clock with the one here."""
+    """Compare the source's clock with this machine's."""
     return clock.of_server(context.session)
 
 
 def of_target(context: Context) -> Offset:
-    """Compare the clock of the target's host with the one here."""
+    """Compare the clock of the target's host with this machine's."""
     return clock.of_host(context.need(target.look).host)
 
 
@@ -37,14 +37,14 @@ def judge(context: Context) -> Iterator[PreflightRefused]:
 def differing(offsets: Mapping[str, Offset]) -> Iterator[PreflightRefused]:
     """Find clocks that differ for certain by more than `clock.ERROR_S`, in s.
 
-    Of two that differ from each other each may be near enough to the one here.
+    Two clocks may differ too much from each other, though each is close enough to this machine's.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
     for where, offset in offsets.items():
         if abs(offset.ahead) - offset.uncertainty > clock.ERROR_S:
-            told.add(where)
+            reported.add(where)
             yield _skewed(where, offset.ahead, "the clock of shardctl's machine")
-    rest = sorted((o.ahead, o.uncertainty, w) for w, o in offsets.items() if w not in told)
+    rest = sorted((o.ahead, o.uncertainty, w) for w, o in offsets.items() if w not in reported)
     if len(rest) > 1:
         slow, fast = rest[0], rest[-1]
         if fast[0] - slow[0] - fast[1] - slow[1] > clock.ERROR_S:
@@ -56,7 +56,7 @@ def _skewed(where: str, ahead: float, reference: str) -> PreflightRefused:
     return PreflightRefused(
         where,
         "clock_skew",
-        f"its clock is {abs(ahead):.2f} s {direction} {reference}; at most {clock.ERROR_S:g} s "
-        "is fit for a move",
-        hint="synchronise the clocks (chrony, systemd-timesyncd): ids take their time from them",
+        f"its clock is {abs(ahead):.2f} s {direction} {reference}; a move allows at most "
+        f"{clock.ERROR_S:g} s",
+        hint="synchronise the clocks (chrony, systemd-timesyncd): ids contain the time",
     )

@@ -1,4 +1,4 @@
-"""A copy by repmgr: its own dry run, on the target's host."""
+"""A copy by repmgr: its dry run, on the target's host."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from shardctl.postgres.binaries import Binaries
 
 _SECONDS = 60.0
-_ABSENT = (126, 127)  # what a command ends with that could not be begun
+_ABSENT = (126, 127)  # the shell's exit codes for a command that it cannot start
 
 
 def look(context: Context) -> None:
-    """Let `repmgr standby clone` try all but the copy, where it is to make it.
+    """Run `repmgr standby clone --dry-run` where the copy is to be made.
 
-    It logs in to the source, for its tables and for replication, as the target's server's user.
-    What cannot be tried is refused elsewhere. Raises TargetUnfit.
+    It logs in to the source, for its tables and for replication, as the user who runs the
+    target's server. Other checks refuse what keeps it from running. Raises TargetUnfit.
     """
     plan, node, machine = context.plan, context.target, context.need(target.look)
     if plan.options.clone_with != "repmgr" or node.data_directory is None:
@@ -54,8 +54,8 @@ def look(context: Context) -> None:
         raise TargetUnfit(
             plan.target,
             "repmgr_refuses",
-            f"the dry run of `repmgr standby clone` did not end within {error.seconds:g} s",
-            hint="see what the host of the node waits for when it logs in to the source",
+            f"`repmgr standby clone --dry-run` did not end within {error.seconds:g} s",
+            hint="run it on that host, and check its connection to the source",
         ) from error
 
 
@@ -64,9 +64,9 @@ def _refused(plan: MovePlan, error: CommandFailed, programs: Binaries) -> Target
         return TargetUnfit(
             plan.target,
             "programs",
-            f"{programs.directory} has no repmgr that runs, with which it is to be cloned",
-            hint="install repmgr for this version of PostgreSQL there, or write clone_with: "
-            "basebackup into the topology",
+            f"{programs.directory} has no working repmgr, and `move.clone_with` is repmgr",
+            hint="install repmgr for this version of PostgreSQL there, or set clone_with: "
+            "basebackup in the topology",
         )
     said = [line.strip() for line in error.completed.stderr.splitlines() if line.strip()]
     errors = [line for line in said if line.startswith(("ERROR:", "connection to server"))]
@@ -74,7 +74,7 @@ def _refused(plan: MovePlan, error: CommandFailed, programs: Binaries) -> Target
         plan.target,
         "repmgr_refuses",
         f"`repmgr standby clone` would not copy node {plan.source}: "
-        f"{'; '.join(errors or said[-1:]) or 'it said nothing'}",
-        hint="repmgr's role has to be let in to its database and for replication by pg_hba.conf of "
-        "the source, its password stands in ~/.pgpass of the server's user there",
+        f"{'; '.join(errors or said[-1:]) or 'it printed nothing'}",
+        hint="allow repmgr's role in the source's pg_hba.conf, for its database and for "
+        "replication, and add its password to ~/.pgpass of the user who runs the server there",
     )

@@ -1,4 +1,4 @@
-"""The cutover: whether its budget lasts, and whether the topology file can be written after it."""
+"""The cutover: whether its budget suffices, and whether the topology file is writable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import file, prediction
 from shardctl.moves.distance import Distance
-from shardctl.moves.preflight import clocks, occupant, poolers, shards
+from shardctl.moves.preflight import clocks, member, occupant, poolers, shards
 from shardctl.moves.refusals import PauseTooShort, PreflightRefused
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def distance(context: Context) -> Distance:
-    """Give the round trips to all who are asked in the cutover; near where one is not known."""
+    """Return the cutover's round trips; one that was not measured counts as 0."""
     clock = context.of(clocks.of_source)
     return Distance.of(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
-        target=context.of(occupant.measure) or 0.0,
+        target=context.of(occupant.measure) or context.of(member.measure) or 0.0,
         pooler=max((one.distance_ms for one in context.of(poolers.look) or ()), default=0.0),
     )
 
 
 def judge(context: Context) -> Iterator[PauseTooShort]:
-    """Refuse a budget that the cutover would surely exceed."""
+    """Refuse a budget that the cutover is predicted to exceed."""
     found = context.of(shards.look)
     tables = found.tables if found is not None else 0
     try:
@@ -36,15 +36,15 @@ def judge(context: Context) -> Iterator[PauseTooShort]:
 
 
 def look_at_file(context: Context) -> list[PreflightRefused]:
-    """See whether the new owners could be written into the topology file."""
+    """Check whether the new owners could be written into the topology file."""
     return file.problems(context.topology, context.plan)
 
 
 def judge_file(context: Context) -> list[PreflightRefused]:
-    """Refuse a file into which they could not."""
+    """Refuse a file that could not be written."""
     return context.need(look_at_file)
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what the new node will not have."""
-    yield f"node {context.plan.target} will have no standby and no backup yet"
+    """Report what the new node will not have."""
+    yield f"node {context.plan.target} will have no standby and no backup"

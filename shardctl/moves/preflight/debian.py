@@ -1,7 +1,7 @@
-"""Debian's clusters: whether the tools of the target's host would know the clone.
+"""Debian's clusters: whether the Debian tools on the target's host would know the clone.
 
 Debian keeps a cluster's configuration under /etc/postgresql, and its `pg_lsclusters`,
-`pg_ctlcluster` and init scripts go by that. A clone that is started without them is none of it.
+`pg_ctlcluster` and init scripts use it. They do not know a clone that was started without them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 30.0
 _PROGRAMS = Path("/usr/lib/postgresql")
-"""Where Debian's packages have PostgreSQL's programs, which its tools start."""
+"""Where Debian's packages install PostgreSQL's programs."""
 _LIST = "command -v pg_lsclusters >/dev/null || exit 0; echo here; exec pg_lsclusters --no-header"
 _LINE = re.compile(r"(\S+)\s+(\S+)\s+\d+\s+\S+\s+\S+\s+(/.*)")
 _CONF_ROOT = "PG_CLUSTER_CONF_ROOT="
@@ -35,7 +35,7 @@ _PAGE = "docs/howto/real-hosts.md"
 
 @dataclass(frozen=True, slots=True)
 class Debian:
-    """A host with Debian's tools; `cluster` is the one whose data is to be the clone's."""
+    """A host with Debian's tools; `cluster` is the one that owns the clone's data directory."""
 
     cluster: str | None
     """Its version and name, as `15 main`."""
@@ -68,7 +68,7 @@ def read(said: str, data_directory: Path | None) -> Debian | None:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find a clone that Debian's tools would not know, though they are how servers are kept."""
+    """Refuse a clone that Debian's tools would not know, on a host that uses them."""
     node, debian, source = context.target, context.need(look), context.need(server.look)
     programs = context.of(target.programs)
     if debian is None:
@@ -79,17 +79,16 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             yield TargetUnfit(
                 node.name,
                 "debian_other",
-                f"control.start starts Debian's cluster {cluster}, and {node.data_directory} is "
-                + (f"that of {debian.cluster}" if debian.cluster else "no cluster's there"),
-                hint="correct `control`, or data_directory: `pg_lsclusters` on its host shows both",
+                f"control.start starts Debian's cluster {cluster}, but {node.data_directory} "
+                + (f"belongs to {debian.cluster}" if debian.cluster else "belongs to no cluster"),
+                hint="correct `control` or data_directory: run `pg_lsclusters` on its host",
             )
     elif debian.cluster is not None:
         yield TargetUnfit(
             node.name,
             "debian_cluster",
-            f"{node.data_directory} is the data of Debian's cluster {debian.cluster}, and the node "
-            "has no control.start: the clone would run beside pg_ctlcluster, which knows nothing "
-            "of it",
+            f"{node.data_directory} belongs to Debian's cluster {debian.cluster}, but the node "
+            "has no control.start: pg_ctlcluster would not know the clone",
             hint=f"give the node `{control(debian.cluster)}` ({_PAGE})",
         )
     elif (
@@ -101,23 +100,23 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             node.name,
             "debian_unlisted",
-            "its source is a cluster of Debian's (pg_createcluster), and it would be none: "
-            "pg_lsclusters would not list it, nothing would start it with the machine, and it "
-            "would have no Unix socket",
-            hint=f"on its host: pg_createcluster {cluster}; in the topology its data_directory, "
-            f"and `{control(cluster)}` ({_PAGE})",
+            "its source is a Debian cluster (pg_createcluster), but the clone would not be one: "
+            "pg_lsclusters would not list it, a reboot would not start it, and it would have no "
+            "Unix socket",
+            hint=f"run `pg_createcluster {cluster}` on its host, then set its data_directory and "
+            f"`{control(cluster)}` in the topology ({_PAGE})",
         )
 
 
 def started(command: str) -> str | None:
-    """Read which of Debian's clusters a command starts; None where it does not say so.
+    """Return which Debian cluster a command starts; None where the command does not name one.
 
     >>> started("sudo -n pg_ctlcluster 15 main start"), started("pg_ctlcluster --foo 9.6-a start")
     ('15 main', '9.6 a')
     >>> started("sudo systemctl start postgresql@15-main.service"), started("start-it 15")
     ('15 main', None)
 
-    With a directory of configurations of its own, `pg_lsclusters` does not list it.
+    `pg_lsclusters` does not list a cluster with a configuration directory of its own.
 
     >>> started("env PG_CLUSTER_CONF_ROOT=/srv/etc pg_ctlcluster 15 main start")
     """
@@ -128,13 +127,13 @@ def started(command: str) -> str | None:
 
 
 def control(cluster: str) -> str:
-    """Write the node's `control` for one of Debian's clusters, given as `15 main`."""
+    """Return the node's `control` for a Debian cluster, given as `15 main`."""
     verbs = {"start": "start", "stop": "stop -m fast", "status": "status"}
     said = [f"{verb}: sudo -n pg_ctlcluster {cluster} {words}" for verb, words in verbs.items()]
     return f"control: {{{', '.join(said)}}}"
 
 
 def _is_debians(source: Server) -> bool:
-    """Tell whether a server's configuration is elsewhere than its data, as with Debian's tools."""
+    """Return whether a server's configuration is outside its data directory, as Debian has it."""
     config, data = source.settings.get("config_file"), source.settings.get("data_directory")
     return config is not None and data is not None and not config.startswith(f"{data}/")

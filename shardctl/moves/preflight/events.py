@@ -1,6 +1,7 @@
-"""Event triggers of the source: whether they let through what a move changes in a catalog.
+"""Event triggers of the source: whether they allow what a move changes in the catalogs.
 
-They are tried in a transaction that is rolled back: some are met only past the point of no return.
+The look fires them in a transaction that it rolls back: a move meets some of them only past its
+point of no return.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
@@ -16,28 +16,40 @@ from shardctl.moves import fences
 from shardctl.moves.preflight import rights
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.postgres import event_triggers
 from shardctl.topology import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.connection import Connection
+
+HINT = (
+    "make its function accept statements of database.user, or disable it during the move: "
+    "ALTER EVENT TRIGGER ... DISABLE"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Names of event triggers in force, and why one of them refuses a move's statements."""
+    """Names of enabled event triggers, and why one of them refuses a move's statements."""
 
     triggers: Sequence[str] = ()
     refused: str | None = None
 
 
 def look(context: Context) -> Events:
-    """Ask a source that is a primary, and try what is refused, if there is any event trigger."""
-    session, plan = context.session, context.plan
+    """List the event triggers of the source, and rehearse a move's statements if it has any."""
     if context.need(rights.look):
         raise Unknown
-    triggers = [name for (name,) in session.execute(QUERIES["event_triggers"])]
+    return tried(context, context.session)
+
+
+def tried(context: Context, session: Connection) -> Events:
+    """Rehearse the statements in a session with either node, if that has event triggers."""
+    plan = context.plan
+    triggers = event_triggers.in_force(session)
     if not triggers:
         return Events()
     statements = QUERIES["event_rehearsal"].format(
@@ -47,24 +59,18 @@ def look(context: Context) -> Events:
         if fences.of(plan).refuses_writes
         else sql.SQL(""),
     )
-    try:
-        with session.transaction(force_rollback=True):
-            session.execute("SET TRANSACTION READ WRITE")
-            session.execute(statements)
-    except psycopg.Error as error:
-        return Events(triggers, reason_of(error))
-    return Events(triggers)
+    error = event_triggers.error_of(session, statements)
+    return Events(triggers, None if error is None else reason_of(error))
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse what would stop the move, perhaps past its point of no return."""
+    """Refuse an event trigger that would stop the move."""
     found = context.need(look)
     if found.refused is not None:
         yield SourceUnfit(
             context.plan.source,
             "event_trigger",
-            f"an event trigger ({listed(found.triggers)}) refuses what the move does: "
+            f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
             f"{found.refused}",
-            hint="let its function pass statements of database.user, or disable it during the "
-            "move: ALTER EVENT TRIGGER ... DISABLE",
+            hint=HINT,
         )

@@ -1,4 +1,4 @@
-"""All nodes: no other one has the shards, and no other move is under way."""
+"""All nodes: none but the source has the shards, and no other move is running."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ _SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One node, be it in the move or not.
+    """One node, in the move or not.
 
-    `format` is None where schema shardctl is not there, `moves` are empty before WITH_MOVES;
-    `live` are those schemas of the moved shards that stand there.
+    `format` is None where schema shardctl is missing, `moves` are empty before WITH_MOVES;
+    `live` are the schemas of moved shards that the node has.
     """
 
     format: int | None
     moves: tuple[Move, ...]
     live: tuple[str, ...]
     system: str
-    """The server's system identifier, which clones share with their sources."""
+    """The server's system identifier, which a clone shares with its source."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes that are there; one without shards may be still to come."""
+    """All nodes that answer; one without shards may be missing."""
 
     peers: Mapping[NodeName, Peer]
     problems: tuple[ShardctlError, ...]
 
 
 def look_at_map(context: Context) -> None:
-    """See that the map is still the plan's; raises what `maps.require` does."""
+    """Check that the map is still the plan's; raises what `maps.require` raises."""
     maps.require(context.topology, context.plan.map_version, purpose=context.purpose)
 
 
 def look(context: Context) -> Fleet:
-    """Ask every node; why one could not be asked is in the result."""
+    """Ask every node; the result has the errors of those that could not be asked."""
     peers: dict[NodeName, Peer] = {}
     problems: list[ShardctlError] = []
     outcomes = fanout.run(
@@ -84,19 +84,19 @@ def look(context: Context) -> Fleet:
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Find unfinished moves, and shards that are not on the source or not there alone."""
+    """Refuse unfinished moves, and shards that are missing on the source or also elsewhere."""
     topology, plan, fleet = context.topology, context.plan, context.need(look)
     yield from fleet.problems
     unfinished = others(context)
-    # What is there is a copy, and not to be dropped.
+    # The target of another move has copies, which must not be dropped.
     clones = {move.target for move, _ in unfinished}
     for name, peer in fleet.peers.items():
         if topology.nodes[name].shards and (peer.format or 0) < WITH_MOVES:
-            said = "is not there" if peer.format is None else f"has format {peer.format}"
+            said = "is missing" if peer.format is None else f"has format {peer.format}"
             yield PreflightRefused(
                 f"node {name}",
                 "no_journal",
-                f"schema shardctl {said}, so there is no journal of moves",
+                f"schema shardctl {said}, so the node has no journal of moves",
                 hint="run `shardctl init`, which brings it up to date",
             )
         elif peer.missing:
@@ -112,32 +112,32 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 yield SourceUnfit(
                     name,
                     "shards_missing",
-                    f"schemas of shards that are to be moved are not there: {listed(missing)}",
-                    hint="`shardctl verify` tells more; take the newest topology file",
+                    f"schemas of shards to move are missing: {listed(missing)}",
+                    hint="run `shardctl verify`, and check that this topology file is the newest",
                 )
         elif (
             name != plan.target and name not in clones and peer.live
-        ):  # what the target has is told with it
+        ):  # the checks of the target report its schemas
             yield schema_in_the_way(
                 name,
-                f"shards that node {plan.source} owns live here too",
+                f"it has shards that node {plan.source} owns",
                 sorted(peer.live),
-                hint="prove that the copy holds nothing which its owner lacks, then drop it",
+                hint="check that the copy has no rows that its owner lacks, then drop it",
             )
     for move, known in unfinished:
         yield PreflightRefused(
             f"node {', '.join(known)}",
             "move_unfinished",
-            f"move {move.id} has not ended (it is {move.state})",
-            hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` or "
-            "`abort` ends it",
+            f"move {move.id} ({move.source} to {move.target}) is {move.state}",
+            hint=f"run `shardctl moves show {move.id}`, then finish it with `shardctl moves "
+            "resume` or undo it with `shardctl moves abort`",
         )
 
 
 def unproven(context: Context) -> list[str]:
-    """List the moves from the target whose retired copies there no comparison has confirmed.
+    """List the moves that left unconfirmed retired copies on the target.
 
-    By all journals: that node's server need not run.
+    All nodes' journals are read: the target's server need not run.
     """
     newest = (journal.newest(known.values()) for known in _copies(context).values())
     return [
@@ -148,7 +148,7 @@ def unproven(context: Context) -> list[str]:
 
 
 def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
-    """Give the other moves that have not ended, by their newest record, and who knows them."""
+    """Return the other unfinished moves, by their newest record, with the nodes that have one."""
     found = []
     for known in _copies(context).values():
         newest = journal.newest(known.values())
@@ -158,7 +158,7 @@ def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
 
 
 def systems(context: Context) -> set[str]:
-    """Give the system identifiers of the cluster's servers."""
+    """Return the system identifiers of the cluster's servers."""
     fleet = context.of(look)
     return {peer.system for peer in fleet.peers.values()} if fleet is not None else set()
 

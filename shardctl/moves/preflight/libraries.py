@@ -1,4 +1,4 @@
-"""The libraries that a server loads at its start: whether a clone finds them."""
+"""The libraries that a server loads when it starts: whether the clone finds them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(setting: str) -> list[str]:
 
 
 def look(context: Context) -> list[str] | None:
-    """Name the libraries that the target's host lacks; None where that cannot be told."""
+    """Name the libraries that the target's host lacks; None where that is unknown."""
     settings, programs = context.need(server.look).settings, context.need(target.programs)
     return missing(context.target, settings, programs, context.need(target.look))
 
@@ -43,7 +43,7 @@ def look(context: Context) -> list[str] | None:
 def missing(
     node: Node, settings: Mapping[str, str], programs: Binaries, machine: Machine
 ) -> list[str] | None:
-    """Name the libraries that the node's host lacks; None where that cannot be told.
+    """Name the libraries that the node's host lacks; None where that is unknown.
 
     `settings` are the source's, which the clone gets where the node has none of its own. Raises
     what `Host.run` raises.
@@ -63,7 +63,7 @@ def lacking(
     programs: Binaries,
     machine: Machine,
 ) -> list[str] | None:
-    """Name those of the wanted libraries that a server there would not find, as `missing` does."""
+    """Name the wanted libraries that a server there would not find; see `missing`."""
     if not wanted:
         return []
     path = _given(node, settings).get(PATH, "$libdir")
@@ -78,19 +78,18 @@ def _given(node: Node, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find libraries without which the clone would not start."""
+    """Refuse a host that lacks libraries without which the clone would not start."""
     if lacking := context.need(look):
         yield TargetUnfit(
             context.target.name,
             "preload_libraries",
-            f"{PRELOADED} names {listed(lacking)}, which its host does not have: the clone would "
-            "not start",
-            hint="install there what the source has, or leave it out with `settings: "
+            f"its host lacks {listed(lacking)}, which {PRELOADED} names: the clone would not start",
+            hint="install the missing packages there, or leave the names out with `settings: "
             f"{{{PRELOADED}: ...}}` of the node",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say that the libraries were not looked for."""
+    """Report that the libraries could not be checked."""
     if context.need(look) is None:
-        yield f"it was not looked whether node {context.target.name} has what {PRELOADED} names"
+        yield f"node {context.target.name}: not checked: whether it has the {PRELOADED}"

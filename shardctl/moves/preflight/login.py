@@ -1,4 +1,4 @@
-"""Logins that a clone brings about: its own to the source, and shardctl's to it."""
+"""Logins that a clone needs: its own to the source, and shardctl's to the clone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import together
 from shardctl.hosts.host import CommandFailed
+from shardctl.ids.generator import quote_identifier
 from shardctl.moves import admission
 from shardctl.moves.preflight import rights, target
 from shardctl.moves.refusals import TargetUnfit, collected
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
 
 _SECONDS = 30.0
-_ABSENT = 127  # what a command ends with that could not be begun
-# What is only in today's environment neither copy nor standby will have.
+_ABSENT = 127  # the shell's exit code for a missing program
+# Neither the copy nor the standby will have the variables of this environment.
 _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
 
 def knows_password(context: Context) -> bool:
-    """Tell whether a passfile has a password for the target, if the source asks for one."""
+    """Return whether a passfile has a password for the target, if the source asks for one."""
     return passfile.knows(context.session, context.target.host, context.target.port)
 
 
 def judge_password(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a target for which this shardctl has no password, though its source asks for one."""
+    """Refuse a target whose password is in no passfile here, if its source asks for one."""
     if context.need(knows_password):
         return
     node, database = context.target, context.topology.database
@@ -38,15 +39,15 @@ def judge_password(context: Context) -> Iterator[TargetUnfit]:
     yield TargetUnfit(
         node.name,
         "password",
-        f"no line of the passfile is for {login}, and a clone asks for a password as its source "
-        "does: shardctl could not log in to it",
-        hint=f"add `{login}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to that of the user "
-        "who runs each pooler",
+        f"the passfile has no line for {login}: shardctl could not log in to the clone, which asks "
+        "for a password as its source does",
+        hint=f"add `{login}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to ~/.pgpass of the "
+        "user who runs each pooler",
     )
 
 
 def read_files(context: Context) -> None:
-    """Read the files from which the clone's own are made, as the run will."""
+    """Read the source's files from which the run makes the clone's."""
     if context.need(rights.look):
         return
     problems: list[ShardctlError] = []
@@ -63,8 +64,8 @@ def read_files(context: Context) -> None:
 def try_replication(context: Context) -> str | None:
     """Log in to the source for replication, from the target's host as its server's user.
 
-    The password comes from that user's passfile there. Gives why it could not be tried, None
-    when it was. Raises TargetUnfit when it failed.
+    The password comes from that user's passfile there. Returns why the login could not be tried,
+    None when it succeeded. Raises TargetUnfit when it failed.
     """
     machine, programs = context.need(target.look), context.of(target.programs)
     database = context.topology.database
@@ -77,22 +78,24 @@ def try_replication(context: Context) -> str | None:
         except CommandFailed as error:
             if error.completed.code == _ABSENT:
                 continue
-            said = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
+            said = error.completed.stderr.strip().splitlines() or ["psql printed nothing"]
             raise TargetUnfit(
                 context.plan.target,
                 "replication_login",
                 f"{database.replication_user} cannot log in from its host to node "
                 f"{context.plan.source} for replication: {said[0]}",
-                hint="a clone is made so: let the role have REPLICATION, add a line `host "
-                f"replication {database.replication_user} ...` to pg_hba.conf of the source, and "
-                f"its password to ~/.pgpass of {machine.account or 'the server user'} there",
+                hint="cloning needs a replication login: run ALTER ROLE "
+                f"{quote_identifier(database.replication_user)} REPLICATION on the source, add a "
+                f"line `host replication {database.replication_user} ...` to its pg_hba.conf, and "
+                f"the password to ~/.pgpass of {machine.account or 'the server user'} on the "
+                "target's host",
             ) from error
         else:
             return None
-    return "there is no psql"
+    return "its host has no psql"
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say why the login for replication was not tried."""
+    """Report why the replication login could not be tried."""
     if (why := context.of(try_replication)) is not None:
-        yield f"the replication login from node {context.plan.target} was not tried: {why}"
+        yield f"node {context.plan.target}: not checked: its replication login to the source: {why}"

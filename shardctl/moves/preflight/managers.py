@@ -1,4 +1,4 @@
-"""What manages the source beside shardctl: repmgr and Patroni."""
+"""What manages the source besides shardctl: repmgr and Patroni."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PAUSED, _RUNS = "paused", "runs"
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """What manages the source; `daemons` are repmgr's standbys and what repmgrd does there.
+    """What manages the source; `daemons` maps repmgr's standbys to the state of their repmgrd.
 
-    That is a `repmgr.Daemon`, or why it could not be asked.
+    The state is a `repmgr.Daemon`, or why the standby could not be asked.
     """
 
     repmgr: Repmgr | None = None
@@ -33,15 +33,15 @@ class Managed:
 
     @property
     def paused(self) -> list[str]:
-        """Standbys that nothing promotes by itself, as repmgr has been told."""
+        """Standbys whose failover repmgr has paused."""
         return [name for name, found in self.daemons.items() if found == _PAUSED]
 
     @property
     def unpaused(self) -> list[str]:
-        """Standbys that repmgr may promote, or of which nobody knows, and why."""
+        """Standbys that repmgr may promote, or whose state is unknown, and why."""
         runs = [name for name, found in self.daemons.items() if found == _RUNS]
         unknown = [
-            f"{name} (not asked: {found})"
+            f"{name} (cannot be asked: {found})"
             for name, found in self.daemons.items()
             if found not in (_PAUSED, _RUNS, "none")
         ]
@@ -49,7 +49,7 @@ class Managed:
 
 
 def look(context: Context) -> Managed:
-    """Ask the source, and repmgr's standbys what their repmgrd does."""
+    """Ask the source which managers it has, and repmgr's standbys for their repmgrd."""
     node, database, purpose = context.source, context.topology.database, context.purpose
     known = repmgr.look(node, database, context.session, purpose=purpose)
     daemons = _daemons(node, database, known, purpose) if known is not None else {}
@@ -67,16 +67,17 @@ def _daemons(node: Node, database: Database, known: Repmgr, purpose: str) -> dic
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Find what keeps the source from being copied as is wanted, or promotes a standby of it."""
+    """Refuse a manager that prevents the copy, or may promote a standby of the source."""
     plan, managed, user = context.plan, context.need(look), context.topology.database.user
     yield from unpaused(context)
     if managed.repmgr is not None and not managed.repmgr.may_leave:
         yield SourceUnfit(
             plan.source,
             "repmgr_rights",
-            f"{user} may not read and delete the rows of repmgr in database "
-            f"{managed.repmgr.database}, so the clone could not be taken out of repmgr's cluster",
-            hint=f"there: GRANT USAGE ON SCHEMA repmgr TO {user}; GRANT SELECT, DELETE ON ALL "
+            f"{user} may not read and delete repmgr's rows in database "
+            f"{managed.repmgr.database}, so shardctl could not remove the clone from repmgr's "
+            "cluster",
+            hint=f"run there: GRANT USAGE ON SCHEMA repmgr TO {user}; GRANT SELECT, DELETE ON ALL "
             f"TABLES IN SCHEMA repmgr TO {user}",
         )
         return
@@ -85,13 +86,14 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             plan.source,
             "repmgr_absent",
-            "it is not registered with repmgr as a primary, and `move.clone_with` is repmgr",
-            hint="`repmgr primary register` there, or clone_with: basebackup in the topology",
+            "`move.clone_with` is repmgr, but the node is not registered as a primary with repmgr",
+            hint="run `repmgr primary register` there, or set clone_with: basebackup in the "
+            "topology",
         )
 
 
 def unpaused(context: Context) -> Iterator[SourceUnfit]:
-    """Find what fails over by itself, and would know no fence: it may come about until the end."""
+    """Refuse automatic failover: a promoted standby ignores the fence."""
     plan, managed = context.plan, context.need(look)
     if plan.options.ignore_standby:
         return
@@ -99,47 +101,56 @@ def unpaused(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             plan.source,
             "repmgr_failover",
-            f"repmgr may promote standbys of it, which know no fence: {listed(managed.unpaused)}",
-            hint="`repmgr service pause`, and `repmgr service unpause` when the move is over; "
-            "or --ignore-standby where nothing promotes them",
+            "repmgr may promote its standbys, and a promoted standby ignores the fence: "
+            f"{listed(managed.unpaused)}",
+            hint="run `repmgr service pause`, and `repmgr service unpause` after the move; or give "
+            "--ignore-standby if nothing promotes them",
         )
-    if managed.patroni is not None and not managed.patroni.paused:
+    yield from unpaused_patroni(context)
+
+
+def unpaused_patroni(context: Context) -> Iterator[SourceUnfit]:
+    """Find a Patroni that is at work: it may also drop the move's slot, which it does not know."""
+    plan, patroni = context.plan, context.need(look).patroni
+    if patroni is not None and not patroni.paused and not plan.options.ignore_standby:
         yield SourceUnfit(
             plan.source,
             "patroni_failover",
-            "it is managed by Patroni, which is not paused: it may drop the move's replication "
-            "slot, and promote a standby, which knows no fence",
-            hint="`patronictl pause --wait`, and `patronictl resume` when the move is over; "
-            "or --ignore-standby where you know better",
+            "Patroni manages it and is not paused: it may drop the move's replication slot, or "
+            "promote a standby, which ignores the fence",
+            hint="run `patronictl pause --wait`, and `patronictl resume` after the move; or give "
+            "--ignore-standby if failover is disabled in another way",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what has to be done for the source's manager afterwards, and what the new node needs."""
+    """Report what the operator has to do with the managers after the move."""
     plan, managed = context.plan, context.need(look)
     if managed.repmgr is not None:
         if plan.options.clone_with == "repmgr":
-            yield f"node {plan.target} is copied by `repmgr standby clone`"
+            yield f"node {plan.target}: `repmgr standby clone` makes the copy"
         if managed.paused:
             yield (
-                f"repmgr's failover is paused on {listed(managed.paused)}: "
-                "`repmgr service unpause` when the move is over"
+                f"repmgr's failover is paused on {listed(managed.paused)}: run "
+                "`repmgr service unpause` after the move"
             )
         elif managed.unpaused:
-            yield f"repmgr is taken for paused (--ignore-standby) on {listed(managed.unpaused)}"
+            yield (
+                f"shardctl takes repmgr's failover for disabled on {listed(managed.unpaused)} "
+                "(--ignore-standby)"
+            )
         yield (
-            f"node {plan.source} is managed by repmgr, and node {plan.target} is taken out of that "
-            "cluster: it needs a repmgr.conf and `repmgr primary register` for a cluster of its own"
+            f"repmgr manages node {plan.source}; shardctl removes node {plan.target} from that "
+            "cluster: give it a repmgr.conf of its own and run `repmgr primary register` there"
         )
     if managed.patroni is not None:
         yield (
-            f"node {plan.source} is managed by Patroni, which is paused: `patronictl resume` when "
-            "the move is over"
+            f"Patroni manages node {plan.source} and is paused: run `patronictl resume` after the "
+            "move"
             if managed.patroni.paused
-            else f"node {plan.source} is managed by Patroni, which is taken for paused "
+            else f"Patroni manages node {plan.source}; shardctl takes it for paused "
             "(--ignore-standby)"
         )
         yield (
-            f"node {plan.target} will not be managed by Patroni: it needs a Patroni with a scope "
-            "of its own"
+            f"Patroni will not manage node {plan.target}: give it a Patroni with a scope of its own"
         )

@@ -1,4 +1,4 @@
-"""The files of functions in C, most of them extensions': whether the clone would find them."""
+"""The library files of C functions, mostly of extensions: whether the clone finds them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def look_at_source(context: Context) -> dict[str, str]:
-    """Ask all databases of the source for these files, and for one thing that needs each."""
+    """List these files in all databases of the source, each with one object that needs it."""
     node, database, purpose = context.source, context.topology.database, context.purpose
     found: dict[str, str] = dict(context.session.execute(QUERIES["modules"]).fetchall())
     for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
         with (
-            suppress(NodeUnavailable),  # the look at what it holds refuses such a database
+            suppress(NodeUnavailable),  # the check `contents` refuses such a database
             connect(node, database, purpose=purpose, dbname=name, autocommit=True) as other,
         ):
             found = {**dict(other.execute(QUERIES["modules"]).fetchall()), **found}
@@ -30,7 +30,7 @@ def look_at_source(context: Context) -> dict[str, str]:
 
 
 def look(context: Context) -> list[str] | None:
-    """Name those that the target's host lacks; None where that cannot be told."""
+    """Name those that the target's host lacks; None where that is unknown."""
     settings, programs = context.need(server.look).settings, context.need(target.programs)
     wanted = list(context.need(look_at_source))
     return libraries.lacking(
@@ -39,7 +39,7 @@ def look(context: Context) -> list[str] | None:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find files without which applications' statements would fail on the clone."""
+    """Refuse a host that lacks files without which applications' statements would fail."""
     needed = context.need(look_at_source)
     if lacking := context.need(look):
         shown = [f"{file} ({needed[file]})" for file in lacking]
@@ -47,14 +47,12 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             context.target.name,
             "extension_libraries",
             f"its host lacks libraries that functions of node {context.plan.source} need: "
-            f"{listed(shown)}; statements that use them would fail there after the cutover",
-            hint="install the extensions' packages there, or drop on the source what needs them",
+            f"{listed(shown)}; statements that use them would fail after the cutover",
+            hint="install the extensions' packages there, or drop these objects on the source",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say that the files were not looked for."""
+    """Report that the files could not be checked."""
     if context.need(look) is None:
-        yield (
-            f"it was not looked whether node {context.target.name} has the libraries of extensions"
-        )
+        yield f"node {context.target.name}: not checked: whether it has the extensions' libraries"

@@ -1,4 +1,4 @@
-"""What listens at the target's address already."""
+"""The server that already listens at the target's address."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ _CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A server that runs where the target is to be."""
+    """A server that runs at the target's address."""
 
     in_recovery: bool
     data_directory: Path | None
-    """None to those who may not know."""
+    """None where the role may not read it."""
     shards: tuple[str, ...]
-    """Schemas of shards that live there."""
+    """Schemas of live shards."""
     retired: int
-    """How many retired schemas there are."""
+    """How many retired schemas it has."""
     data: Mapping[str, Some]
-    """Tables beside shards, by database, of those that have any."""
+    """Tables outside shards, by database."""
     closed: Mapping[str, str]
-    """Databases that could not be looked into, and why."""
+    """Databases that shardctl could not connect to, and why."""
     unproven: tuple[str, ...] = ()
-    """Retired schemas of moves from here that no comparison has confirmed."""
+    """Retired schemas of unconfirmed moves from this node."""
 
 
 def look(context: Context) -> Occupant | None:
-    """Look at the server there; None: nothing listens. Raises TargetUnfit, NodeUnavailable."""
+    """Look at the server there; None if none listens. Raises TargetUnfit, NodeUnavailable."""
     topology, node = context.topology, context.target
     if not _listens(node):
         return None
@@ -67,10 +67,10 @@ def look(context: Context) -> Occupant | None:
         raise TargetUnfit(
             node.name,
             "port_taken",
-            f"{who or 'something'} listens at {node.host}:{node.port} and cannot be looked into: "
+            f"{who or 'a program'} listens at {node.host}:{node.port}, and shardctl cannot log in: "
             f"{error.reason}",
-            hint=f"let {topology.database.user} log in there, or stop it, or give the node another "
-            "port",
+            hint=f"allow {topology.database.user} to log in there, or stop that program, or give "
+            "the node another port",
         ) from error
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
@@ -78,12 +78,12 @@ def look(context: Context) -> Occupant | None:
 
 def measure(context: Context) -> float:
     """Measure a round trip to the target's machine, in ms."""
-    context.need(look)  # what cannot be reached is not measured
+    context.need(look)  # an unreachable machine is not measured
     return distance.of_machine(context.target)
 
 
 def same_place(context: Context) -> bool | None:
-    """Tell whether its data directory is the topology's; None where that is not known."""
+    """Return whether its data directory is the topology's; None where that is unknown."""
     there, path = context.of(look), context.target.data_directory
     if there is None or there.data_directory is None or path is None:
         return None
@@ -94,7 +94,7 @@ def same_place(context: Context) -> bool | None:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find what would be lost."""
+    """Refuse what would be lost."""
     node, there, user = context.target, context.need(look), context.topology.database.user
     if there is None:
         return
@@ -102,30 +102,31 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             node.name,
             "other_directory",
-            f"the server at {node.host}:{node.port} runs in {there.data_directory}, and the "
-            f"topology says {node.data_directory}",
-            hint="correct port or data_directory of the node in the topology, or stop that server",
+            f"the topology names data_directory {node.data_directory}, but the server at "
+            f"{node.host}:{node.port} runs in {there.data_directory}",
+            hint="correct the node's port or data_directory in the topology, or stop that server",
         )
     if there.in_recovery:
         yield TargetUnfit(
             node.name,
             "target_standby",
-            "a standby runs there, and a move makes a clone of its own",
-            hint="stop it and remove its data directory, or give the node another address",
+            "a standby runs there, but the move makes its own clone",
+            hint="stop the standby and remove its data directory, or give the node another address",
         )
     if there.shards:
         yield TargetUnfit(
             node.name,
             "target_has_shards",
-            f"shards live there: {listed(there.shards)}",
+            f"it has shards: {listed(there.shards)}",
             hint="a clone needs a node without shards: add one to the topology",
         )
     if there.unproven:
         yield TargetUnfit(
             node.name,
             "target_has_unproven_copies",
-            f"retired schemas of an unconfirmed move are there: {listed(there.unproven)}",
-            hint="a clone would replace them: see that nothing in them is missed, then "
+            "it has retired schemas of an unconfirmed move, which a clone would replace: "
+            f"{listed(there.unproven)}",
+            hint="check that no rows in them are missing elsewhere, then run "
             "`shardctl prune --accept-unconfirmed`",
         )
     for database, some in there.data.items():
@@ -133,15 +134,14 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             node.name,
             "target_has_data",
             f"its database {database} has tables, which a clone would replace: {some}",
-            hint="move them away, or drop them; or add another node to the topology",
+            hint="move or drop them, or add another node to the topology",
         )
     for database, reason in there.closed.items():
         yield TargetUnfit(
             node.name,
             "database_closed",
-            f"its database {database} cannot be looked into: {reason}",
-            hint="let shardctl log in to it, for a clone would replace what is in it: "
-            + way_in(user, database),
+            f"cannot connect to database {database}, which a clone would replace: {reason}",
+            hint=way_in(user, database),
         )
 
 
@@ -185,7 +185,7 @@ def _ask(topology: Topology, node: Node, session: Connection, purpose: str) -> O
 
 
 def _listens(node: Node) -> bool:
-    """Tell whether anybody takes connections there; raises TargetUnfit when nobody can tell."""
+    """Return whether a program accepts connections there; raises TargetUnfit where unknown."""
     try:
         if node.host.startswith("/"):
             with socket.socket(socket.AF_UNIX) as probe:
@@ -199,17 +199,17 @@ def _listens(node: Node) -> bool:
         raise TargetUnfit(
             node.name,
             "unreachable",
-            f"{node.host}:{node.port} cannot be reached: {error.strerror or error}",
-            hint="check the node's host and port in the topology, and the network between",
+            f"cannot reach {node.host}:{node.port}: {error.strerror or error}",
+            hint="check the node's host and port in the topology, and the network",
         ) from error
     return True
 
 
 def _listener(node: Node) -> str | None:
-    """Name the program there; None where its host does not tell."""
+    """Name the program there; None where its host does not report it."""
     try:
         return ports.listener(node.port, host_of(node))
-    except ShardctlError as error:  # which is told with the host's own problems
+    except ShardctlError as error:  # the checks of the host report it
         logger.debug("node %s: %s", node.name, error.message)
         return None
 

@@ -1,4 +1,4 @@
-"""The node's own `settings`: whether the server's program there takes them."""
+"""The node's own `settings`: whether its PostgreSQL accepts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BESIDE = ("skipping missing configuration file", "configuration file ")
 
 
 def look(context: Context) -> list[str] | None:
-    """Ask the program, without a server; give what it refuses, None where it cannot be asked."""
+    """Ask PostgreSQL's program; return what it refuses, None where it cannot be asked."""
     settings, machine = context.target.settings, context.need(target.look)
     if not settings:
         return []
@@ -41,18 +41,18 @@ def read(said: str) -> list[str] | None:
     ...      'x FATAL:  configuration file "/tmp/b.conf" contains errors\n')
     ['unrecognized parameter "a"']
     >>> read("refused\n")
-    ['its server does not take them, and does not say why']
+    ['PostgreSQL refuses them without a reason']
     """
     first, *lines = said.splitlines() or [""]
     if first != "refused":
         return [] if first == "taken" else None
     told = [found[1] for line in lines if (found := _SAID.search(line))]
     own = [line for line in told if not line.startswith(_BESIDE)]
-    return own or lines[-1:] or ["its server does not take them, and does not say why"]
+    return own or lines[-1:] or ["PostgreSQL refuses them without a reason"]
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find parameters with which the clone would not start."""
+    """Refuse parameters with which the clone would not start."""
     for reason in context.need(look) or ():
         yield TargetUnfit(
             context.target.name,
@@ -63,6 +63,6 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say that the settings were not judged."""
+    """Report that the settings could not be checked."""
     if context.need(look) is None:
-        yield f"it was not looked whether node {context.target.name} takes its settings"
+        yield f"node {context.target.name}: not checked: whether PostgreSQL accepts its settings"

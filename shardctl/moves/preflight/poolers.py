@@ -1,4 +1,4 @@
-"""The poolers: whether each would hold its clients through the cutover."""
+"""The poolers: whether each can keep its clients waiting through the cutover."""
 
 from __future__ import annotations
 
@@ -27,54 +27,54 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.pgbouncer.console import Alias
-    from shardctl.topology.model import Pooler, PoolerName, Topology
+    from shardctl.topology.model import NodeName, Pooler, PoolerName, Topology
 
 MARGIN_S = 5.0
-"""How much longer than the budget clients must be let wait: a guard fires after it, and asks."""
+"""How much longer than the budget clients must be able to wait: a guard fires after it."""
 RETRY_S = 2.0
 """More `server_login_retry` than this is worth a note."""
 ROOM = 100
-"""Clients that a pooler can still take: with fewer, logins that wait could soon fill it."""
+"""Free client connections of a pooler: with fewer, waiting logins could soon fill it."""
 _WIDTH = 16
 _SECONDS = 10.0
-_NOT_FOUND = 2  # what getent ends with for a name that nobody knows
+_NOT_FOUND = 2  # getent's exit code for a name that does not resolve
 
 
 @dataclass(frozen=True, slots=True)
 class PoolerFact:
-    """A pooler and what the cutover will be for it."""
+    """A pooler, and what the cutover does with it."""
 
     name: PoolerName
     version: str
     paused: tuple[str, ...]
     """The aliases that will be paused."""
     aliases: int
-    """How many its file has: what RELOAD costs goes by that."""
+    """How many its file has: they determine what RELOAD costs."""
     clients: int
-    """Clients that are connected now."""
+    """Connected clients."""
 
 
 @dataclass(slots=True)
 class Looked:
-    """A pooler as it is; where its console cannot be used, `problems` alone say why."""
+    """A pooler as it is; where its console cannot be used, only `problems` are set."""
 
     pooler: Pooler
     problems: list[ShardctlError] = field(default_factory=list)
     fact: PoolerFact | None = None
     distance_ms: float = 0.0
-    """The way to its console, a round trip."""
+    """The round trip to its console."""
     held: bool = False
     """Whether the whole pooler is paused."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
     busy: frozenset[int] = frozenset()
-    """Processes of the source that serve a transaction through an alias to be paused."""
+    """Backends of the source that serve a transaction through an alias to be paused."""
     unresolved: bool = False
-    """Whether its host does not know the target's name."""
+    """Whether its host cannot resolve the target's name."""
     lacking: tuple[str, ...] = ()
-    """Programs that a guard would miss."""
+    """Programs that a guard needs and its host lacks."""
     unasked: str = ""
-    """Why a guard on its host could not ask the source."""
+    """Why a guard on its host could not query the source, or a target that serves already."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -87,7 +87,7 @@ def look(context: Context) -> list[Looked]:
 
 
 def look_at(context: Context, pooler: Pooler) -> Looked:
-    """Ask one pooler's console, its host and its file; what goes wrong is in the result."""
+    """Look at one pooler's console, host and file; the result has the errors."""
     topology, plan, purpose = context.topology, context.plan, context.purpose
     looked = Looked(pooler)
     with collected(looked.problems), _named(pooler):
@@ -104,13 +104,13 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
     with collected(looked.problems):
         try:
             _look_at_console(topology, plan, looked, purpose=purpose)
-        except PoolerLost as error:  # nothing was begun
+        except PoolerLost as error:  # nothing was started
             raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     return looked
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Find what would let clients down during the cutover."""
+    """Refuse what would give clients errors during the cutover."""
     for looked in context.need(look):
         yield from looked.problems
         yield from _of_host(context, looked)
@@ -121,44 +121,44 @@ def judge(context: Context) -> Iterator[ShardctlError]:
 
 
 def _of_host(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Find what the pooler's host lacks."""
+    """Refuse a host that lacks what the pooler needs."""
     pooler, node = looked.pooler, context.target
     if looked.unresolved:
         yield PoolerUnfit(
             pooler.name,
             "target_unresolved",
-            f"its host does not know the name {node.pooler_host}, under which it is to reach node "
-            f"{node.name}",
-            hint="correct pooler_host of the node in the topology, or make the name known there",
+            f"its host cannot resolve {node.pooler_host}, the pooler_host of node {node.name}",
+            hint="correct the node's pooler_host in the topology, or add the name to DNS or "
+            "/etc/hosts there",
         )
     if looked.lacking:
         yield PoolerUnfit(
             pooler.name,
             "guard_programs",
             f"its host lacks {', '.join(looked.lacking)}, which the guard needs",
-            hint="install it there: setsid is in util-linux, psql in postgresql-client, timeout in "
-            "coreutils; awk is mawk or gawk",
+            hint="install them there: setsid is in util-linux, psql in postgresql-client, timeout "
+            "in coreutils; awk is mawk or gawk",
         )
 
 
 def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Find what would keep a guard from asking the target, of whom nothing but the port differs."""
+    """Refuse a host from which a guard could not query the target; the source is asked instead."""
     if looked.unasked:
         source, target, user = context.source, context.target, context.topology.database.user
         yield PoolerUnfit(
             looked.pooler.name,
             "guard_login",
             f"a guard on its host could not log in to the target: {looked.unasked}",
-            hint=f"from that host {user} has to reach nodes {source.name} and {target.name}: by "
-            "lines for both in ~/.pgpass of the user who runs the pooler, the files that "
-            "database.options name, and pg_hba.conf of the source, which the clone gets",
+            hint=f"allow {user} to log in from that host to nodes {source.name} and {target.name}: "
+            "add both to ~/.pgpass of the user who runs the pooler, install the files that "
+            "database.options name, and check the source's pg_hba.conf, which the clone gets",
         )
 
 
 def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
-    """See that clients outlast the pause of this plan, which is another one than was checked.
+    """Check that clients wait as long as this plan's pause, which differs from the checked one.
 
-    Raises PoolerUnfit, PoolerUnavailable, or Problems of several.
+    Raises PoolerUnfit, PoolerUnavailable, or Problems for several.
     """
     problems: list[ShardctlError] = []
     for pooler in topology.poolers.values():
@@ -169,14 +169,14 @@ def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> Non
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what the operator should know of the poolers beside refusals."""
+    """Report what the operator should know of the poolers besides refusals."""
     found, plan = context.need(look), context.plan
-    if found:
+    if found and not context.streams:
         yield (
-            f"whether poolers can log in to node {plan.target} is seen when it runs: it gets the "
-            f"pg_hba.conf of node {plan.source}"
+            f"pooler logins to node {plan.target} cannot be tested yet: it gets the pg_hba.conf "
+            f"of node {plan.source}"
         )
-    else:
+    elif not found:
         yield (
             "the topology has no poolers: clients of moved shards get errors from the fence until "
             "they read the map again"
@@ -186,22 +186,22 @@ def notes(context: Context) -> Iterator[str]:
 
 
 def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
-    """Say what the operator should know of one of them."""
+    """Report what the operator should know of one pooler."""
     yield from looked.notes
     retry = _seconds(looked.config, "server_login_retry")
     if retry > RETRY_S:
         yield (
-            f"pooler {looked.pooler.name}: after one login to node {plan.target} that fails, its "
-            f"clients wait {retry:g} s (server_login_retry)"
+            f"pooler {looked.pooler.name}: if one login to node {plan.target} fails, its clients "
+            f"wait {retry:g} s (server_login_retry)"
         )
     most = looked.config.get("max_client_conn", "")
     if looked.fact is not None and most.isdecimal():
         room = int(most) - looked.fact.clients
         if room < ROOM:
             yield (
-                f"pooler {looked.pooler.name}: {max(0, room)} more clients fill it "
-                f"(max_client_conn is {most}): logins that come during the cutover wait, and those "
-                "beyond are refused"
+                f"pooler {looked.pooler.name}: only {max(0, room)} client connections are free "
+                f"(max_client_conn = {most}): new logins wait during the cutover, and PgBouncer "
+                "refuses those beyond the limit"
             )
 
 
@@ -210,7 +210,10 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
     user = looked.pooler.os_user
     looked.lacking = host_tests.missing(host, host_tests.TOOLS_OF_GUARDS, user)
     if "psql" not in looked.lacking:
-        looked.unasked = _why_unasked(topology, plan, host, looked.pooler)
+        # A clone is asked as its source is, and is not there yet.
+        asked = [plan.source, *([plan.target] if plan.method == planning.STREAM else [])]
+        reasons = (_why_unasked(topology, plan, host, looked.pooler, node) for node in asked)
+        looked.unasked = next((reason for reason in reasons if reason), "")
     if name.startswith("/") or _is_address(name):
         return
     try:
@@ -218,12 +221,16 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
     except CommandFailed as error:
         looked.unresolved = error.completed.code == _NOT_FOUND
         if not looked.unresolved:
-            looked.notes.append(f"pooler {looked.pooler.name}: it was not tried to resolve {name}")
+            looked.notes.append(
+                f"pooler {looked.pooler.name}: not checked: whether its host resolves {name}"
+            )
 
 
-def _why_unasked(topology: Topology, plan: MovePlan, host: Host, pooler: Pooler) -> str:
-    """Ask the source what a guard would ask the target, which is not there yet."""
-    question = Question(asking.dsn(topology.nodes[plan.source], topology.database), "SELECT true")
+def _why_unasked(
+    topology: Topology, plan: MovePlan, host: Host, pooler: Pooler, node: NodeName
+) -> str:
+    """Ask a node as a guard would ask the target."""
+    question = Question(asking.dsn(topology.nodes[node], topology.database), "SELECT true")
     try:
         rehearse(
             host,
@@ -231,7 +238,7 @@ def _why_unasked(topology: Topology, plan: MovePlan, host: Host, pooler: Pooler)
             directory=pooler.databases_file.parent,
             question=question,
             user=pooler.os_user,
-            asked=f"node {plan.source}",
+            asked=f"node {node}",
         )
     except Refused as error:
         return error.message
@@ -262,14 +269,14 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
 
 
 def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
-    """Find aliases that somebody holds already: the cutover would resume them."""
+    """Refuse aliases that are already paused or disabled: the cutover would resume them."""
     name = looked.pooler.name
     if looked.held:
         yield PoolerUnfit(
             name,
             "paused",
             "the whole pooler is paused: its clients wait",
-            hint="on its console, if nobody is at work there: RESUME",
+            hint="check that no operator needs the pause, then run RESUME on its console",
         )
     there = [looked.offered[alias] for alias in aliases if alias in looked.offered]
     for code, found, verb in (
@@ -280,28 +287,30 @@ def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
             yield PoolerUnfit(
                 name,
                 code,
-                f"aliases are {code} already: {listed(found)}",
-                hint=f'on its console, if nobody is at work there: {verb} "{found[0]}"',
+                f"aliases are already {code}: {listed(found)}",
+                hint="check that no operator needs this, then run on its console: "
+                f'{verb} "{found[0]}"',
             )
 
 
 def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Find parameters with which a pause is none, or clients do not outlast it."""
+    """Refuse parameters with which a pause is not complete, or clients do not wait that long."""
     name, config = looked.pooler.name, looked.config
     if config.get("so_reuseport", "0") not in ("0", ""):
         yield PoolerUnfit(
             name,
             "so_reuseport",
-            "so_reuseport is on: other processes may share its port, and those would not pause",
-            hint="run one process with so_reuseport = 0, or name each as a pooler with a port of "
-            "its own",
+            "so_reuseport is on: other processes may share its port, and the cutover would not "
+            "pause them",
+            hint="run one process with so_reuseport = 0, or list each process as a pooler with a "
+            "port of its own",
         )
-    told = any(isinstance(one, faults.PoolingUnfit) for one in looked.problems)
-    if config.get("pool_mode") == "session" and not told:
+    reported = any(isinstance(one, faults.PoolingUnfit) for one in looked.problems)
+    if config.get("pool_mode") == "session" and not reported:
         yield PoolerUnfit(
             name,
             "session_pooling",
-            "pool_mode is session: a pause would wait until clients disconnect",
+            "pool_mode is session: PAUSE would wait until clients disconnect",
             hint="set pool_mode = transaction",
         )
     yield from _impatient(plan, name, config)
@@ -318,24 +327,24 @@ def _impatient(
                 name,
                 key,
                 f"{key} is {seconds:g} s: clients would get errors before a cutover of "
-                f"{plan.options.max_pause_s:g} s and its guard are over",
-                hint=f"set it to {needed:g} or more (0 is never), or give a shorter --max-pause",
+                f"{plan.options.max_pause_s:g} s and its guard end",
+                hint=f"set it to {needed:g} or more (0: no limit), or give a shorter --max-pause",
             )
 
 
 def _outdated(pooler: Pooler, plan: MovePlan, action: str) -> PoolerUnfit:
-    what = "is not" if action == "write" else "was not read again since it became"
+    problem = "does not match" if action == "write" else "was not reloaded since it matches"
     return PoolerUnfit(
         pooler.name,
         "file_outdated",
-        f"{pooler.databases_file} {what} what map version {plan.map_version} says",
-        hint="see `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
+        f"{pooler.databases_file} {problem} map version {plan.map_version}",
+        hint="run `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
     )
 
 
 @contextmanager
 def _named(pooler: Pooler) -> Iterator[None]:
-    """Give errors the pooler's name, where they do not say it."""
+    """Add the pooler's name to errors that lack it."""
     try:
         yield
     except ShardctlError as error:

@@ -1,10 +1,10 @@
 -- name: read_only
--- This session changes nothing, and waits for nobody's lock for long
+-- This session changes nothing, and waits only briefly for locks
 SELECT set_config('default_transaction_read_only', 'on', false),
        set_config('lock_timeout', %(lock_timeout)s, false)
 
 -- name: server
--- What kind of server this is; its size is null to those who may not know
+-- Version, role and size of this server; the size is null without the right to read it
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
        pg_is_in_recovery(),
        CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE')
@@ -21,7 +21,7 @@ SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
 SELECT name, setting, source <> 'default' FROM pg_settings WHERE name = ANY (%(names)s)
 
 -- name: copied_file
--- Whether a file is there, which lies in the data directory
+-- Whether a file exists in the data directory
 SELECT NOT isdir FROM pg_stat_file(%(path)s, true)
 
 -- name: used
@@ -32,7 +32,7 @@ SELECT (SELECT count(*) FROM pg_stat_get_wal_senders() AS w
        (SELECT count(*) FROM pg_replication_slots)
 
 -- name: rights
--- What the login role may not do and a move needs, each as people would say it
+-- Rights that a move needs and the login role lacks, in words for the operator
 WITH own AS (
     SELECT rolsuper AS super, rolreplication AS replication FROM pg_roles
     WHERE rolname = current_user
@@ -80,7 +80,7 @@ WITH own AS (
               FROM pg_settings AS f JOIN pg_settings AS d ON d.name = 'data_directory'
               WHERE f.name IN ('hba_file', 'ident_file')
                 AND NOT starts_with(f.setting, d.setting || '/')
-              HAVING count(*) > 0
+              HAVING count(*) > 0 AND NOT %(streams)s
     -- The loop that bounds the WAL ends the walsender before it drops the slot.
     UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
                      AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))
@@ -89,7 +89,7 @@ WITH own AS (
 SELECT what FROM needed WHERE NOT there
 
 -- name: live
--- Which of these schemas stand there
+-- Which of these schemas exist
 SELECT n.nspname::text FROM pg_namespace AS n
 JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 
@@ -100,7 +100,7 @@ WHERE nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema')
   AND nspname !~ '^pg_(toast_)?temp_'
 
 -- name: databases
--- The databases but this one that can be looked into
+-- The other databases that accept connections
 SELECT datname::text FROM pg_database
 WHERE datallowconn AND datname <> current_database() ORDER BY 1
 
@@ -214,12 +214,6 @@ SELECT n.nspname::text
 FROM shardctl.move AS m JOIN pg_catalog.pg_namespace AS n
      ON right(n.nspname, 18) = '__retired_' || m.id
 WHERE m.source = %(node)s AND m.state <> 'done' ORDER BY 1
-
--- name: event_triggers
--- Event triggers in force, but none on a standby, where nothing can be tried
-SELECT evtname::text FROM pg_event_trigger
-WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
-ORDER BY 1
 
 -- name: event_rehearsal
 -- What a move changes in a catalog, on objects of its own; to be rolled back

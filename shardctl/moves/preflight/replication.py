@@ -1,4 +1,4 @@
-"""Replication: whether the source can have a clone, and which other standbys it has."""
+"""Replication: whether the source can be cloned, and which standbys it has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Replication:
     slots: int
     """How many of each are in use."""
     standbys: tuple[tuple[str, str], ...]
-    """Name and address of each that streams from here."""
+    """Name and address of each that streams from the source."""
     other_slots: tuple[tuple[str, str], ...]
     """Name and kind of slots that are not the move's own."""
 
@@ -48,14 +48,14 @@ def look(context: Context) -> Replication:
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Find what keeps the source from being cloned, and standbys that know no fence."""
+    """Refuse a source that cannot be cloned, or whose standbys may be promoted."""
     node, parameters, found = context.source.name, context.need(server.look), context.need(look)
     if parameters.settings["wal_level"] == "minimal":  # which forbids senders, too
         yield SourceUnfit(
             node,
             "wal_level",
-            "wal_level = minimal: nothing can be cloned from it",
-            hint="`ALTER SYSTEM SET wal_level = replica` and a restart",
+            "wal_level is minimal, so it cannot be cloned",
+            hint="run `ALTER SYSTEM SET wal_level = replica` there, then restart it",
         )
     else:
         for name, used, wanted, code in (
@@ -67,17 +67,18 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
                 yield SourceUnfit(
                     node,
                     code,
-                    f"{name} = {most}, {used} of them in use; a move needs {wanted} free",
-                    hint=f"`ALTER SYSTEM SET {name} = {used + wanted}` or more, and a restart",
+                    f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
+                    hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
+                    "restart it",
                 )
     yield from standbys(context)
 
 
 def standbys(context: Context) -> Iterator[SourceUnfit]:
-    """Find standbys that know no fence, and a setting that would make the clone one of them.
+    """Refuse standbys that may be promoted, and a clone that would be a synchronous standby.
 
-    Those of which repmgr tells whether it may promote them are its matter. So are the clones of
-    other moves, which nothing promotes but those.
+    The check `managers` judges standbys that repmgr knows. Clones of other moves are left out:
+    only their own move promotes them.
     """
     plan, found = context.plan, context.need(look)
     names = synchronous(context.need(server.look).settings.get("synchronous_standby_names", ""))
@@ -87,35 +88,41 @@ def standbys(context: Context) -> Iterator[SourceUnfit]:
             plan.source,
             "synchronous_clone",
             f"synchronous_standby_names has {', '.join(matched)}, so commits would wait for the "
-            "clone, which is to be promoted",
-            hint="name there only standbys that stay, by their application_name or cluster_name",
+            + ("target" if context.streams else "clone"),
+            hint="list only permanent standbys there, by their application_name or cluster_name",
         )
     managed = context.need(managers.look)
     clones = (journal.slot(move.id) for move, _ in fleet.others(context))
-    told = {*managed.paused, *managed.unpaused, *clones}
-    shown = [f"{name} ({address})" for name, address in found.standbys if name not in told]
-    if shown and not plan.options.ignore_standby:
+    known = {*managed.paused, *managed.unpaused, *clones}
+    shown = [f"{name} ({address})" for name, address in found.standbys if name not in known]
+    # A streamed move waits in its cutover until they have flushed the fence.
+    if shown and not plan.options.ignore_standby and not context.streams:
         yield SourceUnfit(
             plan.source,
             "standbys",
-            f"it has standbys: {listed(shown)}; one that is promoted during the cutover knows no "
-            f"fence, and would accept writes for shards that node {plan.target} has",
-            hint="pause what promotes them (Patroni, repmgr, ...), then give --ignore-standby",
+            f"it has standbys: {listed(shown)}; one that is promoted during the cutover ignores "
+            f"the fence and would accept writes for shards of node {plan.target}",
+            hint="disable failover (Patroni, repmgr, ...), then give --ignore-standby",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say which standbys are ignored, and what becomes of slots."""
+    """Report which standbys are ignored, and which slots are not copied."""
     found = context.need(look)
-    if context.plan.options.ignore_standby:
-        for name, address in found.standbys:
-            yield f"standby {name} ({address}) is ignored: promoted now, it knows no fence"
+    yield from ignored(context)
     away = [name for name, kind in found.other_slots if kind == "physical"]
     if away:
-        yield f"replication slots whose standbys are away: {listed(away)}"
+        yield f"replication slots without a connected standby: {listed(away)}"
     logical = [name for name, kind in found.other_slots if kind == "logical"]
     if logical:
-        yield f"logical replication slots do not come along: {listed(logical)}"
+        yield f"logical replication slots are not copied: {listed(logical)}"
+
+
+def ignored(context: Context) -> Iterator[str]:
+    """Say which standbys are ignored."""
+    if context.plan.options.ignore_standby:
+        for name, address in context.need(look).standbys:
+            yield f"standby {name} ({address}) is ignored: promoted now, it knows no fence"
 
 
 def synchronous(setting: str) -> list[str]:

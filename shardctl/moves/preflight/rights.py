@@ -1,4 +1,4 @@
-"""The login role's rights on the source: what a move needs, and what grants it."""
+"""The login role's rights on the source: which a move needs, and how to grant them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MONITOR = "pg_monitor"
 
 _FUNCTIONS = (
-    # To promote, to open up, and to read what the clone's own configuration is made of.
+    # To promote, to accept connections, and to read the files of which the clone's are made.
     "pg_promote(boolean,integer)",
     "pg_reload_conf()",
     "pg_show_all_file_settings()",
@@ -33,18 +33,23 @@ _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_s
 
 
 def look(context: Context) -> tuple[str, ...]:
-    """Name the rights that the session's role lacks."""
-    plan = context.plan
+    """List the rights that the session's role lacks."""
+    plan, streams = context.plan, context.streams
     owned = [context.topology.schema(shard) for shard in context.source.shards]
+    refusing = list(plan.schemas) if fences.of(plan).refuses_writes else []
+    if streams:
+        # The owner of a table publishes it, the move's own control table too.
+        owned = refusing = [*plan.schemas, "shardctl"]
     found = context.session.execute(
         QUERIES["rights"],
         {
             "schemas": [*{*owned, *plan.schemas}],
             "terminate": plan.options.terminate,
-            "functions": list(_FUNCTIONS),
-            "views": list(_VIEWS),
+            "functions": [] if streams else list(_FUNCTIONS),
+            "views": [] if streams else list(_VIEWS),
             "tables": list(_TABLES),
-            "refusing": list(plan.schemas) if fences.of(plan).refuses_writes else [],
+            "refusing": refusing,
+            "streams": streams,
             "replication_user": context.topology.database.replication_user,
         },
     )
@@ -59,17 +64,17 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
             node,
             "rights",
             f"{user} lacks rights that a move needs: {'; '.join(missing)}",
-            hint="; ".join([f"on node {node}, as a superuser", *grants(user, missing)]),
+            hint=f"run on node {node} as a superuser: {'; '.join(grants(user, missing))}",
         )
 
 
 def grants(user: str, missing: Sequence[str]) -> list[str]:
-    """Write the statements that grant rights; those on objects of applications in words.
+    """Return the statements that grant rights; rights on applications' objects in words.
 
     >>> grants("ops", ["REPLICATION", "pg_monitor", "pg_read_server_files (for /etc/hba)"])
     ['ALTER ROLE "ops" REPLICATION', 'GRANT pg_monitor, pg_read_server_files TO "ops"']
     >>> grants("ops", ["EXECUTE on pg_ls_dir(text)", "SELECT on table shard0.photos and 3 more"])
-    ['GRANT EXECUTE ON FUNCTION pg_ls_dir(text) TO "ops"', 'grant the others to ops']
+    ['GRANT EXECUTE ON FUNCTION pg_ls_dir(text) TO "ops"', 'then grant the other rights to ops']
     """
     role = quote_identifier(user)
     roles = [what.partition(" ")[0] for what in missing if what.startswith("pg_")]
@@ -84,7 +89,7 @@ def grants(user: str, missing: Sequence[str]) -> list[str]:
     if views:
         statements.append(f"GRANT SELECT ON {', '.join(views)} TO {role}")
     if len(said) + len(roles) + len(functions) + len(views) < len(missing):
-        statements.append(f"grant the others to {user}")
+        statements.append(f"then grant the other rights to {user}")
     return statements
 
 

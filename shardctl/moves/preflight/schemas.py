@@ -1,4 +1,4 @@
-"""What the source holds: things that a fence does not bind, or a clone duplicates."""
+"""What the source contains: objects that a fence does not stop, or that a clone duplicates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A collation whose version is recorded; `actual` is what the system has now."""
+    """A collation's recorded version; `actual` is the system's."""
 
     name: str
     recorded: str
@@ -42,7 +42,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the source holds, of the moved schemas and of everything beside shards."""
+    """What the source contains in the moved schemas and outside shards."""
 
     prepared: tuple[tuple[str, str], ...]
     """Names of prepared transactions and their databases."""
@@ -52,24 +52,24 @@ class Contents:
     """Names and databases."""
     publications: tuple[str, ...]
     referring: Some
-    """Columns of moved tables that hold OIDs of objects (`regclass` and its kind)."""
+    """Columns of moved tables that hold OIDs of objects (`regclass` and the like)."""
     shadows: tuple[tuple[str, str], ...]
     crossings: Some
-    """What binds across a border, and to what."""
+    """Cross-schema dependencies: the object, and on what it depends."""
     tables: Some
-    """Tables and sequences beside the shards."""
+    """Tables and sequences outside shards."""
     databases: Mapping[str, Some]
-    """The same of other databases, of those that have any."""
+    """The same for other databases that have any."""
     closed: Mapping[str, str]
-    """Databases that could not be looked into, and why."""
+    """Databases that shardctl could not connect to, and why."""
     collations: tuple[Version, ...]
 
 
 def look(context: Context) -> Contents:
-    """Ask the source; a fixed number of questions for each of its databases."""
+    """Query the source; a fixed number of queries for each of its databases that are copied."""
     topology, plan, session = context.topology, context.plan, context.session
     moved = {"schemas": list(plan.schemas), "shown": SHOWN}
-    databases, closed = _other_databases(context)
+    databases, closed = ({}, {}) if context.streams else _other_databases(context)
     (large_objects,) = queries.one(session, QUERIES["large_objects"])
     return Contents(
         prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
@@ -90,14 +90,14 @@ def look(context: Context) -> Contents:
 
 
 def tables(session: Connection, known: Sequence[str]) -> Some:
-    """List tables and sequences of a database but those in `known` schemas and retired ones."""
+    """List a database's tables and sequences outside `known` and retired schemas."""
     return some(
         session.execute(QUERIES["tables"], {"known": list(known), "shown": SHOWN}).fetchall()
     )
 
 
 def _other_databases(context: Context) -> tuple[dict[str, Some], dict[str, str]]:
-    """Look into the source's databases but its own one: those with data, those closed to us."""
+    """Query the source's other databases; return those with data, and the unreachable ones."""
     node, database, purpose = context.source, context.topology.database, context.purpose
     found: dict[str, Some] = {}
     closed: dict[str, str] = {}
@@ -116,7 +116,7 @@ def _other_databases(context: Context) -> tuple[dict[str, Some], dict[str, str]]
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Find what would write behind the fence, be lost, or be there twice afterwards."""
+    """Refuse what would bypass the fence, be lost, or exist twice afterwards."""
     node, there = context.plan.source, context.need(look)
     yield from unfenced(context)
     for one in there.collations:
@@ -124,9 +124,9 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             yield SourceUnfit(
                 node,
                 "collation",
-                f"{one.name} was made with version {one.recorded} of its collation, and the system "
-                f"has {one.actual or 'none'}: indexes may be out of order, on the clone too",
-                hint="REINDEX what uses it, then ALTER DATABASE (or COLLATION) ... REFRESH "
+                f"{one.name} was created with collation version {one.recorded}, but the system has "
+                f"{one.actual or 'none'}: its indexes may be corrupt, on the clone too",
+                hint="run REINDEX on its indexes, then ALTER DATABASE (or COLLATION) ... REFRESH "
                 "COLLATION VERSION",
             )
     if not context.plan.options.duplicate_shared:
@@ -135,23 +135,22 @@ def judge(context: Context) -> Iterator[ShardctlError]:
         yield SourceUnfit(
             node,
             "database_closed",
-            f"database {name} cannot be looked into: {reason}",
-            hint="let shardctl log in to it, for a clone would have what is in it: "
-            + way_in(context.topology.database.user, name),
+            f"cannot connect to database {name}, which a clone would copy: {reason}",
+            hint=way_in(context.topology.database.user, name),
         )
 
 
 def way_in(user: str, database: str) -> str:
-    """Say how a role gets into a database of its server: by pg_hba.conf, and by a grant."""
+    """Return the hint for a database that a role cannot connect to: pg_hba.conf, and a grant."""
     named = f'"{database}"' if database in _KEYWORDS else database
     return (
-        f"a line `host {named} {user} ADDRESS scram-sha-256` in pg_hba.conf and a reload, and "
+        f"add `host {named} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, and run "
         f"GRANT CONNECT ON DATABASE {quote_identifier(database)} TO {quote_identifier(user)}"
     )
 
 
 def unfenced(context: Context) -> Iterator[ShardctlError]:
-    """Find what would write behind the fence or be lost: it may come about until the cutover."""
+    """Refuse what would bypass the fence or be lost; it may appear until the cutover."""
     node, there = context.plan.source, context.need(look)
     yield from _unbound(node, there)
     if there.crossings.total:
@@ -161,26 +160,25 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what the operator should know of the contents beside refusals."""
+    """Report what the operator should know of the contents besides refusals."""
     topology, plan, there = context.topology, context.plan, context.need(look)
     if there.publications:
         yield (
-            f"publications hold tables of moved shards: {listed(there.publications)}; their "
-            f"subscribers have to follow to node {plan.target}"
+            f"publications have tables of moved shards: {listed(there.publications)}; point their "
+            f"subscribers to node {plan.target} after the move"
         )
     if there.referring.total:
         yield (
-            f"columns that hold OIDs of objects (regclass and its kind): {there.referring}; the "
-            f"clone keeps OIDs, so on node {plan.target} they mean the same objects, and the "
-            "comparison takes them as numbers; what they refer to in shards that stay is a copy "
-            "there, which prune drops"
+            f"columns hold OIDs of objects (regclass and the like): {there.referring}; the clone "
+            f"keeps all OIDs, so they stay valid on node {plan.target}, except those of objects in "
+            "shards that stay: prune drops their copies there"
         )
     if plan.options.duplicate_shared:
-        both = "on both nodes afterwards, each with a life of its own (--duplicate-shared): "
+        both = "will be on both nodes and change independently (--duplicate-shared): "
         if there.tables.total:
-            yield f"tables of database {topology.database.name} are {both}{there.tables}"
+            yield f"tables of database {topology.database.name} {both}{there.tables}"
         for name, some in there.databases.items():
-            yield f"tables of database {name} are {both}{some}"
+            yield f"tables of database {name} {both}{some}"
 
 
 def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
@@ -190,40 +188,41 @@ def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
             node,
             "prepared_transactions",
             f"it has prepared transactions: {listed(shown)}",
-            hint="COMMIT PREPARED or ROLLBACK PREPARED them: they could be ended on both nodes",
+            hint="run COMMIT PREPARED or ROLLBACK PREPARED: the clone would have them, too",
         )
     if there.unlogged.total:
         yield SourceUnfit(
             node,
             "unlogged",
-            f"unlogged tables would arrive empty: {there.unlogged}",
-            hint="ALTER TABLE ... SET LOGGED, or drop them",
+            f"unlogged tables would be empty on the clone: {there.unlogged}",
+            hint="run ALTER TABLE ... SET LOGGED, or drop them",
         )
     if there.large_objects:
         yield SourceUnfit(
             node,
             "large_objects",
-            f"it has {there.large_objects} large objects, which belong to no schema and which no "
-            "fence binds",
-            hint="keep them as bytea in the shards' tables, and lo_unlink them (see vacuumlo)",
+            f"it has {there.large_objects:,} large objects, which belong to no shard and which no "
+            "fence protects",
+            hint="store them as bytea in the shards' tables, then remove them with lo_unlink or "
+            "vacuumlo",
         )
     if there.subscriptions:
         shown = [f"{name} in database {database}" for name, database in there.subscriptions]
         yield SourceUnfit(
             node,
             "subscriptions",
-            f"it has subscriptions: {listed(shown)}; those write behind a fence, and a clone would "
-            "take their changes away from it",
+            f"it has subscriptions: {listed(shown)}; they bypass the fence, and the clone would "
+            "consume their changes",
             hint="drop them, or disable those that do not write into moved shards",
         )
 
 
 def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
-    """Tell of data that would be on both nodes afterwards and go separate ways."""
-    hint = "move it to where it belongs, or drop it; or give --duplicate-shared to have it twice"
+    """Refuse data that would exist on both nodes afterwards and diverge."""
+    hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
     if there.tables.total:
         yield SourceUnfit(
-            node, "shared_tables", f"it has tables beside the shards: {there.tables}", hint=hint
+            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
         )
     if there.databases:
         shown = [f"{name} ({some})" for name, some in there.databases.items()]

@@ -1,4 +1,4 @@
-"""The source's server: its version and kind, its parameters, and how large it is."""
+"""The source's server: its version, role, parameters and size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STANDBY_CRITICAL = (
     "max_wal_senders",
     "max_worker_processes",
 )
-"""A standby does not follow a primary that has more of these."""
+"""A standby does not start with lower values than its primary's."""
 
 _SETTINGS = (
     *STANDBY_CRITICAL,
@@ -30,17 +30,20 @@ _SETTINGS = (
     "config_file",
     "data_directory",
     "dynamic_library_path",
+    "max_active_replication_origins",
+    "max_logical_replication_workers",
     "max_replication_slots",
     "max_wal_size",
     "shared_preload_libraries",
     "synchronous_standby_names",
     "wal_level",
+    "wal_retrieve_retry_interval",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The source's server as it is; `bytes` is None to those who may not know."""
+    """The source's server as it is; `bytes` is None where the role may not read it."""
 
     version_number: int
     version: str
@@ -55,53 +58,64 @@ class Server:
         return self.version_number // 10_000
 
     def number(self, name: str) -> int:
-        """Give a parameter that is a number."""
+        """Return a parameter that is a number."""
         return int(self.settings[name])
 
 
 def keep_out(session: Connection, *, seconds: float) -> None:
-    """Let a session change nothing and wait for locks no longer than this."""
+    """Make a session read-only, and bound its waits for locks."""
     session.execute(QUERIES["read_only"], {"lock_timeout": f"{max(1, int(seconds * 1000))}ms"})
 
 
 def look(context: Context) -> Server:
-    """Ask the source what it is."""
-    row = queries.one(context.session, QUERIES["server"])
-    number, version, in_recovery, size, tablespaces = row
-    settings = context.session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
+    """Query the source's version, role, size and parameters."""
+    return read(context.session)
+
+
+def read(session: Connection) -> Server:
+    """Query a server's version, role, size and parameters."""
+    number, version, in_recovery, size, tablespaces = queries.one(session, QUERIES["server"])
+    settings = session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
     return Server(number, version, in_recovery, size, tuple(tablespaces), dict(settings.fetchall()))
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse a server of which no clone can be made and promoted."""
+    """Refuse a server that cannot be cloned."""
+    server = context.need(look)
+    yield from judge_primary(context)
+    if server.tablespaces:
+        yield SourceUnfit(
+            context.plan.source,
+            "tablespaces",
+            f"it has tablespaces outside its data directory: {listed(server.tablespaces)}",
+            hint="move their tables and indexes to pg_default, then drop them: a clone has no "
+            "directory for them",
+        )
+
+
+def judge_primary(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse a standby, and a server that is too old."""
     node, server = context.source, context.need(look)
     if server.major < OLDEST_MAJOR:
         yield SourceUnfit(
             node.name,
             "too_old",
-            f"PostgreSQL {server.version} is too old",
-            hint=f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",
+            f"PostgreSQL {server.version} is too old: shardctl needs {OLDEST_MAJOR} or newer",
+            hint=f"upgrade it to PostgreSQL {OLDEST_MAJOR} or newer",
         )
     if server.in_recovery:
         yield SourceUnfit(
             node.name,
             "standby",
             f"{node.host}:{node.port} is a standby",
-            hint="the topology names primaries: give the primary's host and port",
-        )
-    if server.tablespaces:
-        yield SourceUnfit(
-            node.name,
-            "tablespaces",
-            f"it has tablespaces outside its data directory: {listed(server.tablespaces)}",
-            hint="a clone has no place for them: move what is in them to pg_default, drop them",
+            hint="set the node's host and port in the topology to those of the primary",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what the new node will lack."""
+    """Report what the new node will lack."""
     if context.need(look).settings.get("archive_mode", "off") != "off":
         yield (
-            f"archiving has to be set up on node {context.plan.target}: it does not write into the "
-            f"archive of node {context.plan.source}"
+            f"node {context.plan.target} will not archive WAL: set up archiving there, not into "
+            f"the archive of node {context.plan.source}"
         )

@@ -1,4 +1,4 @@
-"""Parameters that the clone will run with, and room for the locks of fence and claim."""
+"""Parameters of the clone, and room in the lock tables for the fence and the claim."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
 
 _SHARE = 3 / 4
-"""Of the lock table that the renames of one transaction may take; the rest is applications'."""
+"""The part of the lock table that one transaction may take; applications need the rest."""
 
 
 def judge_locks(context: Context) -> Iterator[PreflightRefused]:
-    """See that the fence finds room for its locks: each renamed schema, each refusing table."""
+    """Refuse a source whose lock table has no room for the fence."""
     locks = len(context.plan.schemas) + context.need(shards.look).tables
     settings = context.need(server.look).settings
-    yield from _lock_table(context.plan.source, settings, locks, "the fence")
+    yield from lock_table(context.plan.source, settings, locks, "the fence")
 
 
 def judge(context: Context) -> Iterator[PreflightRefused]:
-    """Compare what the clone will run with; what its node does not set is the source's."""
+    """Refuse settings with which the clone would not start or could not claim the shards."""
     node, there = context.target, context.need(server.look)
     given = {name.lower(): value for name, value in node.settings.items()}
     wanted: dict[str, str] = {}
@@ -36,36 +36,37 @@ def judge(context: Context) -> Iterator[PreflightRefused]:
             yield TargetUnfit(
                 node.name,
                 "settings",
-                f"settings: {name} = {wanted[name]}, and the source has {there.settings[name]}: "
+                f"settings: {name} is {wanted[name]}, but the source has {there.settings[name]}: "
                 "a standby with less does not start",
-                hint=f"set it to {there.settings[name]} or more, or remove it: it is cloned then",
+                hint=f"set it to {there.settings[name]} or more, or remove it: the clone then has "
+                "the source's value",
             )
             wanted[name] = there.settings[name]
     if given.get("wal_level") == "minimal":
         yield TargetUnfit(
             node.name,
             "settings",
-            "settings: wal_level = minimal, with which no standby starts",
-            hint="remove it: it is cloned then",
+            "settings: wal_level is minimal, and a standby does not start with it",
+            hint="remove it: the clone then has the source's value",
         )
     renamed = len(context.plan.schemas) + len(planning.leaving(context.topology, context.plan))
     # Dropping a trigger locks it, its table, and what they depend on.
     locks = renamed + 3 * context.need(shards.look).tables
-    yield from _lock_table(node.name, wanted, locks, "the claim")
+    yield from lock_table(node.name, wanted, locks, "the claim")
 
 
-def _lock_table(
+def lock_table(
     node: NodeName, settings: Mapping[str, str], locks: int, what: str
 ) -> Iterator[PreflightRefused]:
-    """See that a transaction which takes so many locks finds room for them in this server."""
+    """Refuse a server whose lock table has no room for a transaction with so many locks."""
     sessions = int(settings["max_connections"]) + int(settings["max_prepared_transactions"])
     room = int(int(settings["max_locks_per_transaction"]) * sessions * _SHARE)
     if locks > room:
         yield PreflightRefused(
             f"node {node}",
             "lock_table",
-            f"{what} takes {locks} locks in one transaction, and its lock table has room "
-            f"for {room} beside the applications'",
+            f"{what} takes {locks:,} locks in one transaction, but its lock table has room "
+            f"for {room:,} beside those of applications",
             hint=f"set max_locks_per_transaction = {-(-int(locks / _SHARE) // sessions) + 1} "
-            "or more there, and restart it",
+            "or more there, then restart it",
         )

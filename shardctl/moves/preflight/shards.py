@@ -1,4 +1,4 @@
-"""The shards of the source: their sizes, and tables that other sessions hold locked."""
+"""The shards of the source: their sizes, and tables that other sessions have locked."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What the source's shards are like."""
+    """Sizes and number of tables of the source's shards."""
 
     sizes: Mapping[str, int | None]
-    """Bytes of live and retired schemas; None where a lock forbids to ask."""
+    """Bytes of live and retired schemas; None where a lock prevents the measurement."""
     tables: int = 0
     """How many have to refuse writes during the cutover; 0 where writes wait."""
 
@@ -44,28 +44,32 @@ def look(context: Context) -> Shards:
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse moved shards with a table that another session holds locked."""
+    """Refuse moved shards with a table that another session has locked."""
     sizes = context.need(look).sizes
     if locked := [s for s in context.plan.schemas if s in sizes and sizes[s] is None]:
         yield _locked(context.plan.source, locked)
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what is copied although no shard of it lives."""
+    """Report retired schemas, which the clone copies, too."""
     live = {context.topology.schema(shard) for shard in context.topology.owners()}
     retired = len(context.need(look).sizes.keys() - live)
     if retired:
-        yield f"{retired} retired schemas of earlier moves are copied, too: `shardctl prune` first"
+        yield (
+            f"node {context.plan.source} has {retired:,} retired schemas, which are copied, too: "
+            "run `shardctl prune` first to drop them"
+        )
 
 
 def reclaimed(context: Context) -> int:
-    """Sum up what prune gives back: moved shards on the source, all others on the target."""
-    owned = [*context.plan.schemas, *planning.leaving(context.topology, context.plan)]
+    """Sum up the bytes that prune frees: moved shards on the source, all others on a clone."""
+    staying = () if context.streams else planning.leaving(context.topology, context.plan)
+    owned = [*context.plan.schemas, *staying]
     return sum(context.need(look).sizes.get(schema) or 0 for schema in owned)
 
 
 def measure(topology: Topology, node: NodeName, *, purpose: str) -> dict[ShardId, int]:
-    """Measure the shards that live on a node, in bytes: what `--half` goes by.
+    """Measure a node's shards in bytes, for `--half`.
 
     Raises NodeUnavailable and PreflightRefused.
     """
@@ -94,6 +98,6 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
     return SourceUnfit(
         node,
         "locked",
-        f"somebody holds tables locked in {listed(locked)}, against everybody else",
-        hint="find them in pg_locks (AccessExclusiveLock) and let them end, then try again",
+        f"another session holds an AccessExclusiveLock on tables in {listed(locked)}",
+        hint="find it in pg_locks there, wait until it ends or end it, then try again",
     )

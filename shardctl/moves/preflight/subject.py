@@ -1,4 +1,4 @@
-"""A subject of preflight, and what all share: the plan, and what was found, asked once."""
+"""A subject of preflight, and the context that all share: the plan, and what looks found."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import psycopg
 
 from shardctl.libpq import reason_of
+from shardctl.moves import plan as planning
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
+STREAM = queries.load("shardctl.moves.preflight", "stream.sql")
+"""What only a streamed move asks."""
 
 Found = TypeVar("Found")
 
 
 class Place(Enum):
-    """Where a subject is looked at; all places at the same time, and `clone` after them."""
+    """Where a subject looks; all places at the same time, and `clone` and `member` after them."""
 
     fleet = auto()
     """Many nodes or poolers, or this machine."""
@@ -36,11 +39,13 @@ class Place(Enum):
     target = auto()
     """On the target's host, one subject after the other."""
     clone = auto()
-    """On the target's host, for what the source has there too."""
+    """On the target's host, with findings from the source."""
+    member = auto()
+    """Over a session with the target, which serves already, with findings from the source."""
 
 
 class Unknown(Exception):  # preflight itself catches it, no operator sees it
-    """What a subject goes by was not found out; a refusal says why."""
+    """A finding that a subject needs is missing; another refusal reports why."""
 
 
 def nothing(_context: Context) -> Iterable[ShardctlError]:
@@ -52,9 +57,9 @@ def nothing(_context: Context) -> Iterable[ShardctlError]:
 class Subject:
     """One row of the registry.
 
-    `look` asks and changes nothing. The others go by what it and other looks have found: `judge`
-    gives refusals, `again` those that may come about until the cutover, `notes` what the plan
-    says beside refusals.
+    `look` queries and changes nothing. The others use what it and other looks have found: `judge`
+    returns refusals, `again` those that may appear until the cutover, `notes` what the plan
+    reports besides refusals.
     """
 
     name: str
@@ -68,60 +73,67 @@ class Subject:
 
 @dataclass(slots=True)
 class Context:
-    """A move that is looked at; `purpose` names who asks, in every session."""
+    """A move under preflight; `purpose` is the application_name of every session."""
 
     topology: Topology
     plan: MovePlan
     purpose: str
     found: dict[Callable[[Context], object], object] = field(default_factory=dict)
-    """What the looks gave that did not fail."""
+    """The results of looks that succeeded."""
     problems: list[tuple[Place, ShardctlError]] = field(default_factory=list)
-    """Why the others failed."""
+    """The errors of the others."""
     unknown: list[str] = field(default_factory=list)
-    """Subjects that could not be looked at or judged, for want of what others found."""
+    """Subjects that could not look or judge, because findings of others are missing."""
     session: Connection = field(init=False)
-    """With the source, while that is looked at."""
+    """The session with the source, while its subjects look."""
+    member: Connection = field(init=False)
+    """The session with a target that serves already, while its subjects look."""
 
     @property
     def source(self) -> Node:
-        """The node that shards are taken from."""
+        """The node that the shards leave."""
         return self.topology.nodes[self.plan.source]
 
     @property
     def target(self) -> Node:
-        """The node that they go to."""
+        """The node that gets the shards."""
         return self.topology.nodes[self.plan.target]
 
+    @property
+    def streams(self) -> bool:
+        """Whether rows go to a server that serves already, and no server is cloned."""
+        return self.plan.method == planning.STREAM
+
     def ask(self, look: Callable[[Context], Found]) -> Found:
-        """Make a look, and keep what it finds."""
+        """Run a look, and keep what it finds."""
         found = self.found[look] = look(self)
         return found
 
     def of(self, look: Callable[[Context], Found]) -> Found | None:
-        """Give what a look found; None where it failed or was not made."""
+        """Return what a look found; None where it failed or did not run."""
         return cast("Found | None", self.found.get(look))
 
     def need(self, look: Callable[[Context], Found]) -> Found:
-        """Give what a look found; raises Unknown where it failed or was not made."""
+        """Return what a look found; raises Unknown where it failed or did not run."""
         if look not in self.found:
             raise Unknown
         return cast("Found", self.found[look])
 
 
 def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
-    """Say why a node did not answer a question."""
+    """Turn a node's error into a refusal."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return PreflightRefused(
             f"node {node.name}",
             "rights",
-            f"{user} may not look: {reason_of(error)}",
-            hint="log in as the role that made the fleet (`database.user`), or a superuser",
+            f"{user} may not run a check: {reason_of(error)}",
+            hint="set `database.user` to the role that ran `shardctl init`, or to a superuser",
         )
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return PreflightRefused(
             f"node {node.name}",
             "locked",
-            "somebody holds a table of the shards locked, for longer than a cutover may take",
-            hint="find them in pg_locks and let them end, then try again",
+            "another session holds a lock on a table of the shards, for longer than --max-pause",
+            hint="find it in pg_locks there, wait until it ends or end it, then try again",
         )
     return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))

@@ -1,4 +1,4 @@
-"""The target's machine: who runs its server there, with which programs, by whose commands."""
+"""The target's machine: the user, programs and commands that run its server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 PROGRAMS = ("pg_basebackup", "pg_controldata")
-"""What a clone needs beside a server's own programs."""
+"""What a clone needs besides the server's own programs."""
 
 _SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The target's host, and who runs its server there; None is oneself."""
+    """The target's host, and the user who runs its server; None is the current user."""
 
     host: Host
     account: str | None = None
@@ -42,7 +42,7 @@ def look(context: Context) -> Machine:
 
 
 def programs(context: Context) -> Binaries:
-    """Find the programs that the node runs with; raises TargetUnfit where some are missing."""
+    """Find the node's PostgreSQL programs; raises TargetUnfit where some are missing."""
     node, machine = context.target, context.need(look)
     found = binaries.find(node.bin_directory, account=machine.account, host=machine.host)
     for name in PROGRAMS:
@@ -53,9 +53,9 @@ def programs(context: Context) -> Binaries:
             raise TargetUnfit(
                 node.name,
                 "programs",
-                f"{found.directory} has no {name} that runs, which a clone needs",
-                hint="install PostgreSQL's client and server programs there, or name another "
-                "bin_directory for the node",
+                f"{found.directory} has no working {name}, which a clone needs",
+                hint="install PostgreSQL's client and server programs there, or give the node "
+                "another bin_directory",
             ) from error
     return found
 
@@ -69,15 +69,16 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
     yield TargetUnfit(
         node.name,
         "version",
-        f"{there.directory} has PostgreSQL {there.major}, and the source is {source.version}",
-        hint=f"give node {node.name} bin_directory: {fitting.directory}"
+        f"expected PostgreSQL {source.major} (the source has {source.version}), found "
+        f"{there.major} in {there.directory}",
+        hint=f"set bin_directory of node {node.name} to {fitting.directory}"
         if fitting
-        else f"install PostgreSQL {source.major} there, and name it as bin_directory of the node",
+        else f"install PostgreSQL {source.major} there, and set the node's bin_directory",
     )
 
 
 def control(context: Context) -> None:
-    """Run the operator's command for the status; raises TargetUnfit where it does not tell it."""
+    """Run the operator's status command; raises TargetUnfit where its answer is unclear."""
     machine = context.need(look)
     why = host_tests.why_no_status(machine.host, context.target, machine.account)
     if why is not None:
@@ -85,35 +86,38 @@ def control(context: Context) -> None:
             context.target.name,
             "control",
             why,
-            hint="correct `control` of the node; its commands are run by `sh -c` on its host, as "
-            "the user who logs in there, and nobody is asked for a password",
+            hint="correct `control` of the node: `sh -c` runs its commands on its host as the "
+            "user who logs in there, without a terminal for a password",
         )
 
 
 def libc(context: Context) -> tuple[str | None, str | None]:
-    """Ask both hosts for their C library, whose collations order indexes; None: it is unknown."""
+    """Return both hosts' C library version, which orders indexes; None where it is unknown."""
     context.need(look)
     return _libc(context.source), _libc(context.target)
 
 
 def judge_libc(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse hosts that may order texts differently, if anything is ordered by their libraries."""
+    """Refuse hosts whose C libraries may sort differently, if any collation depends on them."""
     here, there = context.need(libc)
     if None in (here, there) or here == there or not context.need(schemas.look).collations:
         return
     yield TargetUnfit(
         context.target.name,
         "libc",
-        f"its host has {there}, and the source's has {here}: they may order texts otherwise, and "
-        "indexes would be wrong there",
-        hint="bring both hosts to one version of the system first",
+        f"its host has {there}, but the source's host has {here}: they may sort text differently, "
+        "which corrupts indexes",
+        hint="install the same version of the operating system on both hosts first",
     )
 
 
 def note_libc(context: Context) -> Iterator[str]:
-    """Say that the libraries were not compared."""
+    """Report that the libraries could not be compared."""
     if None in context.need(libc):
-        yield "the C libraries of source and target were not compared: collations may differ"
+        yield (
+            f"node {context.target.name}: not checked: whether its C library sorts as the source's "
+            "does"
+        )
 
 
 def _libc(node: Node) -> str | None:

@@ -1,4 +1,4 @@
-"""TLS: the files with which the clone would begin, and the names that they are for."""
+"""TLS: the files that the clone would use, and the names in its certificate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CERTIFICATE, KEY = "ssl_cert_file", "ssl_key_file"
 PASSPHRASE = "ssl_passphrase_command"  # noqa: S105  # a parameter's name
 FILES = (CERTIFICATE, KEY, "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
-"""Parameters that name files which a server reads when it starts with `ssl = on`."""
+"""Parameters that name the files a server reads when it starts with `ssl = on`."""
 
 _SECONDS = 30.0
 _CONTENT = "SELECT pg_read_binary_file(%(path)s)"
@@ -36,28 +36,28 @@ _OWN = "settings: {ssl_cert_file: ..., ssl_key_file: ...}"
 
 @dataclass(frozen=True, slots=True)
 class OfSource:
-    """The source's parameters of TLS, and those of its files that a clone gets with its data."""
+    """The source's TLS parameters, and its TLS files that the clone copies."""
 
     settings: Mapping[str, str]
     given: frozenset[str]
     """Parameters that are not at their defaults."""
     copied: Mapping[str, bool] = field(default_factory=dict)
-    """Files below the data directory, by their paths in it, and whether they are there."""
+    """Files in the data directory, by their relative paths, and whether they exist."""
     certificate: bytes | None = None
-    """The copied file, if the clone would show it."""
+    """The copied certificate, if the clone would use it."""
     sslmode: str = "prefer"
     """How this shardctl logs in to nodes."""
     authorities: bytes | None = None
-    """What this shardctl goes by to trust a server; None where that is not a file."""
+    """The authorities that shardctl trusts; None where they are not in a file."""
 
     def asks_passphrase(self, node: Node) -> bool:
-        """Tell whether a clone of it would ask a command for its key's passphrase."""
+        """Return whether the clone would run a command for its key's passphrase."""
         return bool({**self.settings, **_given(node)}.get(PASSPHRASE))
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What the clone would run with, as far as its host tells."""
+    """The clone's TLS, as far as its host reports it."""
 
     on: bool = False
     missing: tuple[tuple[str, str], ...] = ()
@@ -66,19 +66,19 @@ class Tls:
     """Parameters that another postgresql.conf may set."""
     certificate: Certificate | None = None
     broken: str | None = None
-    """Why the file is no certificate."""
+    """Why the file is not a certificate."""
     copied: bool = False
     """Whether the certificate is the source's."""
     key: str | None = None
-    """The path of the key, where it is on the target's host already."""
+    """The path of the key, where it is already on the target's host."""
     pem: str | None = None
-    """The certificate that the key has to be of."""
+    """The certificate that the key must match."""
 
 
 def look_at_source(context: Context) -> OfSource:
-    """Ask the source for its parameters, and for those files that its clone would have.
+    """Read the source's parameters, and the files that the clone would copy.
 
-    Raises Unknown for those who may not read them.
+    Raises Unknown where the role may not read them.
     """
     if context.need(rights.look):
         raise Unknown
@@ -109,13 +109,13 @@ def look_at_source(context: Context) -> OfSource:
 
 
 def look(context: Context) -> Tls:
-    """Look on the target's host for the files that are not copied."""
+    """Check the files on the target's host that are not copied."""
     node, source, machine = context.target, context.need(look_at_source), context.need(target.look)
     host, account = machine.host, machine.account
     wanted = {**source.settings, **_given(node)}
     if not _is_on(wanted):
         return Tls()
-    # What the source leaves at its default, a configuration file of the host's may set.
+    # A configuration file of the host may set what the source leaves at its default.
     free = set(wanted) - source.given - set(_given(node))
     unknown = tuple(
         n for n in (CERTIFICATE, KEY) if n in free and node.control and node.control.start
@@ -144,25 +144,24 @@ def look(context: Context) -> Tls:
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Find what would keep the clone from starting, or its clients from trusting it."""
+    """Refuse TLS with which the clone would not start, or its clients would not trust it."""
     node, tls, source = context.target, context.need(look), context.need(look_at_source)
     if not tls.on:
         if _is_on(source.settings) and source.sslmode in _DEMANDING:
             yield TargetUnfit(
                 node.name,
                 "tls_off",
-                f"settings: ssl is off, and shardctl logs in with sslmode={source.sslmode}",
-                hint="remove it: it is cloned then",
+                f"settings: ssl is off, but shardctl connects with sslmode={source.sslmode}",
+                hint="remove it: the clone then has the source's value",
             )
         return
     for name, path in tls.missing:
         yield TargetUnfit(
             node.name,
             "tls_files",
-            f"{name} = {path}, which its server will not find or may not read: the clone would "
-            "not start",
-            hint="put the file there for the user who runs the server, or give the node files of "
-            f"its own with `{_OWN}`",
+            f"{name} is {path}, which its server cannot read: the clone would not start",
+            hint="install the file there, readable for the user who runs the server, or give the "
+            f"node files of its own with `{_OWN}`",
         )
     if tls.broken is not None:
         yield TargetUnfit(
@@ -180,18 +179,18 @@ def judge(context: Context) -> Iterator[ShardctlError]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what the operator should know of it beside refusals."""
+    """Report what the operator should know of TLS besides refusals."""
     node, tls = context.target, context.need(look)
     if tls.unknown:
         yield (
-            f"it was not looked whether node {node.name} has its TLS files: its own configuration "
-            f"may set {', '.join(tls.unknown)}"
+            f"node {node.name}: not checked: its TLS files: its own configuration may set "
+            f"{', '.join(tls.unknown)}"
         )
     certificate = tls.certificate
     if certificate is not None and not certificate.is_for(node.pooler_host):
-        whose = ", a copy of its source's," if tls.copied else ""
+        whose = " (a copy of its source's)" if tls.copied else ""
         yield (
-            f"the certificate of node {node.name}{whose} is for {certificate.shown} and not for "
+            f"node {node.name}: its certificate{whose} is for {certificate.shown}, not for "
             f"{node.pooler_host}: clients with sslmode=verify-full refuse it"
         )
 
@@ -199,23 +198,21 @@ def notes(context: Context) -> Iterator[str]:
 def _distrust(
     context: Context, tls: Tls, source: OfSource, asking: Sequence[tuple[str, str, str]]
 ) -> Iterator[TargetUnfit]:
-    """Find who would not trust the certificate; `asking` has who, with which sslmode, for whom."""
+    """Refuse a certificate that a client would not trust; `asking`: client, sslmode, host."""
     node, certificate = context.target, tls.certificate
     if certificate is None:
         return
-    whose = (
-        f"a clone has the certificate of node {context.plan.source}, which" if tls.copied else "it"
-    )
-    cure = f"give node {node.name} files of its own with `{_OWN}`" if tls.copied else "replace it"
+    whose = f"its certificate, copied from node {context.plan.source}," if tls.copied else "it"
+    fix = f"give node {node.name} files of its own with `{_OWN}`" if tls.copied else "replace it"
     for who, mode, host in asking:
         if mode != "verify-full" or host.startswith("/") or certificate.is_for(host):
             continue
         yield TargetUnfit(
             node.name,
             "tls_name",
-            f"{whose} is for {certificate.shown} and not for {host}: {who} (verify-full) would "
+            f"{whose} is for {certificate.shown}, not for {host}: {who} (verify-full) would "
             "refuse it",
-            hint=f"{cure}, whose subjectAltName has {host}",
+            hint=f"{fix}, with {host} in the certificate's subjectAltName",
         )
     if source.sslmode not in ("verify-ca", "verify-full"):
         return
@@ -223,8 +220,8 @@ def _distrust(
         yield TargetUnfit(
             node.name,
             "tls_issuer",
-            f"{whose} was issued by none of the authorities that shardctl trusts (sslrootcert)",
-            hint=f"{cure}, issued by one of them; or add its authority to the file of sslrootcert",
+            f"{whose} was not issued by an authority that shardctl trusts (sslrootcert)",
+            hint=f"{fix}, issued by a trusted one; or add its authority to the sslrootcert file",
         )
     now = datetime.now(UTC)
     if not certificate.begins <= now <= certificate.ends:
@@ -232,18 +229,18 @@ def _distrust(
             node.name,
             "tls_expired",
             f"{whose} is valid from {certificate.begins:%Y-%m-%d} to {certificate.ends:%Y-%m-%d}",
-            hint=f"{cure}, which is valid now",
+            hint=f"{fix}, valid now",
         )
 
 
 def _given(node: Node) -> dict[str, str]:
-    """Give the node's own parameters of TLS."""
+    """Return the node's own TLS parameters."""
     settings = {name.lower(): value for name, value in node.settings.items()}
     return {name: value for name, value in settings.items() if name in ("ssl", PASSPHRASE, *FILES)}
 
 
 def _inside(target: Node, path: str) -> str | None:
-    """Give the path within the clone's data directory; None for a file elsewhere, or none."""
+    """Return the path within the clone's data directory; None for another path, or none."""
     if not path:
         return None
     place = PurePosixPath(path)
@@ -255,7 +252,7 @@ def _inside(target: Node, path: str) -> str | None:
 
 
 def _is_on(settings: Mapping[str, str]) -> bool:
-    """Read a boolean as the server does, which takes the beginnings of words."""
+    """Read a boolean as the server does, which accepts prefixes of words."""
     said = settings.get("ssl", "off").lower()
     return any(word.startswith(said) for word in ("on", "true", "yes", "1")) and said not in (
         "",
@@ -264,11 +261,11 @@ def _is_on(settings: Mapping[str, str]) -> bool:
 
 
 def _authorities(sslrootcert: str) -> bytes | None:
-    """Read the file by which libpq trusts servers here; None where there is none to read."""
+    """Read the file of authorities that libpq trusts here; None where there is none."""
     if sslrootcert == _SYSTEM:
         return None
     try:
         path = Path(sslrootcert) if sslrootcert else Path.home() / ".postgresql" / "root.crt"
         return path.read_bytes()
-    except (OSError, RuntimeError):  # no home, too: libpq itself says so when it is needed
+    except (OSError, RuntimeError):  # no home, too: libpq reports it when it needs the file
         return None

@@ -1,4 +1,4 @@
-"""The key with which the clone would begin TLS: whether its server takes it."""
+"""The clone's TLS key: whether its server accepts it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _SECONDS = 30.0
 _OWN = "settings: {ssl_cert_file: ..., ssl_key_file: ...}"
 _GROUP_MAY = 0o077
 _ROOTS_GROUP_MAY = 0o037
-"""Bits that PostgreSQL does not take: of its own user's key, and of root's."""
+"""Mode bits that PostgreSQL refuses: for a key of its own user, and for one of root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as its host shows it, which is never its content; None where that does not tell."""
+    """A key's owner and mode, never its content."""
 
     path: str
     mode: int
     owner: int
     user: int
-    """Who runs the server, by number."""
+    """The uid of the user who runs the server."""
     encrypted: bool = False
     fits: bool | None = None
-    """Whether it is the certificate's; None where openssl is not there, or there is no other."""
+    """Whether it matches the certificate; None without openssl or without a certificate."""
 
 
 def look(context: Context) -> Key | None:
-    """Look at the key, where it is not copied with the data; None where nothing is to be looked at.
+    """Look at a key that is not copied with the data; None where there is none, or no stat.
 
     Raises what `Host.run` raises.
     """
@@ -71,7 +71,7 @@ def read(path: str, said: str) -> Key | None:
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Find a key with which the server would not start."""
+    """Refuse a key with which the server would not start."""
     key, name = context.need(look), context.target.name
     if key is None:
         return
@@ -79,24 +79,24 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             name,
             "tls_key",
-            f"{KEY} = {key.path}, which belongs neither to the user who runs its server nor to "
-            "root: the clone would not start",
-            hint="chown it there to the user who runs the server",
+            f"{KEY}: {key.path} belongs neither to the user who runs its server nor to root: the "
+            "clone would not start",
+            hint=f"run `chown` on {key.path} there, to the user who runs the server",
         )
     elif key.mode & (_GROUP_MAY if key.owner == key.user else _ROOTS_GROUP_MAY):
         most = "0600" if key.owner == key.user else "0640"
         yield TargetUnfit(
             name,
             "tls_key",
-            f"{KEY} = {key.path} has mode {key.mode:04o}, and PostgreSQL takes {most} at most: "
+            f"{KEY}: {key.path} has mode {key.mode:04o}, but PostgreSQL accepts at most {most}: "
             "the clone would not start",
-            hint=f"chmod {most} {key.path} there",
+            hint=f"run `chmod {most} {key.path}` there",
         )
     if key.encrypted and not context.need(tls.look_at_source).asks_passphrase(context.target):
         yield TargetUnfit(
             name,
             "tls_key",
-            f"{KEY} = {key.path} has a passphrase, and there is no ssl_passphrase_command: the "
+            f"{KEY}: {key.path} has a passphrase, but the node has no ssl_passphrase_command: the "
             "clone would not start",
             hint="remove the passphrase, or give the node `settings: {ssl_passphrase_command: "
             "...}`",
@@ -105,15 +105,15 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             name,
             "tls_key",
-            f"{KEY} = {key.path} is not the key of its certificate: the clone would not start",
-            hint=f"put the certificate's own key there, or give the node others with `{_OWN}`",
+            f"{KEY}: {key.path} does not match its certificate: the clone would not start",
+            hint=f"install the certificate's key there, or give the node other files with `{_OWN}`",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say that the key was not looked at, or not compared with the certificate."""
+    """Report that the key could not be checked, or not compared with the certificate."""
     found, key, name = context.need(tls.look), context.need(look), context.target.name
     if found.key is not None and key is None:
-        yield f"it was not looked at the key of node {name}: its host has no stat"
+        yield f"node {name}: not checked: its TLS key: its host has no stat"
     elif key is not None and key.fits is None:
-        yield f"it was not looked whether the key of node {name} is that of its certificate"
+        yield f"node {name}: not checked: whether its TLS key matches its certificate"

@@ -1,4 +1,4 @@
-"""Transactions for which the cutover would wait: old ones that write, or hold a pooler's pause."""
+"""Old transactions that the cutover would wait for: they write, or hold up a pooler's PAUSE."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class Transaction:
     """A transaction that is older than the cutover may take; `seconds` is its age.
 
-    `writes` when it holds or awaits a lock on a moved table that a write takes, `reads` when
-    it has any lock there.
+    `writes`: it holds or awaits a write lock on a moved table; `reads`: it has any lock there.
     """
 
     pid: int
@@ -30,18 +29,18 @@ class Transaction:
     reads: bool
 
     def __str__(self) -> str:
-        return f"pid {self.pid} ({self.who}, for {self.seconds:.0f} s)"
+        return f"pid {self.pid} ({self.who}, {self.seconds:.0f} s old)"
 
 
 def look(context: Context) -> tuple[Transaction, ...]:
-    """Ask the source for transactions that are older than the cutover may take."""
+    """List the source's transactions that are older than --max-pause."""
     older = {"schemas": list(context.plan.schemas), "seconds": context.plan.options.max_pause_s}
     found = context.session.execute(QUERIES["transactions"], older)
     return tuple(Transaction(*one) for one in found)
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse those that the drain would wait for, and those that came through a pooler."""
+    """Refuse transactions that the cutover would wait for."""
     busy = frozenset().union(*(one.busy for one in context.of(poolers.look) or ()))
     found = [one for one in context.need(look) if one.writes or one.pid in busy]
     if found:
@@ -49,15 +48,14 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             context.plan.source,
             "old_transactions",
-            f"transactions on the moved shards are older than --max-pause ({pause_s:g} s): "
-            f"{listed([str(one) for one in found])}",
-            hint="wait until they have ended, or end them: a cutover would wait for such ones in "
-            "vain",
+            f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
+            f"cutover would time out: {listed([str(one) for one in found])}",
+            hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say which old transactions do not matter."""
+    """Report old transactions that the cutover does not wait for."""
     readers = [str(one) for one in context.need(look) if one.reads and not one.writes]
     if readers:
-        yield f"transactions that only read moved shards, and are not waited for: {listed(readers)}"
+        yield f"the cutover does not wait for transactions that only read: {listed(readers)}"

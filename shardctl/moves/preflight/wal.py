@@ -1,4 +1,4 @@
-"""The copy: its rate, and room on the source for the WAL that is written meanwhile."""
+"""The copy: its rate, and room on the source for the WAL written during it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.moves import wal
-from shardctl.moves.preflight import rights, server
+from shardctl.moves.preflight import rights, server, shards
 from shardctl.moves.preflight.subject import Unknown
 from shardctl.moves.refusals import PreflightRefused
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from shardctl.moves.wal import Wal
 
 COPY_RATE = 200 * 1024 * 1024
-"""Bytes a second that a copy is taken to make where `--max-rate` does not say."""
+"""The assumed rate of a copy without `--max-rate`, in bytes a second."""
 
 _RATE = re.compile(r"(\d+)([kM]?)")
 _RATES = range(32 * 1024, 1024 * 1024 * 1024 + 1)
-"""What pg_basebackup takes, in bytes a second."""
+"""The rates that pg_basebackup accepts, in bytes a second."""
 
 
 def look(context: Context) -> Wal:
-    """Ask the source and its host; raises Unknown of a standby, and for those who may not know."""
+    """Look at the source and its host; raises Unknown for a standby, and without the rights."""
     if context.need(server.look).in_recovery or rights.MONITOR in context.need(rights.look):
         raise Unknown
     return wal.look(context.source, context.session)
 
 
 def judge(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse a rate that is none, or a source without room for the WAL of the copy."""
+    """Refuse an invalid rate, or a source without room for the WAL of the copy."""
     try:
         copy_s = predicted_s(context)
     except PreflightRefused as error:
@@ -42,19 +42,27 @@ def judge(context: Context) -> Iterator[PreflightRefused]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Say what bounds the WAL that the source keeps."""
+    """Report the limit of the WAL that the source keeps."""
     yield from wal.notes(context.plan, context.need(look))
 
 
 def predicted_s(context: Context) -> float:
-    """Estimate how long the copy takes; raises PreflightRefused for a rate that is none."""
-    a_second = rate(context.plan.options.max_rate)
-    there = context.of(server.look)
-    return (there.bytes or 0) / a_second if there is not None else 0.0
+    """Estimate how long the copy takes; raises PreflightRefused for an invalid rate."""
+    return copied_bytes(context) / rate(context.plan.options.max_rate)
+
+
+def copied_bytes(context: Context) -> int:
+    """Count the bytes that are copied: the source's server, or a stream's shards; 0 if unknown."""
+    if not context.streams:
+        there = context.of(server.look)
+        return (there.bytes or 0) if there is not None else 0
+    found = context.of(shards.look)
+    sizes = found.sizes if found is not None else {}
+    return sum(sizes.get(schema) or 0 for schema in context.plan.schemas)
 
 
 def rate(text: str | None) -> int:
-    """Read a rate as pg_basebackup takes it, in bytes a second; COPY_RATE for None.
+    """Parse a rate as pg_basebackup does, into bytes a second; COPY_RATE for None.
 
     Raises PreflightRefused.
 
@@ -69,7 +77,7 @@ def rate(text: str | None) -> int:
         raise PreflightRefused(
             "--max-rate",
             "max_rate",
-            f"{text!r} is no rate for pg_basebackup",
-            hint="give kilobytes a second as in 4096k, or megabytes as in 100M; 32k to 1024M",
+            f"invalid rate {text!r}",
+            hint="give a rate a second from 32k to 1024M, for example --max-rate 50M",
         )
     return bytes_a_second

@@ -1,4 +1,4 @@
-"""Clear: an empty server in the target's place is stopped, and its directory moved aside."""
+"""Clear: stops an empty server in the target's place, and moves its directory aside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether nothing is in the clone's way."""
+    """Return whether nothing is in the clone's way."""
     if context.past_cutover():
         return True
     try:
@@ -29,12 +29,12 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Look once more whether anything in it would be missed, and move it aside.
+    """Check again that the server has no data, and move it aside.
 
-    It may be long ago that the plan was made. Raises TargetUnfit, or Problems of several.
+    The plan may be old. Raises TargetUnfit, or Problems for several.
     """
     target = context.plan.target
-    with contextlib.suppress(NodeUnavailable):  # it does not run, or has no such database
+    with contextlib.suppress(NodeUnavailable):  # it does not run, or lacks the database
         context.lock(target)
     problems = _problems(context)
     if problems:
@@ -44,7 +44,7 @@ def run(context: MoveContext) -> None:
 
 
 def undo(context: MoveContext) -> None:
-    """Let it stand and run as before."""
+    """Put it back, running as before."""
     clones.bring_back(cloned.of(context))
 
 
@@ -57,7 +57,7 @@ def _problems(context: MoveContext) -> list[ShardctlError]:
         asked.found[occupant.same_place] = server.running()
         return list(occupant.judge(asked))
     asked.ask(directory.look)
-    # The journals of the nodes may know what is in it.
+    # The nodes' journals may have moves that left copies in it.
     problems = asked.ask(fleet.look).problems
     return [*problems, *directory.in_the_way(asked)]
 

@@ -1,4 +1,4 @@
-"""Clone: the source's whole server, copied onto the target."""
+"""Clone: copies the source's whole server onto the target."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.source import Source
-from shardctl.state import progress
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the data directory is there, whole, and of this move."""
+    """Return whether the target has a complete data directory of this move."""
     return context.past_cutover() or clones.look(cloned.of(context)) in ("made", "opened")
 
 
@@ -24,23 +23,22 @@ def run(context: MoveContext) -> None:
     """Copy, with the settings that keep everybody but shardctl out."""
     with context.on(context.plan.source):
         session = context.session(context.plan.source)
-        copying.make(
-            cloned.of(context),
-            Source(context.source, context.topology.database),
-            session,
-            addresses=admission.known(context),
-            progress=progress.Kept(context.progress, session, context.plan.id),
-            max_rate=context.plan.options.max_rate,
-            clone_with=context.plan.options.clone_with,
-        )
-        progress.end(session, context.plan.id)
+        with context.kept_progress() as progress:
+            copying.make(
+                cloned.of(context),
+                Source(context.source, context.topology.database),
+                session,
+                addresses=admission.known(context),
+                progress=progress,
+                max_rate=context.plan.options.max_rate,
+                clone_with=context.plan.options.clone_with,
+            )
 
 
 def undo(context: MoveContext) -> None:
     """Stop the clone and delete what this move made, and nothing else."""
     clones.remove(cloned.of(context))
-    with context.on(context.plan.source):
-        progress.end(context.session(context.plan.source), context.plan.id)
+    context.remove_progress()
 
 
 STEP = Step("clone", "copies the source onto the target", probe, run, undo)

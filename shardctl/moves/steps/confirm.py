@@ -1,8 +1,8 @@
-"""Confirm: what was moved is on the target, row for row; see `moves.proof`."""
+"""Confirm: compares the moved tables on both nodes, row by row; see `moves.proof`."""
 
 from __future__ import annotations
 
 from shardctl.moves import proof
 from shardctl.moves.step import Step
 
-STEP = Step("confirm", "compares every moved table on both sides", proof.stands, proof.make)
+STEP = Step("confirm", "compares every moved table on both nodes", proof.stands, proof.make)

@@ -1,8 +1,9 @@
-"""Cutover: ownership changes; see `moves.cutover` for the order within."""
+"""Cutover: changes the ownership; see `moves.cutover` for its sub-steps."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import together
@@ -19,7 +20,7 @@ _SECONDS = 10.0
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the poolers lead to the target and everybody was told."""
+    """Return whether the journal says that the poolers lead to the target."""
     move = context.journal()
     return move is not None and move.state in (
         MoveState.routed, MoveState.unconfirmed, MoveState.done,
@@ -27,14 +28,13 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Do it, or what an earlier process left of it.
+    """Run the cutover, or complete what an earlier process left.
 
-    What the fence does not bind is looked for once more, and whether the topology file can be
-    written: it is long ago that the plan was made. Raises PreflightRefused and others for that,
-    or Problems of several.
+    Checks again what a fence does not stop, and whether the topology file can be written: the plan
+    may be old. Raises PreflightRefused and others for that, or Problems for several.
     """
     if not context.past_cutover():
-        # Whatever an earlier process did of it, its guards may be at work. Begin from the start.
+        # Guards of an earlier process may still run: undo its cutover and start again.
         undoing.call_off(context)
     if context.past_cutover():
         attempt.complete(context)
@@ -49,10 +49,10 @@ def run(context: MoveContext) -> None:
 
 
 def undo(context: MoveContext) -> None:
-    """Lift the fence and serve the clients from the source; let its tables be as they were.
+    """Lift the fence, serve the clients from the source, and restore its tables.
 
-    Raises NotAbortable where that cannot be any more: nothing of the clone may be undone then;
-    and TriggersLeft.
+    Raises NotAbortable past the point of no return: then the clone must not be undone; and
+    TriggersLeft.
     """
     if (before := context.journal()) is None:
         return
@@ -68,3 +68,4 @@ def undo(context: MoveContext) -> None:
 STEP = Step(
     "cutover", "fences the source, promotes the target, routes the poolers", probe, run, undo
 )
+STREAM_STEP = replace(STEP, sentence="fences the source, opens the target, routes the poolers")

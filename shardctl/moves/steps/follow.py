@@ -1,4 +1,4 @@
-"""Follow: the clone runs as a standby and comes near its source."""
+"""Follow: starts the clone as a standby and waits until its replication has caught up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shardctl.postgres import opening, slots, standby
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 
 if TYPE_CHECKING:
+    from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _FEEDBACK = "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name =
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the target's lock is held by us: it is taken when the standby is near."""
+    """Return whether this process holds the target's lock, taken when replication caught up."""
     return context.past_cutover() or context.holds(context.plan.target)
 
 
@@ -36,13 +37,17 @@ def run(context: MoveContext) -> None:
     so it is asked again as long as its server runs, and that ends when the source knows what
     the standby looks at.
     """
-    target = context.plan.target
-    clone = cloned.of(context)
-    standby.start(clone)
+    standby.start(cloned.of(context))
+    with context.kept_progress() as progress:
+        _catch_up(context, progress)
+
+
+def _catch_up(context: MoveContext, progress: Progress) -> None:
+    target, clone = context.plan.target, cloned.of(context)
     deadline = time.monotonic() + _ASK_AGAIN_S
     while True:
         try:
-            _follow(context)
+            _follow(context, progress)
         except (NodeUnavailable, NodeLost, NodeRefused, standby.NotFollowing) as error:
             if not clone.server.running() or time.monotonic() > deadline:
                 raise
@@ -56,23 +61,25 @@ def run(context: MoveContext) -> None:
             return
 
 
-def _follow(context: MoveContext) -> None:
+def _follow(context: MoveContext, progress: Progress) -> None:
     plan, clone = context.plan, cloned.of(context)
     with context.on(plan.target):
         standby.follow(
             clone,
             context.session(plan.source),
             context.session(plan.target),
-            progress=context.progress,
+            progress=progress,
             timeout=_SECONDS,
         )
         opening.require_closed(clone, context.session(plan.target), context.topology.database.user)
+    progress.waits(plan.target, "feedback of the standby")
     _wait_for_feedback(context)
+    progress.waits(plan.target, None)
     context.lock(plan.target)
 
 
 def _wait_for_feedback(context: MoveContext) -> None:
-    """Wait until the source keeps what sessions of the standby may look at."""
+    """Wait until hot standby feedback reaches the source."""
     session = context.session(context.plan.source)
     deadline = time.monotonic() + _ASK_AGAIN_S
     with context.on(context.plan.source):
@@ -83,12 +90,12 @@ def _wait_for_feedback(context: MoveContext) -> None:
             slots.require(session, context.plan.target, context.plan.slot)
             if time.monotonic() > deadline:
                 raise ShardctlError(
-                    f"node {context.plan.target}: its source has had no feedback of it for "
-                    f"{_ASK_AGAIN_S:g} s",
-                    hint="see the clone's log for why it does not stream, then `shardctl moves "
-                    "resume`",
+                    f"node {context.plan.target}: node {context.plan.source} has received no hot "
+                    f"standby feedback from it for {_ASK_AGAIN_S:g} s",
+                    hint="check the clone's log for why it does not stream, then run `shardctl "
+                    "moves resume`",
                 )
             time.sleep(_POLL)
 
 
-STEP = Step("follow", "starts the standby and waits until it is near", probe, run)
+STEP = Step("follow", "starts the standby and waits for replication to catch up", probe, run)

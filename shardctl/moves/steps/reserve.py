@@ -1,4 +1,4 @@
-"""Reserve: the journal's row, the source's lock, the replication slot and its leash."""
+"""Reserve: writes the journal, takes the source's lock, makes the slot and bounds its WAL."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def probe(context: MoveContext) -> bool:
-    """Look for the journal's row, and for slot and leash as long as the clone needs them."""
+    """Return whether the journal has the move, and the slot and its limit, if still needed."""
     move = context.journal()
     if move is not None and not move.state.undoable:
-        return True  # and its source may not be there any more
+        return True  # its source may be unreachable by then
     if move is None or not context.holds(context.plan.source):
         return False
     with context.on(context.plan.source):
@@ -34,10 +34,10 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Take the source's lock, write the journal, make the slot and bound what it holds back.
+    """Take the source's lock, write the journal, make the slot and bound its WAL.
 
-    A slot that is gone since an earlier attempt has taken the use of its copy with it. Raises
-    MoveUnderWay where another move was begun at the same moment, and leash_not_armed.
+    If the slot of an earlier attempt is gone, its copy is useless and is made again. Raises
+    MoveUnderWay where another move began at the same moment, and leash_not_armed.
     """
     source = context.plan.source
     context.lock(source)
@@ -48,10 +48,10 @@ def run(context: MoveContext) -> None:
         if known is None:
             pass
         elif not slots.keeps(session, plan.slot):
-            _begin_again(context, known, "is gone")
+            _begin_again(context, known, "is missing")
         elif held := wal.exceeding(session, plan):
-            # A leash would drop it at once, and the move would be aborted.
-            _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a guard")
+            # The limit would drop the slot at once, and abort the move.
+            _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a limit")
         leash.arm(
             context.session(plan.source, Use.leash),
             session,
@@ -64,9 +64,9 @@ def run(context: MoveContext) -> None:
 
 
 def write(context: MoveContext) -> Move | None:
-    """Write the journal, unless an earlier attempt has: gives what that has written.
+    """Write the journal, unless an earlier attempt has; return the earlier record.
 
-    Raises MoveUnderWay where another move was begun at the same moment.
+    Raises MoveUnderWay where another move began at the same moment.
     """
     plan, session = context.plan, context.session(context.plan.source)
     if (known := journal.find(session, plan.id)) is not None:
@@ -82,7 +82,7 @@ def write(context: MoveContext) -> Move | None:
         retired=plan.retired,
         plan=plan.as_json(),
     )
-    # Each of two sees the other's row, or one does: both cannot miss it.
+    # Of two moves, at least one sees the other's row.
     try:
         require_alone(context)
     except ShardctlError:
@@ -92,24 +92,25 @@ def write(context: MoveContext) -> Move | None:
 
 
 def _begin_again(context: MoveContext, move: Move, why: str) -> None:
-    """Delete a copy that cannot follow any more: nothing keeps the WAL that it lacks."""
-    plan, told = context.plan, journal.wal_limit(move)
+    """Delete a copy that cannot catch up any more, because the WAL that it needs is gone."""
+    plan, reached = context.plan, journal.wal_limit(move)
     if clones.remove(cloned.of(context)):
-        if told is not None:
-            held, limit = wal.megabytes(told["held_bytes"]), wal.megabytes(told["limit_bytes"])
+        if reached is not None:
+            held = wal.megabytes(reached["held_bytes"])
+            limit = wal.megabytes(reached["limit_bytes"])
             why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
         context.notice(
-            f"node {plan.source}: slot {plan.slot} {why}; so the copy on node {plan.target} "
-            "was deleted, and is made again"
+            f"node {plan.source}: slot {plan.slot} {why}; shardctl has deleted the copy on node "
+            f"{plan.target} and makes a new one"
         )
     session = context.session(plan.source)
     slots.drop(session, plan.slot)  # where there is one, it has lost its WAL or keeps too much
-    if told is not None:
+    if reached is not None:
         wal.forget(session, move)
 
 
 def require_alone(context: MoveContext) -> None:
-    """See that no other move of the cluster is under way; raises MoveUnderWay."""
+    """Check that no other move of the cluster is running; raises MoveUnderWay."""
     found = ledger.read(context.topology, purpose=context.purpose)
     for entry in found.entries:
         if entry.move.id != context.plan.id and entry.state in ("running", "unfinished"):
@@ -125,14 +126,14 @@ def undo(context: MoveContext) -> None:
 
 
 def close(context: MoveContext) -> None:
-    """Close the journal of a move that is taken back."""
+    """Close the journal of an aborted move."""
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
         before = states.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
-            told = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
-            events.record(session, "moves abort", f"move {plan.id} was called off: {told}")
+            result = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
+            events.record(session, "moves abort", f"move {plan.id} aborted: {result}")
 
 
 STEP = Step("reserve", "writes the journal, takes the locks, makes the slot", probe, run, undo)

@@ -1,4 +1,4 @@
-"""Retire: the move is closed; its retired schemas wait to be pruned."""
+"""Retire: closes the move; its retired schemas wait for prune."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVER = (MoveState.unconfirmed, MoveState.done)
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the journals on both sides say that it is over."""
+    """Return whether the journals on both nodes say that the move is over."""
     newest = context.journal()
     if newest is None or newest.state not in _OVER:
         return False
@@ -25,14 +25,14 @@ def probe(context: MoveContext) -> bool:
         with context.on(node):
             copy = journal.find(context.session(node), context.plan.id)
         if copy is None or copy.state not in _OVER:
-            return False  # it would keep the next move from beginning there
+            return False  # it would block the next move there
     return True
 
 
 def run(context: MoveContext) -> None:
-    """Make the target a node like any other, and close the journal on both sides.
+    """Make the target a normal node, and close the journal on both nodes.
 
-    Raises FileNotEdited, where the operator has not yet been told what to write by hand.
+    Raises FileNotEdited the first time the topology file cannot be written.
     """
     plan = context.plan
     _write_file(context)
@@ -40,19 +40,19 @@ def run(context: MoveContext) -> None:
     newest = context.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
-    # Only a comparison that found no difference closes it for good.
+    # Without a comparison that found no difference the move stays unconfirmed.
     state = MoveState.done if newest.proof == "compared" else MoveState.unconfirmed
-    told = f"shards {ranges.of(plan.shards)} moved from {plan.source} to {plan.target}"
+    result = f"shards {ranges.of(plan.shards)} moved from {plan.source} to {plan.target}"
     for node in context.keepers:
         with context.on(node):
             session = context.session(node)
             journal.copy(session, newest)
             if journal.advance(session, plan.id, [MoveState.routed], state):
-                events.record(session, "move-shards", f"move {plan.id}: {told}")
+                events.record(session, "move-shards", f"move {plan.id}: {result}")
 
 
 def _write_file(context: MoveContext) -> None:
-    """Write the new owners into the topology file, unless that is done."""
+    """Write the new owners into the topology file, unless it has them."""
     try:
         file.write(context.topology, context.plan, context.after)
     except file.FileNotEdited as error:

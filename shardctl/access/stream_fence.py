@@ -1,0 +1,114 @@
+"""The fence of a streamed move: locks against writers, then the rename, then a mark in the stream.
+
+A rename alone is no fence for a stream: a writer that commits after it is published under the
+retired name, and its rows never arrive. With the locks, no write is open when the mark is made,
+so what the target has when it sees the mark is all that there is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.access import fence, write_fence
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.access", "stream_fence.sql")
+
+MARK = "fence"
+"""What the row in `shardctl.stream` says that the fence commits."""
+
+_QUICK_MS = 50
+"""A client that wants a table that the fence wants waits behind it for so long."""
+_TABLE_MS = 0.1
+_TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
+
+
+class StructureChanged(ShardctlError):
+    """Moved shards whose structure is not what was copied."""
+
+    def __init__(self, node: str, move: str) -> None:
+        super().__init__(
+            f"node {node}: the structure of the moved shards has changed since move {move} copied "
+            "it, and its stream does not carry that",
+            hint="`shardctl moves abort`, then begin the move again, without DDL on these shards",
+        )
+
+
+def digest(session: Connection, schemas: Sequence[str]) -> str:
+    """Sum up the structure of some schemas, by the names that they have at this moment."""
+    listed = sql.SQL(", ").join(map(sql.Literal, schemas))
+    row = session.execute(QUERIES["digest"].format(schemas=listed)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:
+    """Name the sessions that hold a table there and do not give way to the fence."""
+    rows = session.execute(QUERIES["unyielding"], {"schemas": list(schemas)})
+    return [f"pid {pid}: {query}" for pid, query in rows]
+
+
+def put_up(
+    session: Connection,
+    node: str,
+    move: str,
+    schemas: Sequence[str],
+    *,
+    tables: Sequence[int],
+    attempt: int,
+    revision: int,
+    deadline: float,
+    not_after: datetime,
+) -> None:
+    """Lock the tables, rename the schemas, mark the stream, and commit journal state `fenced`.
+
+    All of it is one message: a shardctl that is stopped leaves no lock behind. The parameters are
+    those of `fence.put_up`; `attempt` is the number in the mark, and `tables` are the OIDs of
+    those that are there. Raises WritersLeft,
+    FenceRefused, FenceTooLate, NotAtCutover.
+    """
+    named = {"schemas": list(schemas)}
+    began, timeout_ms = time.monotonic(), _QUICK_MS
+    while True:
+        all_ms = 2 * timeout_ms + round(len(tables) * _TABLE_MS)
+        statement = QUERIES["fence"].format(
+            move=sql.Literal(move),
+            attempt=sql.Literal(attempt),
+            to_fenced=fence.to_fenced(move, revision=revision, lock_timeout_ms=timeout_ms),
+            not_after=sql.Literal(not_after),
+            lock_timeout=sql.Literal(f"{timeout_ms}ms"),
+            statement_timeout=sql.Literal(f"{all_ms}ms"),
+        )
+        try:
+            queries.rows_of_last(session, statement)
+        except _TRANSIENT as error:
+            left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
+            if left_ms < _QUICK_MS:
+                if left := write_fence.lasting(session, tables, since=began):
+                    raise fence.WritersLeft(node, left) from error
+                raise fence.FenceRefused(node, _why(session, schemas, error)) from error
+            # Those who were held up get their turn.
+            time.sleep(_QUICK_MS / 1000)
+            found = session.execute(QUERIES["yields_ms"], named).fetchone()
+            timeout_ms = min(found[0] if found else _QUICK_MS, left_ms)
+        except psycopg.Error as error:
+            fence.require_in_time(error, node, move)
+            raise
+        else:
+            return
+
+
+def _why(session: Connection, schemas: Sequence[str], error: psycopg.Error) -> str:
+    """Say what kept the fence from its locks."""
+    holding = unyielding(session, schemas)
+    return "; ".join(holding[:3]) or str(error).splitlines()[0]

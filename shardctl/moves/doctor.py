@@ -1,0 +1,192 @@
+"""What moves have left behind: everything on any node that no open move owns.
+
+`doctor_clear` drops it. Nothing of a move is listed as to be cleared while a journal that may know
+the move could not be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardctl.moves import ledger as ledgers
+from shardctl.moves import plan as planning
+from shardctl.state import cluster, identity, move_objects, observer
+from shardctl.state.journal import MoveState
+from shardctl.state.move_objects import NodeObjects
+from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.moves.ledger import Ledger
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Entry
+    from shardctl.state.move_objects import MoveObject
+    from shardctl.topology.model import Node, NodeName, Topology
+
+COMMAND = "moves doctor"
+
+
+class Left(NamedTuple):
+    """Something that no open move owns; `why_not` says why it is left alone."""
+
+    node: NodeName
+    object: MoveObject
+    why_not: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        one = self.object
+        return {
+            "node": self.node,
+            "kind": one.kind,
+            "name": one.name,
+            "move": one.move,
+            "detail": one.detail,
+            "held_bytes": one.held_bytes,
+            "cleared": self.why_not is None,
+            "why_not": self.why_not,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one node has: objects of moves, its map, and which shards' schemas are live there."""
+
+    objects: NodeObjects
+    map: Mapping[ShardId, NodeName]
+    live: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All nodes and all journals; `unread` are nodes of which either could not be read, and why."""
+
+    topology: Topology
+    ledger: Ledger
+    nodes: Mapping[NodeName, Seen]
+    unread: Mapping[NodeName, str]
+    away: frozenset[NodeName] = frozenset()
+    """Nodes without shards that cannot be logged in to."""
+
+
+def look(topology: Topology, *, purpose: str) -> Fleet:
+    """Ask all nodes; those that cannot be asked are in the result.
+
+    Raises NodeUnavailable when none can.
+    """
+    ended = [e for e in ledgers.read(topology, purpose=purpose).entries if not e.open]
+    asked = observer.ask(topology, partial(_seen, topology, ended), purpose=purpose)
+    # A move is in a journal before it makes anything: what was seen is known by now.
+    ledger = ledgers.read(topology, purpose=purpose)
+    unread = dict(ledger.unread)
+    unread |= {n: e.message for n, e in asked.errors.items() if n not in asked.away}
+    return Fleet(topology, ledger, asked.values, unread, asked.away)
+
+
+def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node: Node) -> Seen:
+    row = cluster.read(session) if cluster.is_present(session) else None
+    if row is None or cluster.is_clone_of_a_move(session, node):
+        return Seen(NodeObjects(), {}, frozenset())
+    identity.check(row, topology, node.name)
+    copies = {
+        entry.move.id: entry.move.schemas
+        for entry in ended
+        if entry.move.method == planning.STREAM
+        and entry.move.state is MoveState.aborted
+        and entry.move.target == node.name
+    }
+    found = move_objects.read(session, ended=[e.move.id for e in ended], copies=copies)
+    wanted = [topology.schema(shard) for shard in topology.owners()]
+    live = session.execute(move_objects.QUERIES["live"], {"schemas": wanted})
+    return Seen(found, cluster.read_map(session), frozenset(name for (name,) in live))
+
+
+def left(fleet: Fleet) -> list[Left]:
+    """List what no open move owns, in the order in which it is cleared; pure."""
+    entries = {entry.move.id: entry for entry in fleet.ledger.entries}
+    found: list[Left] = []
+    for node, seen in fleet.nodes.items():
+        for one in _as_schemas(seen.objects):
+            entry = entries.get(one.move)
+            if entry is None or not entry.open:
+                found.append(Left(node, one, _why_not(fleet, node, one, entry)))
+    kept = {(one.node, one.object.move) for one in found if one.why_not is not None}
+    order = {kind: at for at, kind in enumerate(_ORDER)}
+    every = (_with_records(one, kept) for one in found)
+    return sorted(every, key=lambda one: (order[one.object.kind], one.node, one.object.name))
+
+
+_ORDER = (
+    "subscription", "slot", "publication", "origin", "triggers", "schema", "function",
+    "role settings", "role", "guard", "records",
+)  # fmt: skip
+"""What uses another thing goes before it."""
+
+
+def _as_schemas(objects: NodeObjects) -> Iterator[MoveObject]:
+    """Give a closed copy as a schema, once: without its triggers it would accept writes."""
+    given: set[str] = set()
+    for one in objects.objects:
+        closed = one.kind == "triggers" and one.move not in objects.open
+        here = replace(one, kind="schema", detail="closed copy") if closed else one
+        if here.kind == "schema" and one.move in objects.open:
+            continue  # it serves, or has served
+        if here.kind != "schema" or here.name not in given:
+            yield here
+        if here.kind == "schema":
+            given.add(here.name)
+
+
+def _with_records(one: Left, kept: set[tuple[NodeName, str]]) -> Left:
+    """Keep the rows of a move whose other things stay: triggers read them."""
+    if one.object.kind == "records" and one.why_not is None and (one.node, one.object.move) in kept:
+        return one._replace(why_not=f"other things of move {one.object.move} stay on this node")
+    return one
+
+
+def _why_not(fleet: Fleet, node: NodeName, one: MoveObject, entry: Entry | None) -> str | None:
+    """Say why something is left alone, or None."""
+    missing: set[str] = set(fleet.unread)
+    if entry is not None:
+        missing = {entry.move.source, entry.move.target} & (missing | fleet.away)
+    if missing:
+        name = min(missing)
+        return f"the journal of node {name} could not be read, and may have move {one.move} open"
+    if entry is None and one.shared:
+        return (
+            "it is the whole server's, and no journal of this cluster knows its move: another "
+            "cluster's may; drop it by hand"
+        )
+    if one.kind == "schema":
+        return _why_not_dropped(fleet, node, one.name)
+    return None
+
+
+def _why_not_dropped(fleet: Fleet, node: NodeName, schema: str) -> str | None:
+    """Say what is missing of the proof that a schema is a copy, and its shard elsewhere."""
+    topology = fleet.topology
+    number = topology.schema_pattern.shard(schema)
+    if number is None or number not in topology.owners():
+        return "it is not the schema of a shard in this topology"
+    shard = ShardId(number)
+    if fleet.unread:
+        return f"node {min(fleet.unread)} could not be read, and may have the shard"
+    if any(entry.open and shard in entry.move.shards for entry in fleet.ledger.entries):
+        return f"shard {shard} is in an open move"
+    return _why_not_elsewhere(fleet, node, shard)
+
+
+def _why_not_elsewhere(fleet: Fleet, node: NodeName, shard: ShardId) -> str | None:
+    """Say what is missing of the proof that another node owns a shard and has it."""
+    owners = {seen.map.get(shard) for seen in fleet.nodes.values() if seen.map}
+    owner = owners.pop() if len(owners) == 1 else None
+    if owner is None:
+        return f"the nodes' maps do not agree on who owns shard {shard}"
+    if owner == node:
+        return f"the map gives shard {shard} to this node"
+    if owner not in fleet.nodes or fleet.topology.schema(shard) not in fleet.nodes[owner].live:
+        return f"shard {shard} is not live on node {owner}, which owns it"
+    return None

@@ -1,0 +1,62 @@
+"""Marks of streamed moves in `shardctl.stream`.
+
+A mark that the source gets arrives on the target behind all rows that were committed before it.
+A mark that shardctl puts on the target says what a step has made there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg.types.json import Jsonb
+
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
+
+QUERIES = queries.load("shardctl.moves", "marks.sql")
+
+PING, DECISION = "ping", "decision"
+COPIED = "copied"
+"""The target's mark when it has the rows; its note has the timeline of the target's server."""
+REHEARSED = -1
+"""The attempt of a mark that is never committed."""
+STEPS = 0
+"""The attempt of all marks that are not of a cutover."""
+
+
+def put(
+    session: Connection,
+    move: str,
+    what: str,
+    *,
+    attempt: int = STEPS,
+    note: dict[str, Any] | None = None,
+) -> None:
+    """Put a mark; one that is there gets the time of now."""
+    given = {"move": move, "attempt": attempt, "what": what}
+    session.execute(QUERIES["put"], given | {"note": None if note is None else Jsonb(note)})
+
+
+def last(session: Connection, move: str, what: str) -> dict[str, Any] | None:
+    """Give the note of the last mark of a kind; None where there is none."""
+    row = session.execute(QUERIES["last"], {"move": move, "what": what}).fetchone()
+    return None if row is None else row[0]
+
+
+def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> bool:
+    """Return whether a mark is there."""
+    given = {"move": move, "attempt": attempt, "what": what}
+    return session.execute(QUERIES["seen"], given).fetchone() == (True,)
+
+
+def take_back(session: Connection, move: str, *whats: str) -> None:
+    """Remove some marks of steps."""
+    given = {"move": move, "attempt": STEPS, "whats": list(whats)}
+    session.execute(QUERIES["unput"], given)
+
+
+def forget(session: Connection, move: str) -> None:
+    """Remove all marks of a move."""
+    session.execute(QUERIES["forget"], {"move": move})

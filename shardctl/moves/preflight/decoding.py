@@ -1,0 +1,101 @@
+"""Logical decoding on the source: whether it can hold a slot for a stream and send from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks import settings as checked
+from shardctl.moves.preflight import replication, server, wal
+from shardctl.moves.preflight.subject import STREAM, Unknown
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.preflight.subject import Context
+
+OLDEST = 15
+"""The first major version whose publications can be filtered by rows."""
+
+BROKEN = {150_013: "15.14", 160_009: "16.10", 170_005: "17.6"}
+"""Versions whose decoding needs ever more memory where DDL runs beside open transactions, and then
+fails ("invalid memory alloc request size"), and the releases that correct it."""
+
+_COPIES = 3
+"""A slot is not used while the copy is made, and then the indexes."""
+
+
+def look(context: Context) -> int:
+    """Ask the source after how many seconds it drops an unused slot; 0: it does not."""
+    (seconds,) = queries.one(context.session, STREAM["timeout"])
+    return int(seconds)
+
+
+def judge(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse a source that cannot decode its WAL, or not for one stream more."""
+    node, there, used = (
+        context.plan.source,
+        context.need(server.look),
+        context.need(replication.look),
+    )
+    if there.major < OLDEST:
+        yield SourceUnfit(
+            node,
+            "too_old",
+            f"PostgreSQL {there.version} cannot filter what it publishes",
+            hint=f"a streamed move needs PostgreSQL {OLDEST} or newer: give --method clone",
+        )
+    if there.version_number in BROKEN:
+        yield SourceUnfit(
+            node,
+            "decoding_broken",
+            f"logical decoding of PostgreSQL {there.version} is known to run out of memory",
+            hint=f"install {BROKEN[there.version_number]} or newer there, and restart it",
+        )
+    if (level := there.settings["wal_level"]) != "logical":
+        yield SourceUnfit(
+            node,
+            "wal_level",
+            f"wal_level = {level}: changes cannot be decoded from its WAL",
+            hint="`ALTER SYSTEM SET wal_level = logical` and a restart, or give --method clone",
+        )
+    for name, taken, wanted, code in (
+        ("max_wal_senders", used.senders, checked.SENDERS, "wal_senders"),
+        ("max_replication_slots", used.slots, 1, "replication_slots"),
+    ):
+        most = there.number(name)
+        if most - taken < wanted:
+            yield SourceUnfit(
+                node,
+                code,
+                f"{name} = {most}, {taken} of them in use; a move needs {wanted} free",
+                hint=f"`ALTER SYSTEM SET {name} = {taken + wanted}` or more, and a restart",
+            )
+
+
+def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse a source that would drop the slot while the copy is made."""
+    seconds = context.need(look)
+    try:
+        copy_s = wal.predicted_s(context)
+    except PreflightRefused as error:  # the rate is none, which is refused elsewhere
+        raise Unknown from error
+    if 0 < seconds < _COPIES * copy_s:
+        yield SourceUnfit(
+            context.plan.source,
+            "slot_timeout",
+            f"idle_replication_slot_timeout is {seconds} s, and the slot is not used while "
+            f"{copy_s:.0f} s of copying, and the indexes, are under way",
+            hint="`ALTER SYSTEM SET idle_replication_slot_timeout = 0` and reload, until the move "
+            "is over",
+        )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say when the source drops a slot by itself."""
+    if seconds := context.need(look):
+        yield (
+            f"node {context.plan.source} drops a slot that is not used for {seconds} s "
+            "(idle_replication_slot_timeout): a move that you stop for longer begins again"
+        )

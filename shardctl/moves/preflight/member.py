@@ -1,0 +1,105 @@
+"""The target of a stream: a server that serves already, and has nothing in the shards' place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.checks import clock
+from shardctl.moves.distance import shortest_ms
+from shardctl.moves.preflight import clocks, decoding, events, fleet, server
+from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.provision.refusals import schema_in_the_way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.checks.clock import Offset
+    from shardctl.errors import ShardctlError
+    from shardctl.moves.preflight.events import Events
+    from shardctl.moves.preflight.server import Server
+    from shardctl.moves.preflight.subject import Context
+
+WITH_STREAMS = 4
+"""The first format of schema shardctl with the tables of streamed moves."""
+
+
+def look(context: Context) -> Server:
+    """Ask the target what it is."""
+    return server.read(context.member)
+
+
+def judge(context: Context) -> Iterator[ShardctlError]:
+    """Refuse a target that is no member, or is a standby, or cannot apply the source's rows."""
+    node, there, source = context.plan.target, context.need(look), context.need(server.look)
+    peers = context.need(fleet.look).peers
+    for name in (context.plan.source, node):
+        peer = peers.get(name)
+        if peer is not None and (peer.format or 0) < WITH_STREAMS:
+            said = "is missing" if peer.format is None else f"has format {peer.format}"
+            yield TargetUnfit(
+                name,
+                "no_streams",
+                f"schema shardctl {said}, and a streamed move needs format {WITH_STREAMS}",
+                hint="run `shardctl init`, which brings it up to date",
+            )
+    if there.in_recovery:
+        yield TargetUnfit(
+            node,
+            "target_standby",
+            "a standby runs there, and a stream is applied on a primary",
+            hint="the topology names primaries: give the primary's host and port",
+        )
+    if there.major < max(source.major, decoding.OLDEST):
+        needed = max(source.major, decoding.OLDEST)
+        yield TargetUnfit(
+            node,
+            "version",
+            f"it has PostgreSQL {there.version}, and the source has {source.version}",
+            hint=f"a streamed move needs a target with PostgreSQL {needed} or newer",
+        )
+    live = peers[node].live if node in peers else ()
+    if live:
+        yield schema_in_the_way(
+            node,
+            "schemas of shards that are to be moved exist here already",
+            sorted(live),
+            hint="`shardctl moves doctor` clears what an earlier move left; otherwise prove that "
+            "nothing in them is missed, then drop them",
+        )
+
+
+def measure(context: Context) -> float:
+    """Measure a round trip to the target, in ms."""
+    return shortest_ms(lambda: context.member.execute("SELECT 1"))
+
+
+def clock_of(context: Context) -> Offset:
+    """Compare the target's clock with the one here."""
+    return clock.of_server(context.member)
+
+
+def judge_clocks(context: Context) -> Iterator[ShardctlError]:
+    """Compare the clocks of source and target, as far as they are known."""
+    found = {
+        f"node {context.plan.source}": context.of(clocks.of_source),
+        f"node {context.plan.target}": context.of(clock_of),
+    }
+    yield from clocks.differing({where: one for where, one in found.items() if one is not None})
+
+
+def look_at_events(context: Context) -> Events:
+    """Try what a move makes there, if the target has event triggers."""
+    return events.tried(context, context.member)
+
+
+def judge_events(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a target whose event triggers would stop the move."""
+    found = context.need(look_at_events)
+    if found.refused is not None:
+        yield TargetUnfit(
+            context.plan.target,
+            "event_trigger",
+            f"an event trigger ({listed(found.triggers)}) refuses what the move does: "
+            f"{found.refused}",
+            hint=events.HINT,
+        )

@@ -1,0 +1,107 @@
+"""What a subscription takes on the target: workers, an origin, rights, and settings that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.ids.generator import quote_identifier
+from shardctl.moves.preflight import member
+from shardctl.moves.preflight.subject import STREAM
+from shardctl.moves.refusals import Reason, TargetUnfit
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.preflight.subject import Context
+
+_SETTINGS = ("default_transaction_read_only", "lock_timeout", "session_replication_role")
+_OWN_ORIGINS = 18
+"""The first major version with `max_active_replication_origins`."""
+_RETRY_MS = 5000
+_USED = (
+    Reason("workers", "no background worker is left for a stream", "a restart"),
+    Reason("appliers", "no worker of a subscription is left for a stream", "a restart"),
+    Reason("origins", "no replication origin is left for a stream", "a restart"),
+)
+_OFF = ("off", "0", "0ms", "origin", "false", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """What the target uses already, and what its role lacks and its worker would begin with."""
+
+    workers: int = 0
+    appliers: int = 0
+    origins: int = 0
+    lacking: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """Such as `lock_timeout=2s`, of those that stop a worker."""
+
+
+def look(context: Context) -> Subscriber:
+    """Ask the target."""
+    session = context.member
+    workers, appliers, origins = queries.one(session, STREAM["subscriber"])
+    lacking = tuple(what for (what,) in session.execute(STREAM["subscriber_rights"]))
+    names = {"names": list(_SETTINGS)}
+    found = [setting for (setting,) in session.execute(STREAM["apply_settings"], names)]
+    if queries.one(session, STREAM["may_read_files"]) == (True,):
+        found += [setting for (setting,) in session.execute(STREAM["file_settings"], names)]
+    settings = tuple(s for s in found if s.partition("=")[2].lower() not in _OFF)
+    return Subscriber(workers, appliers, origins, lacking, settings)
+
+
+def judge(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a target without room for one subscription more, and settings that would stop it."""
+    used, server = context.need(look), context.need(member.look)
+    origins = (
+        "max_active_replication_origins"
+        if server.major >= _OWN_ORIGINS
+        else "max_replication_slots"
+    )
+    names = ("max_worker_processes", "max_logical_replication_workers", origins)
+    taken = (used.workers, used.appliers, used.origins)
+    for name, count, (code, what, hint) in zip(names, taken, _USED, strict=True):
+        most = server.number(name)
+        if most - count < 1:
+            yield TargetUnfit(
+                context.plan.target,
+                code,
+                f"{what}: {name} = {most}, {count} of them in use",
+                hint=f"`ALTER SYSTEM SET {name} = {count + 2}` or more there, and {hint}",
+            )
+    if used.lacking:
+        user = context.topology.database.user
+        yield TargetUnfit(
+            context.plan.target,
+            "rights",
+            f"{user} lacks rights that a streamed move needs there: {'; '.join(used.lacking)}",
+            hint="as a superuser there: GRANT pg_create_subscription, pg_monitor TO "
+            f"{quote_identifier(user)} (before PostgreSQL 16, {user} has to be a superuser), and "
+            "grant the other rights",
+        )
+    if used.settings:
+        yield TargetUnfit(
+            context.plan.target,
+            "apply_settings",
+            f"its settings would stop what applies the stream: {', '.join(used.settings)}",
+            hint="RESET them for the database, the role and the server until the move is over; "
+            "pg_db_role_setting and pg_file_settings show where they are from",
+        )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say what makes a stream that broke off wait, and what a move back would need."""
+    server, target = context.need(member.look), context.plan.target
+    if (retry := server.number("wal_retrieve_retry_interval")) > _RETRY_MS:
+        yield (
+            f"node {target} begins a stream that broke off again after {retry / 1000:g} s only "
+            "(wal_retrieve_retry_interval)"
+        )
+    if server.settings["wal_level"] != "logical":
+        yield (
+            f"node {target} has wal_level = {server.settings['wal_level']}: the shards cannot be "
+            "streamed from there again before that is logical"
+        )

@@ -1,0 +1,29 @@
+-- name: expected
+-- Physical standbys that stream from here: those without a slot by name and address, and the names
+-- of physical slots, used or not. Clones of moves are nobody's to promote but theirs
+SELECT coalesce(s.slot_name::text, r.application_name || ' ' || coalesce(r.client_addr::text, ''))
+FROM pg_stat_replication AS r
+LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
+WHERE coalesce(s.slot_type, 'physical') = 'physical' AND r.state IN ('streaming', 'catchup')
+  AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal')
+  AND r.application_name NOT LIKE 'shardctl\_%%'
+UNION
+SELECT slot_name::text FROM pg_replication_slots
+WHERE slot_type = 'physical' AND NOT temporary AND restart_lsn IS NOT NULL
+  AND slot_name NOT LIKE 'shardctl\_%%'
+ORDER BY 1
+
+-- name: flushed
+-- The same, as far as they are connected and have flushed the WAL up to a position
+SELECT coalesce(s.slot_name::text, r.application_name || ' ' || coalesce(r.client_addr::text, ''))
+FROM pg_stat_replication AS r
+LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
+WHERE coalesce(s.slot_type, 'physical') = 'physical' AND r.flush_lsn >= %(lsn)s::pg_lsn
+
+-- name: position
+-- Up to where the WAL is on the disk
+SELECT pg_current_wal_flush_lsn()::text
+
+-- name: timeline
+-- The timeline that this server writes
+SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)

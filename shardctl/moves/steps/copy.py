@@ -1,0 +1,123 @@
+"""Copy: the rows of one moment, from which the stream goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.meter import BYTES
+from shardctl.moves import marks, standbys
+from shardctl.moves.preflight import wal
+from shardctl.moves.step import Step
+from shardctl.moves.steps import stream_reserve
+from shardctl.moves.steps import structure as before
+from shardctl.moves.steps.structure import COPYING
+from shardctl.postgres.logical import copying, publication, slot
+from shardctl.postgres.logical.route import end_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.fanout import Progress
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.logical.slot import Blocker
+    from shardctl.topology.model import NodeName
+
+_JOBS = 4
+_LOCK_TIMEOUT_S = 600.0
+"""How long one transaction is waited for that keeps the slot from being made."""
+
+
+def probe(context: MoveContext) -> bool:
+    """See whether the target has the rows, and the source keeps the WAL that follows them."""
+    if context.past_cutover():
+        return True
+    plan = context.plan
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        noted = marks.last(there, plan.id, marks.COPIED)
+        # A promoted standby of the target may lack rows that the slot does not send again.
+        copied = noted is not None and noted.get("timeline") == standbys.timeline(there)
+    with context.on(plan.source):
+        return copied and slot.exists(context.session(plan.source), plan.slot)
+
+
+def run(context: MoveContext) -> None:
+    """Publish, make the slot with its snapshot, and copy what that sees.
+
+    The snapshot ends with its session, so a copy that was begun is made again.
+    """
+    plan = context.plan
+    with context.on(plan.target):
+        begun = marks.seen(context.session(plan.target), plan.id, COPYING)
+    if begun:
+        context.notice(f"node {plan.target}: the copy was not finished, so shardctl restarts it")
+        before.run(context)
+    with context.on(plan.target):
+        marks.put(context.session(plan.target), plan.id, COPYING)
+    _drop(context)
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        tables = publication.tables(session, plan.schemas)
+        publication.create(session, plan.slot, tables, move=plan.id)
+        stream_reserve.arm(context)
+        with (
+            context.kept_progress() as shown,
+            slot.make(
+                before.route(context),
+                plan.slot,
+                watch=session,
+                lock_timeout_s=_LOCK_TIMEOUT_S,
+                report=lambda one: _tell(context, one),
+            ) as made,
+        ):
+            copying.copy(
+                before.route(context),
+                copying.tables(session, plan.schemas),
+                snapshot=made.snapshot,
+                jobs=_JOBS,
+                max_rate=wal.rate(plan.options.max_rate) if plan.options.max_rate else None,
+                report=_reporting(shown, plan.target),
+            )
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})
+
+
+def undo(context: MoveContext) -> None:
+    """Drop slot and publication."""
+    _drop(context)
+    context.remove_progress()
+
+
+def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
+    """Return what turns the copied bytes into progress."""
+    before = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal before
+        if before < 0:
+            shown.expect(target, "copying", total, BYTES)
+            before = 0
+        shown.advance(target, done - before)
+        before = done
+
+    return report
+
+
+def _drop(context: MoveContext) -> None:
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        end_sessions(session, plan.slot)
+        slot.drop(session, plan.slot)
+        publication.drop(session, plan.slot)
+
+
+def _tell(context: MoveContext, blocker: Blocker) -> None:
+    context.notice(
+        f"node {context.plan.source}: the replication slot waits for a transaction that has "
+        f"written: {blocker}"
+    )
+
+
+STEP = Step("copy", "publishes the tables and copies their rows", probe, run, undo)

@@ -1,0 +1,58 @@
+"""Indexes: all that the copies need beside their rows; then they refuse every write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.moves import marks
+from shardctl.moves.step import Step
+from shardctl.moves.steps import copy
+from shardctl.moves.steps.structure import INDEXED, INDEXING, newer_major, route
+from shardctl.postgres.logical import closing, publication, structure
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+
+_JOBS = 4
+_AT_ONCE = 50
+
+
+def probe(context: MoveContext) -> bool:
+    """See whether the copies are complete and closed."""
+    if context.past_cutover():
+        return True
+    plan = context.plan
+    with context.on(plan.target):
+        return marks.seen(context.session(plan.target), plan.id, INDEXED)
+
+
+def run(context: MoveContext) -> None:
+    """Make indexes, constraints and triggers, close the copies, and gather statistics."""
+    plan = context.plan
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        begun = marks.seen(there, plan.id, INDEXING)
+    if begun:  # some are there, and pg_restore does not know which
+        copy.run(context)
+    with context.on(plan.target):
+        marks.put(there, plan.id, INDEXING)
+        structure.make_rest(route(context), plan.schemas, major=newer_major(context), jobs=_JOBS)
+        closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
+        _gather_statistics(context)
+        marks.put(there, plan.id, INDEXED)
+
+
+def _gather_statistics(context: MoveContext) -> None:
+    """Let the planner know the copies: no vacuum touches them until clients are served."""
+    plan = context.plan
+    there = context.session(plan.target)
+    tables = publication.tables(there, plan.schemas)
+    for first in range(0, len(tables), _AT_ONCE):
+        some = tables[first : first + _AT_ONCE]
+        names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
+        there.execute(sql.SQL("ANALYZE {}").format(names))
+
+
+STEP = Step("indexes", "makes indexes and constraints, and closes the copies", probe, run)

@@ -1,0 +1,104 @@
+"""Structure: the moved shards' schemas on the target, with tables and without rows or indexes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Unfinished
+from shardctl.moves import marks
+from shardctl.moves import structure as structures
+from shardctl.moves.step import Step
+from shardctl.postgres import queries
+from shardctl.postgres.logical import closing, structure, subscription
+from shardctl.postgres.logical.route import Route, end_sessions
+from shardctl.state import journal
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+
+QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
+
+MAKING = "making"
+"""The target's mark from before the first schema is made: what is there then is this move's."""
+MADE = "made"
+"""The target's mark when it has the tables; the marks of later steps mean that, too."""
+COPYING, INDEXING, INDEXED = "copying", "indexing", "indexed"
+
+
+def probe(context: MoveContext) -> bool:
+    """See whether the target has the tables."""
+    if context.past_cutover():
+        return True
+    plan = context.plan
+    with context.on(plan.target):
+        return marks.seen(context.session(plan.target), plan.id, MADE)
+
+
+def run(context: MoveContext) -> None:
+    """Make the tables; what an earlier attempt has made of them is dropped first."""
+    plan = context.plan
+    _drop(context)
+    with context.on(plan.source):
+        marks.forget(context.session(plan.source), plan.id)
+    with context.on(plan.target):
+        marks.put(context.session(plan.target), plan.id, MAKING)
+    structures.note(context)
+    structure.make_tables(route(context), plan.schemas, major=newer_major(context))
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        closing.withhold(there, plan.schemas, keep=context.topology.database.user)
+        _copy_migrations(context)
+        marks.put(there, plan.id, MADE)
+
+
+def undo(context: MoveContext) -> None:
+    """Drop the schemas on the target."""
+    if not context.target_lost:
+        _drop(context)
+
+
+def route(context: MoveContext) -> Route:
+    """Give from where to where the move copies; its sessions have the move's name."""
+    return Route(context.source, context.target, context.topology.database, context.plan.slot)
+
+
+def newer_major(context: MoveContext) -> int:
+    """Give the newer major version of both servers."""
+    nodes = (context.plan.source, context.plan.target)
+    return max(context.session(node).info.server_version // 10_000 for node in nodes)
+
+
+def _copy_migrations(context: MoveContext) -> None:
+    """Write down on the target which migrations ran in the moved shards."""
+    plan = context.plan
+    there, given = context.session(plan.target), {"shards": list(plan.shards)}
+    with context.on(plan.source):
+        row = context.session(plan.source).execute(QUERIES["migrations"], given).fetchone()
+    there.execute(QUERIES["forget_migrations"], given)
+    there.execute(QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
+
+
+def _drop(context: MoveContext) -> None:
+    """Drop what this move has made on the target, and nothing of a shard that the target owns."""
+    plan, slot = context.plan, context.plan.slot
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        if journal.find(there, plan.id) is None:
+            return  # it is written before anything is made: schemas of these names are others'
+        given = {"target": plan.target, "shards": list(plan.shards)}
+        if there.execute(QUERIES["owned"], given).fetchone() is not None:
+            raise Unfinished(
+                f"node {plan.target}: its map gives it shards of move {plan.id}",
+                hint="run `shardctl moves resume` to finish the move",
+            )
+        # Programs and copies of a killed shardctl go on without it.
+        end_sessions(there, slot)
+        subscription.drop(there, slot)
+        marks.take_back(there, plan.id, MADE, COPYING, marks.COPIED, INDEXING, INDEXED)
+        structure.drop(there, plan.schemas)
+        closing.remove(there, plan.id, (), wanted=(), deadline=time.monotonic())
+        there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
+
+
+STEP = Step("structure", "makes the moved shards' tables on the target", probe, run, undo)

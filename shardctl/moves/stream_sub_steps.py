@@ -1,0 +1,92 @@
+"""What only the cutover of a streamed move does; see `cutover.py`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shardctl.moves import marks, standbys, stream, sub_steps
+from shardctl.moves.budget import REST_S
+from shardctl.moves.standbys import StandbysBehind
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+
+if TYPE_CHECKING:
+    from shardctl.moves.attempt import Attempt
+
+
+_PING_S = 1.0
+
+
+class Standbys(frozenset[str]):
+    """The source's standbys that may be promoted."""
+
+
+def ping(at: Attempt) -> None:
+    """Send a mark through the stream before clients wait; raises MarkNotSeen, StandbysBehind.
+
+    A stream that is behind would be waited for by all clients. The mark has the source's
+    timeline, by which a failover is noticed.
+    """
+    context, plan = at.context, at.plan
+    with context.on(plan.source):
+        note = {"timeline": standbys.timeline(at.source)}
+        marks.put(at.source, plan.id, marks.PING, attempt=at.attempt, note=note)
+        # One that is away would be waited for by all clients, too.
+        standbys.await_flushed(
+            at.source,
+            plan.source,
+            _standbys(at),
+            standbys.position(at.source),
+            what="ping",
+            deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
+        )
+    stream.await_mark(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
+
+
+def await_standbys(at: Attempt) -> None:
+    """Wait until every standby that may be promoted has the fence; raises StandbysBehind.
+
+    One that was there before and is away now has not.
+    """
+    with at.context.on(at.plan.source):
+        named = _standbys(at) | _expected(at)
+        deadline = at.budget.latest("snapshot")
+        standbys.await_flushed(
+            at.source, at.plan.source, named, at.lsn, what="fence", deadline=deadline
+        )
+
+
+def decide(at: Attempt) -> None:
+    """Commit `promoting` and the decision on the source, if it is still drained."""
+    sub_steps.decide_by(
+        at,
+        lambda revision: stream.decide(at.context, at.lsn, attempt=at.attempt, revision=revision),
+    )
+
+
+def await_standbys_again(at: Attempt) -> None:
+    """Wait a while until the standbys have the decision, too.
+
+    Without it, one that is promoted asks the target before it undoes anything. So the target
+    claims when the budget is nearly spent: clients wait for it.
+    """
+    if not (named := _standbys(at)):
+        return
+    try:
+        with at.context.on(at.plan.source):
+            lsn, deadline = standbys.position(at.source), at.budget.deadline - REST_S
+            standbys.await_flushed(
+                at.source, at.plan.source, named, lsn, what="decision", deadline=deadline
+            )
+    except (StandbysBehind, NodeLost, NodeUnavailable) as error:
+        at.context.notice(f"{error.message}; the target claims the shards without waiting longer")
+
+
+def _standbys(at: Attempt) -> frozenset[str]:
+    return at.context.own(Standbys, lambda: Standbys(_expected(at)))
+
+
+def _expected(at: Attempt) -> frozenset[str]:
+    if at.plan.options.ignore_standby:
+        return frozenset()
+    return standbys.expected(at.source)

@@ -1,0 +1,9 @@
+-- name: note
+-- What the structure of the moved shards is when it is copied; nothing publishes this row
+INSERT INTO shardctl.stream (move, attempt, what, note)
+VALUES (%(move)s, 0, 'structure', %(note)s)
+ON CONFLICT (move, attempt, what) DO UPDATE SET note = excluded.note, at = clock_timestamp()
+
+-- name: noted
+-- What it was then
+SELECT note FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'

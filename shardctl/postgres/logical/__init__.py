@@ -1,0 +1,19 @@
+"""What a move by logical replication does with PostgreSQL itself; nothing here knows of moves.
+
+Its order, each a module:
+
+- `publication.create`: before the slot, committed
+- `slot.make`: gives the snapshot of which the stream is the continuation
+- `structure.make_tables`: the tables without indexes, constraints and grants on their schemas
+- `closing.withhold`: takes the rights that owners of schemas have by themselves
+- `copying.copy`: the rows of that snapshot; `copying.empty` before a second one
+- `structure.make_rest`: indexes, constraints, triggers
+- `closing.close`: refuses every write but the stream's
+- `subscription.create`: the stream
+- `closing.opening`: part of the claim
+- `subscription.drop`, `slot.drop`, `publication.drop`, `closing.remove`: afterwards
+
+`route.end_sessions` ends what a killed shardctl has left running.
+
+Sessions are in autocommit unless a function says otherwise.
+"""

@@ -1,0 +1,198 @@
+"""Close copies of schemas to everything but their stream, open them at an instant, and tidy up.
+
+A closed copy refuses superusers and `session_replication_role = replica`, too. ADR 28 says why
+its triggers read a row instead of being dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import Incomplete
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.postgres.connection import Connection
+
+_QUERIES = queries.load("shardctl.postgres.logical", "closing.sql")
+_AT_ONCE = 100
+"""Tables or schemas in one transaction: a lock table has room for a few thousand locks."""
+_LOCK_TIMEOUT_S = 10.0
+_QUICK_MS = 50
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A right to a schema; `grantor` is empty for its owner, `grantee` for PUBLIC."""
+
+    grantor: str
+    grantee: str
+    right: str
+    with_option: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may do what with a schema."""
+
+    schema: str
+    owner: str
+    grants: tuple[Grant, ...]
+
+
+def access(session: Connection, schemas: Sequence[str]) -> list[Access]:
+    """Read who may do what with schemas, which `opening` gives to their copies."""
+    rows = session.execute(_QUERIES["access"], {"schemas": list(schemas)}).fetchall()
+    return [
+        Access(schema, owner, tuple(Grant(*grant) for _, _, *grant in found if grant[2]))
+        for (schema, owner), found in groupby(rows, key=lambda row: (row[0], row[1]))
+    ]
+
+
+def withhold(session: Connection, schemas: Sequence[str], *, keep: str) -> None:
+    """Take all rights to the schemas from every role but `keep`, which owns the subscription.
+
+    A worker that starts again needs USAGE there.
+    """
+    found = access(session, schemas)
+    for first in range(0, len(found), _AT_ONCE):
+        parts = [_withheld(one, keep) for one in found[first : first + _AT_ONCE]]
+        message = sql.SQL("BEGIN;\n{};\nCOMMIT").format(sql.SQL(";\n").join(parts))
+        queries.rows_of_last(session, message)
+
+
+def _withheld(one: Access, keep: str) -> sql.Composed:
+    name = sql.Identifier(one.schema)
+    # What a role passed on goes with its own right.
+    parts = [
+        sql.SQL("REVOKE ALL ON SCHEMA {} FROM {} CASCADE").format(name, _role(role))
+        for role in dict.fromkeys(grant.grantee for grant in one.grants)
+        if role != keep
+    ]
+    parts.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(name, _role(keep)))
+    return sql.SQL(";\n").join(parts)
+
+
+def close(session: Connection, move: str, schemas: Sequence[str], *, keep: str) -> None:
+    """Let every table of the schemas refuse writes of all but the stream of `move`; repeatable.
+
+    It comes after the copy and all DDL. No vacuum touches the tables until `remove`: a vacuum
+    would hold up what locks them. `keep` is the owner of the subscription.
+    """
+    withhold(session, schemas, keep=keep)
+    session.execute(_QUERIES["copy"], {"move": move})
+    given = {"schemas": list(schemas), "move": move}
+    tables = [oid for (oid,) in session.execute(_QUERIES["tables"], given)]
+    timeout = sql.Literal(f"{int(_LOCK_TIMEOUT_S * 1000)}ms")
+    for first in range(0, len(tables), _AT_ONCE):
+        some = sql.Literal(tables[first : first + _AT_ONCE])
+        statement = _QUERIES["close"].format(
+            move=sql.Literal(move), tables=some, lock_timeout=timeout
+        )
+        session.execute(statement)
+
+
+def uncovered(session: Connection, move: str, schemas: Sequence[str]) -> int:
+    """Count the tables of the schemas that accept writes because a trigger is missing."""
+    given = {"schemas": list(schemas), "move": move}
+    return len(session.execute(_QUERIES["tables"], given).fetchall())
+
+
+def opening(move: str, wanted: Sequence[Access]) -> sql.Composed:
+    """Compose the statements that open the copies of `move`, with the rights that are `wanted`.
+
+    They are part of a transaction, or of a DO block, and may be repeated. They wait for no reader
+    of the tables.
+    """
+    parts: list[sql.Composable] = [_QUERIES["open"].format(move=sql.Literal(move))]
+    for one in wanted:
+        for grant in one.grants:
+            given = sql.SQL("GRANT {} ON SCHEMA {} TO {}{};").format(
+                sql.SQL("USAGE" if grant.right == "USAGE" else "CREATE"),
+                sql.Identifier(one.schema),
+                _role(grant.grantee),
+                sql.SQL(" WITH GRANT OPTION" if _is_option(one, grant) else ""),
+            )
+            if grant.grantor:
+                role = sql.Identifier(grant.grantor)
+                given = sql.SQL("SET LOCAL ROLE {}; {} RESET ROLE;").format(role, given)
+            parts.append(given)
+    return sql.SQL("\n").join(parts)
+
+
+def shut(session: Connection, move: str, schemas: Sequence[str], *, keep: str) -> None:
+    """Close copies again that were opened, such as for a move that gives them back."""
+    session.execute(_QUERIES["shut"], {"move": move})
+    withhold(session, schemas, keep=keep)
+
+
+def remove(
+    session: Connection,
+    move: str,
+    schemas: Sequence[str],
+    *,
+    wanted: Sequence[Access],
+    deadline: float,
+) -> None:
+    """Take the triggers away, give the tables back to vacuums, and exactly the `wanted` rights.
+
+    Each table waits for its readers, a moment at a time, so that clients do not queue behind it,
+    until `deadline` on `time.monotonic()`. Raises copy_triggers_left.
+    """
+    _exactly(session, wanted)
+    given = {"schemas": list(schemas), "move": move}
+    left = dict(session.execute(_QUERIES["closed"], given).fetchall())
+    while left:
+        for table in list(left):
+            statement = _QUERIES["remove"].format(
+                table=sql.Literal(table), lock_timeout=sql.Literal(f"{_QUICK_MS}ms")
+            )
+            try:
+                session.execute(statement)
+            except psycopg.errors.LockNotAvailable as error:
+                if time.monotonic() > deadline:
+                    raise _left(move, list(left.values())) from error
+            else:
+                del left[table]
+        if left:
+            time.sleep(_POLL_S)  # what queued behind the attempts goes first
+    session.execute(_QUERIES["forget"], {"move": move})
+
+
+def _exactly(session: Connection, wanted: Sequence[Access]) -> None:
+    """Take from schemas the rights that are not `wanted`: that of the subscription's owner."""
+    names = {one.schema: one for one in wanted}
+    for one in access(session, list(names)):
+        roles = {grant.grantee for grant in names[one.schema].grants}
+        extra = dict.fromkeys(g.grantee for g in one.grants if g.grantee not in roles)
+        for role in extra:
+            statement = sql.SQL("REVOKE ALL ON SCHEMA {} FROM {} CASCADE")
+            session.execute(statement.format(sql.Identifier(one.schema), _role(role)))
+
+
+def _left(move: str, tables: Sequence[str]) -> Incomplete:
+    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+    return Incomplete(
+        "copy_triggers_left",
+        f"{tables[0]}{more}: the triggers of move {move} accept all writes and are still there: "
+        "sessions read the table all the time",
+        hint="wait until long reads (pg_dump) have ended, then `shardctl moves resume`",
+    )
+
+
+def _is_option(access: Access, grant: Grant) -> bool:
+    """Return whether a right is to be granted with its option: an owner has it by itself."""
+    return grant.with_option and grant.grantee != access.owner
+
+
+def _role(name: str) -> sql.Composable:
+    return sql.Identifier(name) if name else sql.SQL("PUBLIC")

@@ -1,0 +1,117 @@
+-- name: access
+-- Who owns each schema, and what was granted on it: grantor, grantee ('' is PUBLIC), right, option.
+-- What the owner has comes first, then what others passed on
+SELECT n.nspname::text, pg_catalog.pg_get_userbyid(n.nspowner)::text,
+       CASE a.grantor WHEN n.nspowner THEN '' ELSE pg_catalog.pg_get_userbyid(a.grantor)::text END,
+       CASE a.grantee WHEN 0 THEN '' ELSE pg_catalog.pg_get_userbyid(a.grantee)::text END,
+       a.privilege_type, a.is_grantable
+FROM pg_catalog.pg_namespace AS n
+LEFT JOIN LATERAL pg_catalog.aclexplode(
+    coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) AS a ON true
+WHERE n.nspname = ANY (%(schemas)s::name[])
+ORDER BY n.nspname, a.grantor <> n.nspowner, a.grantee, a.privilege_type
+
+-- name: copy
+-- Say that the copies of a move are closed, unless they have a row already
+INSERT INTO shardctl.stream_copy (move, is_open) VALUES (%(move)s, false) ON CONFLICT DO NOTHING
+
+-- name: tables
+-- Tables on which writes are refused, those that have all of a move's triggers left out
+SELECT c.oid::bigint
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p')
+  AND (SELECT count(*) FROM pg_catalog.pg_trigger AS g
+       WHERE g.tgrelid = c.oid AND g.tgname IN ('shardctl_copy', 'shardctl_copy_truncate')
+         AND pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 2) = %(move)s
+         AND g.tgenabled = CASE g.tgname WHEN 'shardctl_copy' THEN 'A' ELSE 'O' END) < 2
+ORDER BY c.oid
+
+-- name: close
+-- Let some tables refuse writes, and leave them to no vacuum. A trigger's arguments are the schema,
+-- the move, and what the table had as autovacuum_enabled before ('' for nothing)
+DO $close$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    FOR one IN
+        SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, n.nspname AS schema,
+               c.relkind,
+               coalesce((SELECT o.option_value FROM pg_catalog.pg_options_to_table(c.reloptions) AS o
+                         WHERE o.option_name = 'autovacuum_enabled'), '') AS vacuumed
+        FROM pg_catalog.pg_class AS c
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE c.oid = ANY ({tables}::oid[])
+    LOOP
+        -- The worker that applies a stream fires statement triggers for TRUNCATE alone.
+        EXECUTE pg_catalog.format(
+            'CREATE OR REPLACE TRIGGER shardctl_copy BEFORE INSERT OR UPDATE OR DELETE ON %s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%L, %L, %L)',
+            one.name, one.schema, {move}, one.vacuumed);
+        EXECUTE pg_catalog.format(
+            'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_copy', one.name);
+        EXECUTE pg_catalog.format(
+            'CREATE OR REPLACE TRIGGER shardctl_copy_truncate BEFORE TRUNCATE ON %s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%L, %L, %L)',
+            one.name, one.schema, {move}, one.vacuumed);
+        IF one.relkind = 'r' THEN
+            EXECUTE pg_catalog.format('ALTER TABLE ONLY %s SET (autovacuum_enabled = off)', one.name);
+        END IF;
+    END LOOP;
+END
+$close$
+
+-- name: open
+-- Part of a claim: let the copies of a move accept writes; repeatable
+INSERT INTO shardctl.stream_copy (move, is_open) VALUES ({move}, true)
+ON CONFLICT (move) DO UPDATE SET is_open = true;
+
+-- name: shut
+-- Let the copies of a move refuse writes again
+UPDATE shardctl.stream_copy SET is_open = false WHERE move = %(move)s
+
+-- name: closed
+-- Tables with triggers of a move
+SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname)
+FROM pg_catalog.pg_trigger AS g
+JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[])
+  AND g.tgname IN ('shardctl_copy', 'shardctl_copy_truncate')
+  AND pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 2) = %(move)s
+ORDER BY 1
+
+-- name: remove
+-- Take a move's triggers from one table, and leave it to vacuums again
+DO $remove$
+DECLARE
+    name     text;
+    kind     "char";
+    vacuumed text;
+BEGIN
+    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind,
+           pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 3)
+    INTO name, kind, vacuumed
+    FROM pg_catalog.pg_trigger AS g
+    JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.oid = {table} AND g.tgname IN ('shardctl_copy', 'shardctl_copy_truncate')
+    LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy ON %s', name);
+    EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy_truncate ON %s', name);
+    IF kind = 'r' AND vacuumed = '' THEN
+        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s RESET (autovacuum_enabled)', name);
+    ELSIF kind = 'r' THEN
+        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s SET (autovacuum_enabled = %s)', name, vacuumed);
+    END IF;
+END
+$remove$
+
+-- name: forget
+-- Forget the copies of a move, when no table has its triggers any more
+DELETE FROM shardctl.stream_copy WHERE move = %(move)s

@@ -1,0 +1,223 @@
+"""Copy the rows of a snapshot to another server, several tables at a time, largest first."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from shardctl import fanout
+from shardctl.errors import Interrupted, Refused
+from shardctl.libpq import reason_of
+from shardctl.postgres import queries
+from shardctl.postgres.logical.pipe import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.route import Route
+
+FROZEN_FROM = 8 << 20
+"""Bytes from which a table is filled with frozen rows: a TRUNCATE costs a few ms before."""
+
+_QUERIES = queries.load("shardctl.postgres.logical", "copying.sql")
+_SOURCE = ("SET row_security = off", "SET lc_monetary = 'C'", "SET xmloption = content")
+_TARGET = (*_SOURCE[1:], "SET synchronous_commit = off")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with rows of its own, such as a partition; `columns` without generated ones.
+
+    `binary` says whether another server of this major version reads its rows in that format.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+    bytes: int
+    binary: bool
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
+    """List what is to be copied, the largest first."""
+    found = session.execute(_QUERIES["tables"], {"schemas": list(schemas)})
+    return [Table(s, n, tuple(columns), size, binary) for s, n, columns, size, binary in found]
+
+
+def empty(session: Connection, schemas: Sequence[str]) -> int:
+    """Empty the tables that a copy before this one has filled, and return how many did."""
+    found = session.execute(_QUERIES["filled"], {"schemas": list(schemas)}).fetchall()
+    for table in found:
+        # Without indexes and foreign keys, each alone: few locks at a time.
+        session.execute(sql.SQL("TRUNCATE ONLY {}").format(sql.Identifier(*table)))
+    return len(found)
+
+
+class Throttle:
+    """Holds pipes back so that all of them together pass so many bytes a second."""
+
+    def __init__(self, bytes_per_s: float | None, stop: threading.Event) -> None:
+        self._rate = bytes_per_s
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._free_at = time.monotonic()
+
+    def passed(self, count: int) -> None:
+        """Wait until the next bytes may pass, or until the copy is stopped."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            # What was not used before is not caught up with.
+            self._free_at = max(self._free_at, now) + count / self._rate
+            wait_s = self._free_at - now
+        self._stop.wait(wait_s)
+
+
+def copy(
+    route: Route,
+    tables: Sequence[Table],
+    *,
+    snapshot: str,
+    jobs: int,
+    max_rate: float | None = None,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Copy the tables' rows of `snapshot` into the target's, which are empty and have no triggers.
+
+    `max_rate` is in bytes a second of all `jobs` together. `report` gets the bytes done and the
+    bytes of all tables, as they are on the source's disk, from several threads, one at a time.
+    When `stop` is set, and on Ctrl-C, the tables are left as they are. Raises Interrupted,
+    copy_failed, NodeUnavailable.
+    """
+    stop, failed = stop or threading.Event(), threading.Event()
+    job = _Copy(
+        snapshot,
+        Throttle(max_rate, stop),
+        _Report(report, tables),
+        lambda: stop.is_set() or failed.is_set(),
+    )
+    todo: queue.SimpleQueue[Table] = queue.SimpleQueue()
+    for table in tables:
+        todo.put(table)
+
+    def work(_: int) -> None:
+        try:
+            with ExitStack() as stack:
+                pair = _Pair.open(route, stack)
+                while (table := _next(todo)) is not None:
+                    job.copy(route, pair, table)
+        except BaseException:
+            failed.set()
+            raise
+
+    outcomes = fanout.run(range(min(jobs, len(tables))), work, width=jobs, stop=failed)
+    # Those that were stopped because another one failed are Interrupted.
+    for outcome in sorted(outcomes, key=lambda one: isinstance(one.error, Interrupted)):
+        outcome.result()
+
+
+def _next(todo: queue.SimpleQueue[Table]) -> Table | None:
+    try:
+        return todo.get_nowait()
+    except queue.Empty:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A session with each server."""
+
+    source: Connection
+    target: Connection
+    same_major: bool
+
+    @classmethod
+    def open(cls, route: Route, stack: ExitStack) -> _Pair:
+        opened = []
+        for node, settings in ((route.source, _SOURCE), (route.target, _TARGET)):
+            session = route.connect(node)
+            stack.callback(session.close)
+            for setting in settings:
+                session.execute(setting)
+            opened.append(session)
+        majors = {session.info.server_version // 10_000 for session in opened}
+        return cls(opened[0], opened[1], len(majors) == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """What copies one table after the other over the pairs of sessions."""
+
+    snapshot: str
+    throttle: Throttle
+    report: _Report
+    stopped: Callable[[], bool]
+
+    def copy(self, route: Route, pair: _Pair, table: Table) -> None:
+        columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+        given = {
+            "table": sql.Identifier(table.schema, table.name),
+            "columns": sql.SQL("({})").format(columns) if table.columns else sql.SQL(""),
+            "format": sql.SQL("binary" if table.binary and pair.same_major else "text"),
+        }
+        frozen = table.bytes >= FROZEN_FROM
+        out = _QUERIES["out"].format(snapshot=sql.Literal(self.snapshot), **given)
+        into = _QUERIES["in_frozen" if frozen else "in"].format(**given)
+        advance = self.report.of(table)
+
+        def passed(count: int) -> None:
+            advance(count)
+            self.throttle.passed(count)
+
+        try:
+            Pipe(pair.source, pair.target, self.stopped).copy(out, into, passed)
+        except psycopg.Error as error:
+            raise _failed(route, table, error) from error
+        advance(table.bytes)
+
+
+class _Report:
+    """Adds up what the pipes pass: of each table no more than it has on disk."""
+
+    def __init__(self, report: Callable[[int, int], None], tables: Sequence[Table]) -> None:
+        self._report = report
+        self._total = sum(table.bytes for table in tables)
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def of(self, table: Table) -> Callable[[int], None]:
+        """Give what counts the bytes of one table; a last call with all of its bytes ends it."""
+        left = table.bytes
+
+        def advance(count: int) -> None:
+            nonlocal left
+            count = min(count, left)
+            left -= count
+            with self._lock:
+                self._done += count
+                self._report(self._done, self._total)
+
+        return advance
+
+
+def _failed(route: Route, table: Table, error: psycopg.Error) -> Refused:
+    return Refused(
+        "copy_failed",
+        f"table {table} could not be copied from node {route.source.name} to node "
+        f"{route.target.name}: "
+        f"{reason_of(error)}",
+        hint="correct what it names, then `shardctl moves resume` copies all tables again",
+    )

@@ -1,0 +1,19 @@
+-- name: tables
+-- What a publication of these schemas lists: a partitioned table stands for all of its partitions
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+ORDER BY 1, 2
+
+-- name: create
+-- Publish tables, and of shardctl.stream the rows of one move
+BEGIN;
+SELECT pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+CREATE PUBLICATION {name} FOR TABLE {tables}
+WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);
+COMMIT
+
+-- name: exists
+-- Whether there is such a publication
+SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %(name)s)

@@ -1,0 +1,223 @@
+"""A logical replication slot: made with the snapshot where its stream begins, measured, dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+import select
+import threading
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
+
+from shardctl.errors import Interrupted, Refused
+from shardctl.postgres import cancelling, queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.route import Route
+
+PLUGIN = "pgoutput"
+PATIENCE_S = 20.0
+"""Seconds to wait for the walsender that uses a slot to end."""
+
+_QUERIES = queries.load("shardctl.postgres.logical", "slot.sql")
+_LOOK_S = 0.25
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A transaction that keeps a slot from being made: it has written, and has not ended.
+
+    `pid` is 0 for a prepared one, whose `application` is its name.
+    """
+
+    pid: int
+    user: str | None
+    application: str | None
+    since: datetime | None
+
+    def __str__(self) -> str:
+        since = f", open since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
+        if self.pid == 0:
+            return f"prepared transaction {self.application}{since}"
+        named = f", application {self.application}" if self.application else ""
+        return f"session {self.pid} (user {self.user or '-'}{named}{since})"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new slot: the snapshot that it begins with, and the position at which it does.
+
+    The snapshot is valid until the session that made the slot ends.
+    """
+
+    name: str
+    snapshot: str
+    lsn: str
+    session: Connection
+
+    def holds(self) -> bool:
+        """Return whether the session that holds the snapshot is still open."""
+        try:
+            self.session.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return not self.session.closed
+
+
+@contextmanager
+def make(
+    route: Route,
+    name: str,
+    *,
+    watch: Connection,
+    lock_timeout_s: float,
+    report: Callable[[Blocker], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Iterator[Made]:
+    """Make the slot on the route's source, and hold its snapshot until the block ends.
+
+    The slot stays. It waits for every transaction of the whole server that has written and not
+    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
+    is another session with that server. When `stop` is set, and on Ctrl-C, there is no slot.
+    Raises Interrupted, slot_blocked, slot_taken, NodeUnavailable.
+    """
+    stop = stop or threading.Event()
+    options = {**route.database.options, "replication": "database"}
+    replicating = dataclasses.replace(
+        route, database=dataclasses.replace(route.database, options=options)
+    )
+    with closing(replicating.connect(route.source)) as session:
+        timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
+        session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
+        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL {} (SNAPSHOT 'export')").format(
+            sql.Identifier(name), sql.SQL(PLUGIN)
+        )
+        seen: list[Blocker] = []
+
+        def see(blocker: Blocker) -> None:
+            if blocker not in seen:
+                seen.append(blocker)
+                report(blocker)
+
+        try:
+            lsn, snapshot = _run(session, statement, watch, see, stop)
+        except psycopg.errors.LockNotAvailable as error:
+            raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
+        except psycopg.errors.DuplicateObject as error:
+            raise taken(name, "there is one of this name already") from error
+        yield Made(name, snapshot, lsn, session)
+
+
+def _run(
+    session: Connection,
+    statement: sql.Composed,
+    watch: Connection,
+    see: Callable[[Blocker], None],
+    stop: threading.Event,
+) -> tuple[str, str]:
+    """Send the command, and look at what it waits for until it is answered."""
+    pgconn = session.pgconn
+    pgconn.send_query(statement.as_bytes(session))
+    try:
+        while pgconn.flush():
+            select.select([], [pgconn.socket], [])
+        while pgconn.is_busy():
+            if select.select([pgconn.socket], [], [], _LOOK_S)[0]:
+                pgconn.consume_input()
+                continue
+            _heed(stop)
+            for blocker in blockers(watch, session):
+                see(blocker)
+    except BaseException:
+        # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
+        cancelling.cancel(session)
+        while pgconn.get_result() is not None:
+            pass
+        raise
+    result = pgconn.get_result()
+    while pgconn.get_result() is not None:
+        pass
+    if result is None or result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError()
+    _, lsn, snapshot, _ = (result.get_value(0, column) for column in range(4))
+    return (lsn or b"").decode(), (snapshot or b"").decode()
+
+
+def _heed(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Interrupted(
+            "stopped while a replication slot was being made; there is none",
+            hint="`shardctl moves resume` makes it again, `shardctl moves abort` ends the move",
+        )
+
+
+def blockers(watch: Connection, session: Connection) -> list[Blocker]:
+    """List the transactions for which `session` waits; `watch` is another one there."""
+    found = watch.execute(_QUERIES["blockers"], {"pid": session.info.backend_pid})
+    return [Blocker(*row) for row in found]
+
+
+def exists(session: Connection, name: str) -> bool:
+    """Return whether there is such a slot and its WAL is not lost."""
+    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    return found is not None and found[2] != "lost"
+
+
+def held_wal(session: Connection, name: str) -> int | None:
+    """Return the bytes of WAL that the slot holds back; None where there is no such slot."""
+    found = session.execute(_QUERIES["held"], {"name": name}).fetchone()
+    return None if found is None else int(found[0])
+
+
+def drop(session: Connection, name: str, *, patience_s: float = PATIENCE_S) -> bool:
+    """Drop the slot, and return whether there was one; what streams from it is ended.
+
+    Drop the subscription first: its worker would come back. Raises slot_taken where the slot is
+    of another kind, or still in use after `patience_s`.
+    """
+    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    if found is None:
+        return False
+    if found[1] != PLUGIN:
+        raise taken(name, f"is a {found[0]} one" + (f" of plugin {found[1]}" if found[1] else ""))
+    deadline = time.monotonic() + patience_s
+    while True:
+        session.execute(_QUERIES["end_user"], {"name": name})
+        try:
+            return session.execute(_QUERIES["drop"], {"name": name}).fetchone() is not None
+        except psycopg.errors.UndefinedObject:  # another shardctl was quicker
+            return False
+        except psycopg.errors.ObjectInUse as error:
+            if time.monotonic() > deadline:
+                raise taken(name, f"is still in use after {patience_s:g} s") from error
+        time.sleep(_POLL_S)
+
+
+def taken(name: str, reason: str) -> Refused:
+    """Report a replication slot that shardctl can neither make nor drop."""
+    return Refused(
+        "slot_taken",
+        f"replication slot {name}: {reason}",
+        hint="see pg_replication_slots on that node; shardctl drops only what it has made",
+    )
+
+
+def _blocked(node: str, name: str, seconds: float, last: list[Blocker]) -> Refused:
+    who = str(last[0]) if last else "a transaction that has written"
+    return Refused(
+        "slot_blocked",
+        f"node {node}: replication slot {name} could not be made: {who} did not end within "
+        f"{seconds:g} s",
+        hint="end that transaction (pg_stat_activity by xact_start, pg_prepared_xacts), then "
+        "`shardctl moves resume`",
+    )

@@ -1,0 +1,189 @@
+"""The subscription that applies a stream: made without a copy, watched, dropped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from shardctl.errors import Incomplete, Refused
+from shardctl.libpq import ANY_SERVER, LIVELINESS, reason_of
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Database, Node
+
+_QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
+_WITH_ORIGIN = 160_000
+_NOT_THERE = ("options", "application_name", "service", "passfile", "sslkey", "sslcert")
+"""What of `database.options` names files or settings of shardctl's own machine."""
+_DROP_S = 10.0
+_LOG_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stream is.
+
+    `lag` are the bytes of WAL that the target has not confirmed, `written` is the source's position
+    and `received` the worker's; `pid` is the worker's, None where none runs. `silent_s` is how long
+    ago the worker heard from the source; `errors` counts how often it failed, for any reason.
+    """
+
+    enabled: bool
+    origin: str
+    pid: int | None
+    streams: bool
+    lag: int
+    written: str
+    received: str | None
+    silent_s: float | None
+    errors: int
+
+    @property
+    def applies(self) -> bool:
+        """Whether a worker is there and the source sends to it."""
+        return self.pid is not None and self.streams
+
+
+def conninfo(source: Node, database: Database, name: str, **more: str | int) -> str:
+    """Write the connection string by which the target's server reaches the source; no password.
+
+    `name` becomes the application_name. Keywords that name files are this machine's: `more` has
+    those of the target's host, such as `passfile`.
+    """
+    options = {k: v for k, v in database.options.items() if k not in _NOT_THERE}
+    given: dict[str, str | int] = {**LIVELINESS, **ANY_SERVER, **options}
+    given |= {"host": source.host, "port": source.port, "dbname": database.name}
+    given |= {"user": database.replication_user, "application_name": name} | more
+    return make_conninfo("", **given)
+
+
+def create(
+    session: Connection,
+    name: str,
+    conninfo: str,
+    *,
+    publication: str,
+    slot: str,
+    enabled: bool = True,
+) -> None:
+    """Let this database follow a publication from `slot`; the target logs in there to look.
+
+    `session` is with the target. The worker writes as the owner of the subscription: as the
+    tables' owners it would have no USAGE on a closed schema. Raises subscription_refused.
+    """
+    more = ""
+    if session.info.server_version >= _WITH_ORIGIN:
+        # `none` would leave out what the source has written under an origin of its own.
+        more = ", origin = any, run_as_owner = true"
+    statement = _QUERIES["create"].format(
+        name=sql.Identifier(name),
+        conninfo=sql.Literal(conninfo),
+        publication=sql.Identifier(publication),
+        slot=sql.Literal(slot),
+        enabled=sql.SQL("true" if enabled else "false"),
+        more=sql.SQL(more),
+    )
+    try:
+        session.execute(statement)
+    except (psycopg.errors.ConnectionException, psycopg.errors.ConnectionFailure) as error:
+        raise _refused(name, conninfo, reason_of(error)) from None
+
+
+def exists(session: Connection, name: str) -> bool:
+    """Return whether this database has such a subscription."""
+    return queries.one(session, _QUERIES["exists"], {"name": name}) == (True,)
+
+
+def enable(session: Connection, name: str) -> None:
+    """Let the subscription follow."""
+    session.execute(_QUERIES["enable"].format(name=sql.Identifier(name)))
+
+
+def disable(session: Connection, name: str) -> None:
+    """Let the subscription stop; it goes on from there once it is enabled."""
+    session.execute(_QUERIES["disable"].format(name=sql.Identifier(name)))
+
+
+def drop(session: Connection, name: str, *, timeout_s: float = _DROP_S) -> bool:
+    """Drop the subscription with its origin, and return whether there was one.
+
+    The source is not asked, so it may be gone; its slot stays. Raises subscription_left.
+    """
+    if not exists(session, name):
+        return False
+    timeout = sql.Literal(f"{int(timeout_s * 1000)}ms")
+    statement = _QUERIES["drop"].format(name=sql.Identifier(name), timeout=timeout)
+    try:
+        queries.rows_of_last(session, statement)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+        raise Incomplete(
+            "subscription_left",
+            f"subscription {name} could not be dropped within {timeout_s:g} s: {reason_of(error)}",
+            hint="see what its worker waits for (pg_stat_activity, pg_locks), then `shardctl "
+            "moves resume`",
+        ) from error
+    return True
+
+
+def progress(source: Connection, target: Connection, name: str, slot: str) -> Progress | None:
+    """Ask both servers how far the stream is; None where the subscription or the slot is gone."""
+    state = target.execute(_QUERIES["state"], {"name": name}).fetchone()
+    sent = source.execute(_QUERIES["sent"], {"slot": slot}).fetchone()
+    if state is None or sent is None:
+        return None
+    enabled, origin, pid, received, silent_s, errors = state
+    written, lag, streams = sent
+    return Progress(
+        enabled, origin, pid, streams, max(0, int(lag)), written, received, silent_s, int(errors)
+    )
+
+
+def apply_error(session: Connection, origin: str) -> str | None:
+    """Give the last error that the target's worker logged while it applied a change.
+
+    A lost connection is none. None, too, where the server has no log file of its own or the role
+    may not read it.
+    """
+    if queries.one(session, _QUERIES["may_read"]) != (True,):
+        return None
+    found = session.execute(_QUERIES["log"].format(bytes=sql.Literal(_LOG_BYTES))).fetchone()
+    return None if found is None or found[0] is None else last_error(found[0].splitlines(), origin)
+
+
+def last_error(lines: Sequence[str], origin: str) -> str | None:
+    r"""Give the last error in a log that came of applying a change of `origin`.
+
+    >>> last_error(['1 ERROR:  duplicate key', '1 DETAIL:  Key (id)=(1)',
+    ...     '1 CONTEXT:  processing remote data for replication origin "pg_7" during'], 'pg_7')
+    'duplicate key'
+    >>> last_error(['1 ERROR:  could not receive data'], 'pg_7')
+    """
+    context = f'for replication origin "{origin}" '
+    found = None
+    error = ""
+    for line in lines:
+        if match := re.search(r"\b(?:ERROR|FATAL):  (.*)", line):
+            error = match[1]
+        elif "CONTEXT:  processing remote data" in line and context in line:
+            found = error or found
+    return found
+
+
+def _refused(name: str, conninfo: str, reason: str) -> Refused:
+    given: Mapping[str, object] = conninfo_to_dict(conninfo)
+    return Refused(
+        "subscription_refused",
+        f"subscription {name}: the target's server could not log in at "
+        f"{given.get('host')}:{given.get('port')} as {given.get('user')}: {reason}",
+        hint="let that role log in from the target's host (pg_hba.conf, a passfile of the "
+        "server's user), then `shardctl moves resume`",
+    )

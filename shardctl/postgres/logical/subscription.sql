@@ -1,0 +1,62 @@
+-- name: exists
+-- Whether this database has such a subscription
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_subscription AS s
+    JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid
+    WHERE s.subname = %(name)s AND d.datname = current_database())
+
+-- name: create
+-- Follow a publication from a slot that is there, without a copy
+CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {publication} WITH (
+    copy_data = false, create_slot = false, slot_name = {slot}, enabled = {enabled},
+    disable_on_error = false, streaming = on, binary = false, synchronous_commit = off{more})
+
+-- name: enable
+-- Let it follow
+ALTER SUBSCRIPTION {name} ENABLE
+
+-- name: disable
+-- Let it stop
+ALTER SUBSCRIPTION {name} DISABLE
+
+-- name: drop
+-- Drop it without a word to its source, whose slot stays
+BEGIN;
+SELECT pg_catalog.set_config('lock_timeout', {timeout}, true),
+       pg_catalog.set_config('statement_timeout', {timeout}, true);
+ALTER SUBSCRIPTION {name} DISABLE;
+ALTER SUBSCRIPTION {name} SET (slot_name = NONE);
+DROP SUBSCRIPTION {name};
+COMMIT
+
+-- name: state
+-- What the target knows: whether it is enabled, its origin, its worker, what that has received,
+-- how long ago it heard from the source, and how often it failed
+SELECT s.subenabled, 'pg_' || s.oid, w.pid, w.received_lsn,
+       extract(epoch FROM clock_timestamp() - w.last_msg_receipt_time)::double precision,
+       coalesce(f.apply_error_count, 0)
+FROM pg_catalog.pg_subscription AS s
+JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid AND d.datname = current_database()
+LEFT JOIN pg_catalog.pg_stat_subscription AS w
+       ON w.subid = s.oid AND w.relid IS NULL AND w.pid IS NOT NULL
+LEFT JOIN pg_catalog.pg_stat_subscription_stats AS f ON f.subid = s.oid
+WHERE s.subname = %(name)s
+
+-- name: sent
+-- What the source knows: where it is, bytes that the target has not confirmed, whether it streams
+SELECT pg_current_wal_lsn(),
+       pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active
+FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %(slot)s
+
+-- name: log
+-- The end of the server's log file, where this role may read that
+SELECT pg_catalog.pg_read_file(f.name, greatest(s.size - {bytes}, 0), {bytes}, true)
+FROM pg_catalog.pg_current_logfile('stderr') AS f (name)
+CROSS JOIN LATERAL pg_catalog.pg_stat_file(f.name, true) AS s
+WHERE f.name IS NOT NULL
+
+-- name: may_read
+-- Whether this role may read the server's log file
+SELECT has_function_privilege('pg_catalog.pg_current_logfile(text)', 'EXECUTE')
+   AND has_function_privilege('pg_catalog.pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')
+   AND has_function_privilege('pg_catalog.pg_stat_file(text, boolean)', 'EXECUTE')

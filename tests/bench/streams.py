@@ -1,0 +1,203 @@
+"""The copy of a streamed move, beside pg_dump and pipes of psql; and what a small table costs."""
+
+from __future__ import annotations
+
+import resource
+import shlex
+import shutil
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shardctl.postgres.logical import clients, copying, structure
+from shardctl.postgres.logical.route import Route
+from tests.bench import fleet as fleets
+from tests.bench.measure import Row, alternate, compare, per, say, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.postgres.binaries import Binaries
+    from shardctl.postgres.connection import Connection
+    from tests.bench.measure import Scale
+
+SCHEMA = "shard2"
+JOBS = 4
+"""Tables at a time, on every side."""
+SUPERUSER = "postgres"
+
+_TABLES = 64
+_ROWS = 176_000
+"""In each table: about 32 MB without indexes."""
+_MANY, _FEW = 10_000, 100
+
+_TABLE = """\
+CREATE TABLE shard2.{name} (
+    id bigint PRIMARY KEY, user_id bigint NOT NULL, url text NOT NULL, likes integer NOT NULL,
+    at timestamptz NOT NULL DEFAULT now());
+CREATE INDEX ON shard2.{name} (user_id, at);
+INSERT INTO shard2.{name}
+SELECT n, n % 1000, repeat(md5(n::text), 3), n % 7, now() FROM generate_series(1, {rows}) AS n
+"""
+_PIPES = """\
+xargs -P {jobs} -I TABLE sh -c '
+    {source} -c "COPY TABLE TO STDOUT (FORMAT binary)" |
+    {target} -c "COPY TABLE FROM STDIN (FORMAT binary)"' < {tables}
+"""
+
+
+def copy(scale: Scale) -> list[Row]:
+    """Copy 2 GB in 64 tables with two indexes each, and measure what small tables cost.
+
+    Ours against the faster of pg_dump -Fd then pg_restore, and psql pipes between the sections of
+    a dump, in each round. All make the structure, the rows and the indexes, four at a time.
+    """
+    rounds = scale.of(3, 1)
+    with fleets.running(2) as fleet:
+        with _filled(fleet, _TABLES, scale.of(_ROWS, 500)) as (route, source):
+            size = sum(table.bytes for table in copying.tables(source, [SCHEMA]))
+            bench = _Bench(fleet, route, source)
+            times = alternate(
+                {"ours": bench.ours, "dump": bench.dump, "pipes": bench.pipes}, rounds
+            )
+        faster = [min(pair) for pair in zip(times["dump"], times["pipes"], strict=True)]
+        small = {
+            count: [_each(fleet, count) for _ in range(rounds)]
+            for count in (_FEW, scale.of(_MANY, 200))
+        }
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    few, many = small.values()
+    return [
+        compare(
+            f"stream: copy of {size / 1e9:.2f} GB in {_TABLES} tables",
+            times["ours"],
+            faster,
+            against="faster of pg_dump/pg_restore and psql pipes",
+            shown=seconds,
+            target=1.2,
+            note=", ".join(f"{name} {seconds(min(took))}" for name, took in times.items())
+            + f"; peak of this process {peak:.0f} MB",
+        ),
+        compare(
+            f"  copy of a small table, of {max(small):,}",
+            many,
+            few,
+            against=f"of {_FEW}",
+            shown=per(1, "table"),
+            target=1.2,
+        ),
+    ]
+
+
+class _Bench:
+    """One side after the other, each into an empty target."""
+
+    def __init__(self, fleet: fleets.Fleet, route: Route, source: Connection) -> None:
+        self._fleet, self._route, self._source = fleet, route, source
+        self._major = source.info.server_version // 10_000
+
+    def ours(self) -> float:
+        self._settle()
+        began = time.perf_counter()
+        structure.make_tables(self._route, [SCHEMA], major=self._major)
+        with _snapshot(self._route) as snapshot:
+            tables = copying.tables(self._source, [SCHEMA])
+            copying.copy(self._route, tables, snapshot=snapshot, jobs=JOBS)
+        structure.make_rest(self._route, [SCHEMA], major=self._major, jobs=JOBS)
+        return self._took("ours", began)
+
+    def dump(self) -> float:
+        self._settle()
+        directory = self._fleet.directory / "dump"
+        began = time.perf_counter()
+        self._pg_dump("--format=directory", f"--jobs={JOBS}", f"--file={directory}")
+        self._pg_restore(f"--jobs={JOBS}", str(directory))
+        took = self._took("pg_dump and pg_restore", began)
+        shutil.rmtree(directory)
+        return took
+
+    def pipes(self) -> float:
+        self._settle()
+        archive, tables = self._fleet.directory / "archive", self._fleet.directory / "tables"
+        listed = copying.tables(self._source, [SCHEMA])
+        tables.write_text("".join(f"{table}\n" for table in listed))
+        began = time.perf_counter()
+        self._pg_dump("--format=custom", "--schema-only", f"--file={archive}")
+        self._pg_restore("--section=pre-data", str(archive))
+        ends = [shlex.join(map(str, self._fleet.psql(n, user=SUPERUSER))) for n in (0, 1)]
+        script = _PIPES.format(jobs=JOBS, source=ends[0], target=ends[1], tables=tables)
+        fleets.run(["sh", "-c", script])
+        self._pg_restore("--section=post-data", f"--jobs={JOBS}", str(archive))
+        return self._took("psql pipes", began)
+
+    @property
+    def _programs(self) -> Binaries:
+        return clients.find(self._major)
+
+    def _pg_dump(self, *how: str) -> None:
+        route = self._route
+        argv = [self._programs.program("pg_dump"), f"--schema={SCHEMA}", *how]
+        fleets.run([*argv, f"--dbname={route.conninfo(route.source, {})}"])
+
+    def _pg_restore(self, *how: str) -> None:
+        route = self._route
+        target = f"--dbname={route.conninfo(route.target, {})}"
+        fleets.run([self._programs.program("pg_restore"), "--exit-on-error", target, *how])
+
+    def _settle(self) -> None:
+        with self._route.connect(self._route.target) as session:
+            structure.drop(session, [SCHEMA])
+        self._fleet.settle()
+
+    def _took(self, name: str, began: float) -> float:
+        took = time.perf_counter() - began
+        say(f"  {name}: {took:.2f} s")
+        return took
+
+
+def _each(fleet: fleets.Fleet, count: int) -> float:
+    """Copy so many small tables, and give the seconds that each took."""
+    with _filled(fleet, count, 10) as (route, source):
+        major = source.info.server_version // 10_000
+        with route.connect(route.target) as session:
+            structure.drop(session, [SCHEMA])
+        began = time.perf_counter()
+        structure.make_tables(route, [SCHEMA], major=major)
+        say(f"  structure of {count}: {time.perf_counter() - began:.2f} s")
+        fleet.settle()
+        with _snapshot(route) as snapshot:
+            began = time.perf_counter()
+            tables = copying.tables(source, [SCHEMA])
+            copying.copy(route, tables, snapshot=snapshot, jobs=JOBS)
+            took = time.perf_counter() - began
+        say(f"  rows of {count}: {took:.2f} s")
+    return took / count
+
+
+@contextmanager
+def _filled(fleet: fleets.Fleet, count: int, rows: int) -> Iterator[tuple[Route, Connection]]:
+    """Give a database on both servers, with so many tables on the first."""
+    topology = fleet.topology(2)
+    a, b = topology.nodes.values()
+    route = Route(a, b, topology.database, "bench")
+    fleet.drop()
+    for index in range(2):
+        with fleet.connect(index, user=SUPERUSER, dbname="postgres") as admin:
+            admin.execute("CREATE DATABASE app")
+    say(f"  filling {count} tables")
+    with route.connect(a) as source:
+        source.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        for number in range(count):
+            source.execute(_TABLE.format(name=f"t{number}", rows=rows).encode())
+        source.execute("VACUUM (ANALYZE)" if count == _TABLES else "SELECT 1")
+        yield route, source
+
+
+@contextmanager
+def _snapshot(route: Route) -> Iterator[str]:
+    """Give a snapshot of the source, as that of a slot is."""
+    with route.connect(route.source) as session:
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        [(name,)] = session.execute("SELECT pg_export_snapshot()")
+        yield name
+        session.execute("ROLLBACK")

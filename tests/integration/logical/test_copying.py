@@ -1,0 +1,161 @@
+"""The copy: every kind of column and table arrives, bounded, and once."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.errors import Interrupted, Refused
+from shardctl.postgres.logical import copying, publication, slot, structure
+from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.servers.streams import Streamed
+
+KINDS = (
+    "CREATE TYPE mood AS ENUM ('good', 'bad')",
+    "CREATE TYPE pair AS (mood mood, number int)",
+    "CREATE DOMAIN few AS int CHECK (VALUE < 10)",
+    "CREATE TYPE span AS RANGE (subtype = float8)",
+    """CREATE TABLE kinds (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        twice bigint GENERATED ALWAYS AS (id * 2) STORED, gone int, mood mood, moods mood[],
+        pair pair, pairs pair[], few few, span span,
+        spans span[], price money, at timestamptz, took interval, raw bytea, doc jsonb,
+        words tsvector, place point, "odd ""name" text, ints int[], real real)""",
+    "ALTER TABLE kinds DROP COLUMN gone",
+    """INSERT INTO kinds (mood, moods, pair, pairs, few, span, spans, price, at, took, raw, doc,
+        words, place, "odd ""name", ints, real) SELECT 'bad', '{good,bad}', '(good,1)',
+        ARRAY['(bad,2)'::pair], 3, '[1,2)', ARRAY['[3,4]'::span], 1234.5, now(), '1 mon -3 days',
+        '\\x00ff0a', '{"a": [1, null]}', 'a:1 b', '(1,2)', E'tab\\t \\\\ line\\n',
+        '{1,NULL}', 0.1 FROM generate_series(1, 50)""",
+    "CREATE TABLE mooded (id int PRIMARY KEY, mood mood, at date)",
+    "INSERT INTO mooded SELECT n, 'good', now() FROM generate_series(1, 50) AS n",
+    'CREATE TABLE "Odd ""table%s" (x int)', 'INSERT INTO "Odd ""table%s" VALUES (1), (NULL)',
+    "CREATE TABLE bare ()", "INSERT INTO bare DEFAULT VALUES", "CREATE TABLE nothing (id int)",
+    "CREATE TABLE parent (a int, b text)", "CREATE TABLE child (c int) INHERITS (parent)",
+    "INSERT INTO parent VALUES (1, 'p')", "INSERT INTO child VALUES (2, 'c', 3)",
+    "CREATE TABLE days (day int, note text) PARTITION BY LIST (day)",
+    "CREATE TABLE days_1 (note text, day int)", "ALTER TABLE days ATTACH PARTITION days_1 DEFAULT",
+    "INSERT INTO days SELECT n, 'x' FROM generate_series(1, 40) AS n",
+    "CREATE TABLE secret (id int)", "INSERT INTO secret VALUES (1), (2)",
+    "ALTER TABLE secret ENABLE ROW LEVEL SECURITY",
+)  # fmt: skip
+TABLES = ("kinds", "mooded", "bare", "nothing", "parent", "child", "days_1", "secret")
+ODD = '"Odd ""table%s"'
+
+
+def look(streamed: Streamed) -> None:
+    streamed.equal(*TABLES, ODD)
+    total = sum(table.bytes for table in copying.tables(streamed.source, [SCHEMA]))
+    assert streamed.reports[-1] == (total, total)
+    assert [done for done, _ in streamed.reports] == sorted(done for done, _ in streamed.reports)
+
+
+def test_every_kind_of_column_and_table_arrives(streamed: Streamed) -> None:
+    streamed.make(*KINDS)
+    found = {table.name: table for table in copying.tables(streamed.source, [SCHEMA])}
+    assert not found["kinds"].binary
+    assert found["mooded"].binary
+    assert "twice" not in found["kinds"].columns
+    assert "days" not in found
+    streamed.copy()
+    look(streamed)
+
+
+@pytest.mark.embedded
+def test_text_is_copied_between_versions(
+    stream_servers: Callable[[int], tuple[PgServer, PgServer]], tmp_path: Path
+) -> None:
+    with opened((stream_servers(15)[0], stream_servers(18)[1]), tmp_path) as one:
+        one.make(*KINDS)
+        one.copy()
+        look(one)
+
+
+@pytest.fixture
+def large(streamed: Streamed) -> Streamed:
+    """Give a source with two tables of some megabytes, and the structure on the target."""
+    streamed.make(
+        "CREATE TABLE large (id int, note text)", "CREATE TABLE larger (id int, note text)",
+        "INSERT INTO large SELECT n, repeat('x', 90) FROM generate_series(1, 20000) AS n",
+        "INSERT INTO larger SELECT n, repeat('y', 90) FROM generate_series(1, 90000) AS n",
+    )  # fmt: skip
+    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+    return streamed
+
+
+def test_a_copy_that_is_stopped_starts_over(large: Streamed) -> None:
+    stop = threading.Event()
+    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:
+        with pytest.raises(Interrupted):
+            large.pour(made.snapshot, stop=stop, max_rate=4e6, report=lambda *_: stop.set())
+        large.target.execute("INSERT INTO shard2.large VALUES (1)")
+        assert copying.empty(large.target, [SCHEMA]) >= 1
+        large.pour(made.snapshot)
+    large.equal("large", "larger")
+
+
+def test_a_large_table_arrives_frozen(large: Streamed) -> None:
+    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:
+        large.pour(made.snapshot)
+    large.equal("larger")
+    # A vacuum reads no page that is known to be frozen.
+    known = "SELECT pg_relation_size('shard2.larger', 'vm') > 0"
+    assert large.target.execute(known).fetchone() == (True,)
+
+
+def test_a_rate_holds_for_all_pipes_together(large: Streamed) -> None:
+    total = sum(table.bytes for table in copying.tables(large.source, [SCHEMA]))
+    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:
+        began = time.monotonic()
+        large.pour(made.snapshot, max_rate=total)
+        assert time.monotonic() - began > 0.6  # the rows alone are less than what is on disk
+    large.equal("large", "larger")
+
+
+def test_a_row_that_the_target_refuses_ends_the_copy_and_names_the_table(large: Streamed) -> None:
+    large.target.execute("ALTER TABLE shard2.larger ADD CHECK (id <> 70)")
+    with (
+        slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made,
+        pytest.raises(Refused, match=r"shard2\.larger could not be copied .*violates check"),
+    ):
+        large.pour(made.snapshot)
+
+
+def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:
+    streamed.make(
+        "CREATE TABLE secret (id int)", "INSERT INTO secret VALUES (1)",
+        "ALTER TABLE secret ENABLE ROW LEVEL SECURITY", "GRANT USAGE ON SCHEMA shard2 TO app",
+        "GRANT SELECT ON secret TO app",
+    )  # fmt: skip
+    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+    database = dataclasses.replace(streamed.route.database, user="app")
+    streamed.target.execute("GRANT ALL ON SCHEMA shard2 TO app")
+    streamed.target.execute("GRANT ALL ON ALL TABLES IN SCHEMA shard2 TO app")
+    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as made:
+        tables = copying.tables(streamed.source, [SCHEMA])
+        route = dataclasses.replace(streamed.route, database=database)
+        with pytest.raises(Refused, match="row-level security"):
+            copying.copy(route, tables, snapshot=made.snapshot, jobs=1)
+
+
+def test_a_publication_that_is_made_says_what_holds_it_up(streamed: Streamed) -> None:
+    streamed.make("CREATE TABLE held (id int PRIMARY KEY)")
+    other = streamed.client(0, autocommit=False)
+    other.execute("LOCK TABLE shard2.held IN SHARE MODE")
+    with pytest.raises(Refused, match="could not be made within"):
+        publication.create(
+            streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
+        )
+    other.rollback()
+    publication.create(streamed.source, NAME, [(SCHEMA, "held")], move=MOVE)
+    assert publication.exists(streamed.source, NAME)

@@ -1,0 +1,122 @@
+"""The slot of a stream: what keeps it from being made is named, and a cancel leaves none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.errors import Interrupted, Refused
+from shardctl.postgres.logical import slot, structure
+from tests.fixtures.servers.streams import NAME, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.postgres.connection import Connection
+    from tests.fixtures.servers.streams import Streamed
+
+WRITE = "INSERT INTO shardctl.event (who, command, result) VALUES ('a', 'b', 'c')"
+
+
+@pytest.fixture
+def writer(streamed: Streamed) -> Iterator[Connection]:
+    """Give a session in a transaction that has written."""
+    session = streamed.client(0, autocommit=False, application_name="bulk load")
+    session.execute(WRITE)
+    yield session
+    session.rollback()
+
+
+def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
+    streamed: Streamed, writer: Connection
+) -> None:
+    seen: list[slot.Blocker] = []
+    stop = threading.Event()
+
+    def report(blocker: slot.Blocker) -> None:
+        seen.append(blocker)
+        stop.set()
+
+    with (
+        pytest.raises(Interrupted),
+        slot.make(
+            streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report, stop=stop
+        ),
+    ):
+        pass
+    (blocker,) = seen
+    assert blocker.pid == writer.info.backend_pid
+    assert str(blocker).startswith(f"session {blocker.pid} (user postgres, application bulk load, ")
+    assert blocker.since is not None
+    assert streamed.source.execute("SELECT FROM pg_replication_slots").fetchall() == []
+
+
+def test_a_transaction_that_ends_is_waited_for(streamed: Streamed, writer: Connection) -> None:
+    def report(_: slot.Blocker) -> None:
+        writer.commit()
+
+    with slot.make(
+        streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report
+    ) as made:
+        assert made.holds()
+        assert slot.exists(streamed.source, NAME)
+        reader = streamed.client(0, autocommit=False)
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute(f"SET TRANSACTION SNAPSHOT '{made.snapshot}'".encode())
+        assert reader.execute("SELECT count(*) FROM shardctl.event").fetchone() == (1,)
+        streamed.source.execute("SELECT pg_terminate_backend(%s)", [made.session.info.backend_pid])
+        deadline = time.monotonic() + 20
+        while made.holds():
+            assert time.monotonic() < deadline
+    assert slot.exists(streamed.source, NAME)
+
+
+def test_settings_of_the_database_end_neither_the_snapshot_nor_the_copy(
+    streamed: Streamed,
+) -> None:
+    streamed.make("CREATE TABLE kept (id int PRIMARY KEY)", "INSERT INTO kept VALUES (1)")
+    settings = dict.fromkeys(
+        ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout"), "40ms"
+    )
+    settings |= {"default_transaction_read_only": "on", "search_path": "shard2"}
+    settings |= {"transaction_timeout": "40ms"} if streamed.major > 16 else {}
+    for server in (streamed.source, streamed.target):
+        for name, value in settings.items():
+            database = streamed.route.database.name
+            server.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
+    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as made:
+        time.sleep(0.1)  # longer than any of them
+        assert made.holds()
+        structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+        streamed.pour(made.snapshot, max_rate=100)
+    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
+    streamed.equal("kept")
+
+
+def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
+    streamed: Streamed, writer: Connection
+) -> None:
+    writer.execute("PREPARE TRANSACTION 'forgotten'")
+    writer.rollback()
+    with (
+        pytest.raises(Refused, match="prepared transaction forgotten, open since") as refused,
+        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=0.6),
+    ):
+        pass
+    assert refused.value.code == "slot_blocked"
+    assert not slot.exists(streamed.source, NAME)
+
+
+def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
+    streamed.source.execute("SELECT pg_create_physical_replication_slot(%s)", [NAME])
+    with pytest.raises(Refused, match="is a physical one"):
+        slot.drop(streamed.source, NAME)
+    with (
+        pytest.raises(Refused, match="one of this name already"),
+        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=1),
+    ):
+        pass
+    streamed.source.execute("SELECT pg_drop_replication_slot(%s)", [NAME])

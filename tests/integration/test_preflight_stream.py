@@ -1,0 +1,392 @@
+"""What preflight of a streamed move sees on real servers of every major version."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves import plan as planning
+from shardctl.moves.plan import Options
+from shardctl.moves.preflight import (
+    decoding,
+    dumper,
+    expressions,
+    identities,
+    kinds,
+    member,
+    member_room,
+    publications,
+    rights,
+    schemas,
+    server,
+    structure,
+    subscriber,
+    subscription,
+)
+from shardctl.moves.preflight.subject import Context
+from shardctl.postgres.connection import connect
+from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.servers.postgres import PgServer, StartServer
+
+DATABASE = "preflight"
+MOVED = """
+CREATE SCHEMA shard2;
+CREATE SCHEMA shard3;
+CREATE TABLE shard2.photos (id bigint PRIMARY KEY, title text)
+"""
+
+
+@pytest.fixture(
+    params=[15, *(pytest.param(m, marks=pytest.mark.embedded) for m in (16, 18))], scope="module"
+)
+def version(request: pytest.FixtureRequest, pg_server: StartServer) -> PgServer:
+    return pg_server({"wal_level": "logical"}, major=request.param)
+
+
+CLEAN = """
+DO $$
+DECLARE
+    one text;
+BEGIN
+    FOR one IN
+        SELECT format('DROP EVENT TRIGGER %I', evtname) FROM pg_event_trigger
+        UNION ALL SELECT format('DROP PUBLICATION %I', pubname) FROM pg_publication
+        UNION ALL SELECT format('DROP FOREIGN DATA WRAPPER %I CASCADE', fdwname)
+                  FROM pg_foreign_data_wrapper
+        UNION ALL SELECT format('DROP EXTENSION %I CASCADE', extname)
+                  FROM pg_extension WHERE extname <> 'plpgsql'
+        UNION ALL SELECT format('SELECT lo_unlink(%s)', oid) FROM pg_largeobject_metadata
+    LOOP
+        EXECUTE one;
+    END LOOP;
+END
+$$;
+DROP SCHEMA IF EXISTS shard2, shard3, public CASCADE;
+CREATE SCHEMA public
+"""
+
+
+@pytest.fixture(scope="module")
+def database(version: PgServer) -> str:
+    with closing(version.connect()) as admin:
+        admin.execute(f"CREATE DATABASE {DATABASE}".encode())
+    return DATABASE
+
+
+@pytest.fixture
+def context(version: PgServer, database: str, tmp_path: Path) -> Iterator[Context]:
+    """Give a move from a server to itself: each look asks one of the two."""
+    nodes = (
+        local_node(tmp_path, "a", version.port, range(4)),
+        local_node(tmp_path, "c", version.port, range(4, 4)),
+    )
+    topology = local_topology(tmp_path, *nodes, name=database)
+    made = planning.make(topology, [2, 3], "c", 1, Options(max_pause_s=5, retain_s=0))
+    found = Context(topology, dataclasses.replace(made, method=planning.STREAM), "test")
+    with closing(connect(nodes[0], topology.database, purpose="test", autocommit=True)) as session:
+        session.execute(f"{CLEAN};{MOVED}".encode())
+        server.keep_out(session, seconds=5)
+        found.session = found.member = session
+        found.ask(server.look)
+        found.ask(member.look)
+        yield found
+
+
+def make(context: Context, statements: str) -> None:
+    """Change the database, as others do."""
+    node, database = context.source, context.topology.database
+    with closing(connect(node, database, purpose="others", autocommit=True)) as session:
+        session.execute(statements.encode())
+
+
+def installed(context: Context) -> str:
+    """Name an extension that the server's programs have: it has a type of its own name."""
+    found = context.session.execute(
+        "SELECT name FROM pg_available_extensions WHERE name IN ('hstore', 'vector') ORDER BY 1"
+    ).fetchone()
+    assert found is not None
+    return str(found[0])
+
+
+def test_replica_identities(context: Context) -> None:
+    make(
+        context,
+        """
+        CREATE TABLE shard2.without (id bigint);
+        CREATE TABLE shard2.deferred (id bigint PRIMARY KEY DEFERRABLE);
+        CREATE TABLE shard2.nothing (id bigint PRIMARY KEY);
+        ALTER TABLE shard2.nothing REPLICA IDENTITY NOTHING;
+        CREATE TABLE shard2.whole (id bigint, tags text[], code varchar(3));
+        ALTER TABLE shard2.whole REPLICA IDENTITY FULL;
+        CREATE TYPE shard2.place AS (name text, at point);
+        CREATE TABLE shard2.unequal (id bigint, at shard2.place[]);
+        ALTER TABLE shard2.unequal REPLICA IDENTITY FULL;
+        CREATE TABLE shard2.twice (id bigint, two bigint GENERATED ALWAYS AS (2 * id) STORED);
+        ALTER TABLE shard2.twice REPLICA IDENTITY FULL;
+        CREATE TABLE shard3.key (id bigint,
+            two bigint GENERATED ALWAYS AS (2 * id) STORED NOT NULL UNIQUE);
+        ALTER TABLE shard3.key REPLICA IDENTITY USING INDEX key_two_key;
+        CREATE TABLE shard3.parted (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE shard3.part PARTITION OF shard3.parted FOR VALUES FROM (0) TO (9);
+        CREATE TABLE public.without (id bigint)
+        """,
+    )
+    found = context.ask(identities.look)
+    assert found.odd == {
+        "full": ["shard2.whole"],
+        "full_generated": ["shard2.twice"],
+        "full_unequal": ["shard2.unequal (column at)"],
+        "index_generated": ["shard3.key"],
+        "none": ["shard2.deferred", "shard2.nothing", "shard2.without"],
+    }
+    assert found.tables == 10
+
+
+def test_kinds_and_contents(context: Context) -> None:
+    extension = installed(context)
+    make(
+        context,
+        f"""
+        CREATE FOREIGN DATA WRAPPER nothing;
+        CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing;
+        CREATE FOREIGN TABLE shard2.far (id bigint) SERVER elsewhere;
+        CREATE MATERIALIZED VIEW shard2.counts AS SELECT count(*) FROM shard2.photos;
+        CREATE MATERIALIZED VIEW shard2.bare AS SELECT 1 AS one WITH NO DATA;
+        CREATE TABLE shard2.hidden (id bigint);
+        ALTER TABLE shard2.hidden FORCE ROW LEVEL SECURITY;
+        CREATE FUNCTION shard2.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER always BEFORE INSERT ON shard2.photos
+            FOR EACH ROW EXECUTE FUNCTION shard2.f();
+        ALTER TABLE shard2.photos ENABLE ALWAYS TRIGGER always;
+        CREATE TRIGGER shardctl_read_only BEFORE TRUNCATE ON shard2.hidden
+            EXECUTE FUNCTION shard2.f();
+        ALTER TABLE shard2.hidden ENABLE ALWAYS TRIGGER shardctl_read_only;
+        CREATE TABLE shard2.child (parent bigint);
+        ALTER TABLE shard2.child ADD CONSTRAINT child_fk FOREIGN KEY (parent)
+            REFERENCES shard2.photos NOT VALID;
+        CREATE EXTENSION {extension} SCHEMA shard3;
+        CREATE UNLOGGED TABLE shard2.fast (id bigint);
+        CREATE TABLE shard2.refers (what regclass);
+        SELECT lo_create(0);
+        CREATE TABLE public.parted (id bigint) PARTITION BY RANGE (id);
+        CREATE TABLE shard2.part PARTITION OF public.parted FOR VALUES FROM (0) TO (9)
+        """,
+    )
+    found = context.ask(kinds.look)
+    assert found.found == {
+        "always_triggers": ["always on shard2.photos"],
+        "extensions_inside": [f"{extension} in shard3"],
+        "foreign_tables": ["shard2.far"],
+        "forced_row_security": ["shard2.hidden"],
+        "materialized_views": ["shard2.counts"],
+        "read_only": ["shard2"],
+        "unproven_foreign_keys": ["child_fk on shard2.child"],
+    }
+    assert found.tablespaces == ()
+    assert "pg_default" in context.ask(kinds.look_at_tablespaces)
+    held = context.ask(schemas.look)
+    assert (held.unlogged.names, held.large_objects) == (("shard2.fast",), 1)
+    assert "shard2.refers" in str(held.referring)
+    assert "shard2.part" in str(held.crossings)
+
+
+def test_tablespaces_of_moved_tables(
+    context: Context, version: PgServer, server_directory: Path
+) -> None:
+    place = server_directory / f"space {version.port}"
+    place.mkdir(mode=0o700)
+    if (account := version.server.account) is not None:
+        shutil.chown(place, account)
+    with closing(version.connect()) as admin:
+        admin.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
+        try:
+            make(context, "CREATE INDEX slow ON shard2.photos (title) TABLESPACE slow")
+            assert context.ask(kinds.look).tablespaces == ("slow",)
+            assert "slow" in context.ask(kinds.look_at_tablespaces)
+        finally:
+            make(context, "DROP SCHEMA shard2 CASCADE")
+            admin.execute("DROP TABLESPACE slow")
+
+
+def test_publications(context: Context) -> None:
+    assert context.ask(publications.of_source) == ()
+    make(
+        context,
+        """
+        CREATE PUBLICATION everything FOR ALL TABLES;
+        CREATE PUBLICATION whole FOR TABLES IN SCHEMA shard3;
+        CREATE PUBLICATION listed FOR TABLE shard2.photos;
+        CREATE PUBLICATION other FOR TABLES IN SCHEMA public
+        """,
+    )
+    assert context.ask(publications.of_source) == ("everything", "whole")
+    assert context.ask(publications.of_target) == ("everything", "whole")
+
+
+def test_what_the_structure_needs(context: Context) -> None:
+    extension = installed(context)
+    make(
+        context,
+        f"""
+        CREATE EXTENSION {extension};
+        CREATE TYPE public.mood AS ENUM ('good', 'bad');
+        CREATE DOMAIN public.short AS text CHECK (length(VALUE) < 9);
+        CREATE TYPE public.pair AS (one integer, two text);
+        CREATE FUNCTION public.next() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+        CREATE COLLATION public.plain (provider = libc, locale = 'C');
+        CREATE TABLE public.countries (id bigint PRIMARY KEY);
+        DROP ROLE IF EXISTS preflight_reader;
+        CREATE ROLE preflight_reader;
+        CREATE TABLE shard2.all_of_it (
+            id bigint DEFAULT public.next(), attributes {extension}, moods public.mood[],
+            name public.short, pair public.pair, sorted text COLLATE public.plain,
+            country bigint REFERENCES public.countries);
+        GRANT SELECT ON shard2.all_of_it TO preflight_reader
+        """,
+    )
+    source = context.ask(structure.look_at_source)
+    there = {kind: sorted(found) for kind, found in source.there.items()}
+    assert there == {
+        "extension": [extension],
+        "type": ["public.mood", "public.pair", "public.short"],
+        "function": ["public.next()"],
+        "relation": ["public.countries", "public.countries_pkey"],
+        "collation": ["public.plain"],
+        "role": ["postgres", "preflight_reader"],
+    }
+    assert "'good', 'bad'" in source.there["type"]["public.mood"]
+    assert source.there["type"]["public.pair"] == "c one integer, two text"
+    assert "CHECK" in source.there["type"]["public.short"]
+    assert context.ask(structure.look_at_target) == source
+    make(
+        context,
+        "DROP OWNED BY preflight_reader; DROP ROLE preflight_reader;"
+        " ALTER TYPE public.mood ADD VALUE 'new'",
+    )
+    target = context.ask(structure.look_at_target)
+    assert "preflight_reader" not in target.there["role"]
+    assert target.there["type"]["public.mood"] != source.there["type"]["public.mood"]
+    assert source.locale.encoding == "UTF8"
+
+
+def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
+    make(
+        context,
+        """
+        CREATE TABLE shard2.words (word text);
+        SET search_path = shard2;
+        CREATE FUNCTION shard2.known(text) RETURNS boolean LANGUAGE sql IMMUTABLE
+            AS 'SELECT EXISTS (SELECT FROM words)';
+        CREATE FUNCTION shard2.plain(text) RETURNS text LANGUAGE sql IMMUTABLE
+            AS 'SELECT lower($1)';
+        CREATE FUNCTION shard2.fixed(text) RETURNS boolean LANGUAGE sql IMMUTABLE
+            SET search_path = shard2 AS 'SELECT EXISTS (SELECT FROM words)';
+        CREATE FUNCTION shard2.doubled(text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+            AS 'BEGIN RETURN plain($1); END';
+        INSERT INTO words VALUES ('x');
+        CREATE TABLE shard2.checked (word text CHECK (known(word)), other text CHECK (fixed(other)),
+            two text GENERATED ALWAYS AS (doubled(word)) STORED);
+        CREATE INDEX ON shard2.checked (plain(word));
+        CREATE TABLE shard2.empty (word text CHECK (doubled(word) <> ''));
+        INSERT INTO shard2.checked VALUES ('x', 'y')
+        """,
+    )
+    found = context.ask(expressions.look)
+    assert {one.partition(" (")[0] for one in found.failing} == {
+        "shard2.known(text) in shard2.checked",
+        "shard2.doubled(text) in shard2.checked",
+    }
+    assert found.untried == ("shard2.doubled(text) in shard2.empty",)
+
+
+def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
+    used = context.ask(subscriber.look)
+    assert used.workers >= 1  # the launcher of logical replication
+    assert (used.appliers, used.origins, used.lacking, used.settings) == (0, 0, (), ())
+    assert context.ask(subscription.look) is None
+    assert not context.session.execute("SELECT FROM pg_subscription").fetchall()
+    with closing(version.connect(DATABASE)) as admin:
+        admin.execute("SELECT pg_replication_origin_create('mine')")
+        admin.execute(f"ALTER DATABASE {DATABASE} SET lock_timeout = '2s'".encode())
+        try:
+            used = context.ask(subscriber.look)
+            assert used.origins == 1
+            assert used.settings == ("lock_timeout=2s",)
+        finally:
+            admin.execute("SELECT pg_replication_origin_drop('mine')")
+            admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
+
+
+def test_a_login_for_replication_that_fails(context: Context) -> None:
+    make(context, "DROP ROLE IF EXISTS no_replication; CREATE ROLE no_replication LOGIN")
+    database = dataclasses.replace(context.topology.database, replication_user="no_replication")
+    context.topology = dataclasses.replace(context.topology, database=database)
+    context.ask(subscriber.look)
+    reason = context.ask(subscription.look)
+    assert reason is not None
+    assert "walsender" in reason or reason == "permission denied to start WAL sender"
+    make(context, "DROP ROLE no_replication")
+
+
+def test_who_may_not_subscribe(context: Context, version: PgServer) -> None:
+    make(context, "DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
+    node = context.target
+    database = dataclasses.replace(context.topology.database, user="plain")
+    with closing(connect(node, database, purpose="test", autocommit=True)) as session:
+        context.member = context.session = session
+        assert "the right to create subscriptions" in context.ask(subscriber.look).lacking
+        lacking = context.ask(rights.look)
+        assert any("ownership of schema shard2" in what for what in lacking)
+        assert not any("pg_promote" in what or "pg_read_server" in what for what in lacking)
+    make(context, "DROP ROLE plain")
+    assert version.port
+
+
+def test_servers_of_this_version(context: Context) -> None:
+    there: Any = context.need(server.look)
+    assert there.settings["wal_level"] == "logical"
+    assert int(there.settings["max_logical_replication_workers"]) == 4
+    assert ("max_active_replication_origins" in there.settings) == (there.major >= 18)
+    assert context.ask(decoding.look) == 0
+    assert context.ask(dumper.look).major >= there.major
+    assert (context.ask(member_room.look) or 0) > 0
+    assert list(context.ask(member.look_at_events).triggers) == []
+    assert context.ask(member.measure) < 1000
+    assert abs(context.ask(member.clock_of).ahead) < 1
+    assert context.ask(rights.look) == ()
+
+
+def test_an_event_trigger_of_the_target(context: Context) -> None:
+    make(
+        context,
+        """
+        CREATE FUNCTION public.stop_all() RETURNS event_trigger LANGUAGE plpgsql
+            AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
+        CREATE EVENT TRIGGER stop_all ON ddl_command_start EXECUTE FUNCTION public.stop_all()
+        """,
+    )
+    found = context.ask(member.look_at_events)
+    assert (found.triggers, found.refused) == (["stop_all"], "not now")
+
+
+def test_a_slot_timeout(context: Context, version: PgServer) -> None:
+    if context.need(server.look).major < 18:  # which brought the setting
+        assert context.ask(decoding.look) == 0
+        return
+    with closing(version.connect()) as admin:
+        admin.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '2min'")
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            wait_for(lambda: context.ask(decoding.look) == 120)
+        finally:
+            admin.execute("ALTER SYSTEM RESET idle_replication_slot_timeout")
+            admin.execute("SELECT pg_reload_conf()")

@@ -1,0 +1,84 @@
+"""The limit of WAL that a source keeps for a streamed move: reached, with shardctl and without."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.state import journal
+from tests.fixtures.moves import streamed
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.stopping import MovingFleet
+
+LIMIT = 8 << 20
+
+
+@pytest.fixture
+def limited(fleet_stream: MovingFleet) -> MovingFleet:
+    """Give a fleet of whose moves little WAL is kept."""
+    fleet_stream.choice = dataclasses.replace(fleet_stream.choice, max_wal_bytes=LIMIT)
+    return fleet_stream
+
+
+def slots(fleet: MovingFleet) -> list[str]:
+    return [name for (name,) in fleet.ask("a", "SELECT slot_name::text FROM pg_replication_slots")]
+
+
+def stall(fleet: MovingFleet) -> None:
+    """Let the target read no more of the stream, if it does."""
+    with fleet.log_in("b", user="postgres") as session:
+        for (name,) in session.execute("SELECT subname::text FROM pg_subscription").fetchall():
+            session.execute(f"ALTER SUBSCRIPTION {name} DISABLE".encode())
+
+
+def exceed(fleet: MovingFleet) -> None:
+    """Write more than the limit on node a, until it has dropped the slot."""
+    assert slots(fleet)
+    stall(fleet)
+    fleet.ask("a", "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, 16000)")
+    fleet.ask("a", "DROP TABLE filled")
+    wait_for(lambda: not slots(fleet))
+    wait_for(lambda: (move := fleet.journal()) and journal.wal_limit(move))
+
+
+@pytest.mark.parametrize("point", ["step indexes run", "step follow run", "step cutover run"])
+def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point: str) -> None:
+    mover = limited.mover("start", point)
+    mover.at(point)
+    exceed(limited)
+    mover.go()
+    assert mover.end() == 1
+    assert any(
+        "WalLimitReached" in line and "more than its limit of 8 MB" in line for line in mover.said
+    )
+    assert limited.state() == "aborted"
+    assert limited.owner == "a"
+    assert streamed.left(limited) == []
+
+
+def test_one_that_was_killed_and_reached_it_is_aborted(limited: MovingFleet) -> None:
+    mover = limited.mover("start", "step follow run")
+    mover.at("step follow run")
+    mover.kill()
+    exceed(limited)
+    [finding] = [one for one in limited.verify() if one.code == "move_unfinished"]
+    assert "its slot reached its limit of " in finding.actual
+    assert limited.mover("abort").end() == 0
+    assert limited.state() == "aborted"
+    assert streamed.left(limited) == []
+
+
+def test_one_that_was_killed_and_reached_it_copies_again(limited: MovingFleet) -> None:
+    mover = limited.mover("start", "step cutover run")
+    mover.at("step cutover run")
+    mover.kill()
+    exceed(limited)
+    going = limited.mover("resume")
+    assert going.end() == 0, going.said
+    assert limited.state() == "done"
+    assert limited.owner == "b"
+    assert streamed.left(limited) == []

@@ -1,0 +1,146 @@
+"""What `moves doctor` clears and what it leaves alone, by what was seen on the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves import doctor, plan
+from shardctl.moves.doctor import Fleet, Seen
+from shardctl.moves.ledger import Ledger
+from shardctl.state.journal import Move, MoveState
+from shardctl.state.ledger import Entry
+from shardctl.state.move_objects import Kind, MoveObject, NodeObjects
+from shardctl.topology.model import ShardId
+from tests.fixtures.fleets.facts import NOW
+from tests.fixtures.moves.facts import A, B, C, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.topology.model import NodeName
+
+ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
+
+
+def entry(move: str, state: MoveState, **changes: Any) -> Entry:
+    made = Move(
+        id=move, revision=1, state=state, method=plan.STREAM, source="a", target="b",
+        shards=(2,), schemas=("shard2",), retired=(f"shard2__retired_{move}",),
+        plan={"options": {"retain_s": 0}}, who="ann@ops1", started=NOW, changed=NOW, ended=NOW,
+        drained_at=None, drained_to=None, proof=None, report=None,
+    )  # fmt: skip
+    return Entry(dataclasses.replace(made, **changes), (), None)
+
+
+def named(kind: Kind, move: str = ENDED, **changes: Any) -> MoveObject:
+    return dataclasses.replace(MoveObject(kind, f"shardctl_{move}", move), **changes)
+
+
+def fleet(
+    objects: dict[NodeName, Sequence[MoveObject]] | None = None,
+    *,
+    entries: Sequence[Entry] = (entry(ENDED, MoveState.aborted),),
+    opened: Sequence[str] = (),
+    unread: Sequence[NodeName] = (),
+    away: Sequence[NodeName] = (),
+    **changes: Any,
+) -> Fleet:
+    """Give a fleet of which a has shards 0 to 3 and b has 4 to 7."""
+    topology = fit().topology
+    owners = dict(topology.owners())
+    nodes = {}
+    for name in (A, B, C):
+        if name in (*unread, *away):
+            continue
+        live = frozenset(topology.schema(s) for s in topology.nodes[name].shards)
+        there = NodeObjects(tuple((objects or {}).get(name, ())), frozenset(opened))
+        nodes[name] = Seen(there, owners, live)
+    ledger = Ledger(tuple(entries), tuple((name, "down") for name in unread))
+    made = Fleet(topology, ledger, nodes, dict.fromkeys(unread, "down"), frozenset(away))
+    return dataclasses.replace(made, **changes)
+
+
+def verdicts(seen: Fleet) -> dict[tuple[str, str], str | None]:
+    return {(one.node, one.object.kind): one.why_not for one in doctor.left(seen)}
+
+
+def test_what_an_ended_and_an_unknown_move_left_is_cleared_and_an_open_ones_is_not_listed() -> None:
+    entries = (entry(ENDED, MoveState.aborted), entry(OPEN, MoveState.reserved))
+    things = [named("slot"), named("publication", UNKNOWN), named("slot", OPEN)]
+    found = doctor.left(fleet({A: things}, entries=entries))
+    assert [(o.object.kind, o.object.move, o.why_not) for o in found] == [
+        ("slot", ENDED, None),
+        ("publication", UNKNOWN, None),
+    ]
+
+
+def test_things_are_cleared_before_what_they_use() -> None:
+    kinds: list[Kind] = ["records", "role", "publication", "slot", "subscription"]
+    found = doctor.left(fleet({A: [named(kind) for kind in kinds]}))
+    assert [one.object.kind for one in found] == kinds[::-1]
+
+
+@pytest.mark.parametrize("move", [ENDED, UNKNOWN])
+def test_what_a_journal_may_know_that_could_not_be_read_stays(move: str) -> None:
+    seen = verdicts(fleet({A: [named("slot", move)]}, unread=[B]))
+    assert "the journal of node b could not be read" in (seen[A, "slot"] or "")
+
+
+def test_a_node_that_had_no_part_in_a_move_may_be_away() -> None:
+    assert verdicts(fleet({A: [named("slot")]}, unread=[C])) == {(A, "slot"): None}
+    assert verdicts(fleet({A: [named("slot")]}, away=[C])) == {(A, "slot"): None}
+    assert verdicts(fleet({A: [named("slot")]}, away=[B]))[A, "slot"] is not None
+
+
+@pytest.mark.parametrize("kind", ["slot", "role", "role settings", "origin"])
+def test_what_another_cluster_on_the_server_may_have_made_stays(kind: Kind) -> None:
+    unknown = named(kind, UNKNOWN, detail="physical, inactive")
+    assert "another cluster's may" in (verdicts(fleet({A: [unknown]}))[A, kind] or "")
+    assert verdicts(fleet({A: [named(kind, detail="physical")]}))[A, kind] is None
+
+
+CLOSED = MoveObject("triggers", "shard2", ENDED, "1 table")
+
+
+def test_a_closed_copy_is_dropped_as_a_schema_where_its_shard_lives_elsewhere() -> None:
+    both = [CLOSED, MoveObject("schema", "shard2", ENDED)]
+    [one] = doctor.left(fleet({B: both}))
+    assert (one.object.kind, one.object.name, one.why_not) == ("schema", "shard2", None)
+
+
+def test_triggers_of_copies_that_serve_are_removed_and_their_schema_stays() -> None:
+    both = [CLOSED, MoveObject("schema", "shard2", ENDED)]
+    [one] = doctor.left(fleet({B: both}, opened=[ENDED]))
+    assert (one.object.kind, one.why_not) == ("triggers", None)
+
+
+def test_a_copy_stays_where_nothing_proves_that_its_shard_lives_elsewhere() -> None:
+    seen = fleet({A: [CLOSED]})
+    assert "the map gives shard 2 to this node" in (verdicts(seen)[A, "schema"] or "")
+    other = MoveObject("triggers", "public", ENDED)
+    assert (
+        verdicts(fleet({B: [other]}))[B, "schema"]
+        == "it is not the schema of a shard in this topology"
+    )
+    seen = fleet({B: [CLOSED]}, unread=[C])
+    assert "node c could not be read" in (verdicts(seen)[B, "schema"] or "")
+    entries = (entry(ENDED, MoveState.aborted), entry(OPEN, MoveState.reserved))
+    seen = fleet({B: [CLOSED]}, entries=entries)
+    assert verdicts(seen)[B, "schema"] == "shard 2 is in an open move"
+    seen = fleet({B: [CLOSED]})
+    lost = dataclasses.replace(seen.nodes[A], live=frozenset())
+    seen = dataclasses.replace(seen, nodes={**seen.nodes, A: lost})
+    assert "shard 2 is not live on node a" in (verdicts(seen)[B, "schema"] or "")
+    differs = dataclasses.replace(lost, map={**lost.map, ShardId(2): B})
+    seen = dataclasses.replace(seen, nodes={**seen.nodes, A: differs})
+    assert "maps do not agree on who owns shard 2" in (verdicts(seen)[B, "schema"] or "")
+
+
+def test_rows_about_a_move_stay_as_long_as_triggers_read_them() -> None:
+    records = MoveObject("records", "shardctl.stream", ENDED)
+    seen = verdicts(fleet({A: [CLOSED, records]}))
+    assert seen[A, "records"] == f"other things of move {ENDED} stay on this node"
+    assert verdicts(fleet({B: [CLOSED, records]}))[B, "records"] is None

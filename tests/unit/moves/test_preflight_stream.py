@@ -1,0 +1,336 @@
+"""What preflight judges of a streamed move, by what was seen of source and target."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.checks.clock import Offset
+from shardctl.moves.cross_schema import Some
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.preflight import (
+    decoding,
+    events,
+    expressions,
+    fleet,
+    identities,
+    kinds,
+    member,
+    member_room,
+    publications,
+    registry,
+    server,
+    structure,
+    subscriber,
+    subscription,
+)
+from shardctl.moves.preflight.subject import Context
+from shardctl.moves.wal import Wal
+from tests.fixtures.moves.facts import A, C, fit
+from tests.fixtures.moves.stream_facts import definitions, streamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MB = 1 << 20
+
+
+def test_facts_that_fit_a_stream_are_refused_nothing() -> None:
+    seen = streamed()
+    assert seen.refused() == {}
+    context = Context(seen.topology, seen.plan, "test", dict(seen.found))
+    assert list(preflight.judge(context)) == []
+    assert context.unknown == []
+
+
+def test_each_method_has_subjects_of_its_own_and_another_has_a_clones() -> None:
+    clone, stream = fit().plan, streamed().plan
+    assert registry.of(clone) == registry.SUBJECTS
+    assert registry.of(stream) == registry.STREAM
+    assert registry.of(dataclasses.replace(clone, method="instant")) == registry.SUBJECTS
+    shared = {one.look for one in registry.SUBJECTS} & {one.look for one in registry.STREAM}
+    assert server.look in shared
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"wal_level": "replica"}, "wal_level", "SET wal_level = logical` and a restart"),
+        ({"max_replication_slots": "0"}, "replication_slots", "a move needs 1 free"),
+        ({"max_wal_senders": "1"}, "wal_senders", "a move needs 2 free"),
+    ],
+)
+def test_sources_that_cannot_decode(changes: dict[str, str], code: str, said: str) -> None:
+    seen = streamed()
+    seen.source(settings=changes)
+    assert said in seen.refused()[code]
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "code"),
+    [
+        (150_013, "15.13", "decoding_broken"),
+        (160_009, "16.9", "decoding_broken"),
+        (170_005, "17.5", "decoding_broken"),
+        (140_020, "14.20", "too_old"),
+    ],
+)
+def test_versions_that_do_not_decode_well(number: int, version: str, code: str) -> None:
+    seen = streamed()
+    both = dataclasses.replace(seen.found[server.look], version_number=number, version=version)
+    seen.found[server.look] = both
+    seen.found[member.look] = dataclasses.replace(both, version_number=180_004, version="18.4")
+    assert version in seen.only(code)
+
+
+def test_a_slot_that_is_dropped_while_the_copy_is_made() -> None:
+    seen = streamed()
+    seen.source(sizes={"shard2": 200 * MB * 100, "shard3": 0})  # 100 s at the rate of COPY_RATE
+    seen.found[decoding.look] = 299
+    assert "idle_replication_slot_timeout is 299 s" in seen.only("slot_timeout")
+    seen.found[decoding.look] = 300
+    assert seen.refused() == {}
+    assert "not used for 300 s" in seen.notes()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "said"),
+    [
+        ("none", "no_replica_identity", "REPLICA IDENTITY FULL"),
+        ("index_generated", "generated_identity", "USING INDEX another unique one"),
+        (
+            "full_generated",
+            "generated_identity_full",
+            "FULL and generated columns",
+        ),
+        ("full_unequal", "identity_without_equality", "types cannot be compared"),
+    ],
+)
+def test_replica_identities(verdict: str, code: str, said: str) -> None:
+    seen = streamed()
+    seen.found[identities.look] = identities.Identities({verdict: ["shard2.photos"]}, 2)
+    told = seen.only(code)
+    assert "shard2.photos" in told
+    assert said in told
+
+
+def test_a_table_with_all_its_columns_as_its_identity_is_slow() -> None:
+    seen = streamed()
+    seen.found[identities.look] = identities.Identities({"full": ["shard2.photos"]}, 2)
+    assert seen.refused() == {}
+    assert "tables with REPLICA IDENTITY FULL: shard2.photos" in seen.notes()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "foreign_tables",
+        "materialized_views",
+        "forced_row_security",
+        "always_triggers",
+        "read_only",
+        "unproven_foreign_keys",
+        "extensions_inside",
+    ],
+)
+def test_kinds_that_no_stream_carries(kind: str) -> None:
+    seen = streamed()
+    seen.found[kinds.look] = kinds.Kinds({kind: ["shard2.odd"]})
+    assert "shard2.odd" in seen.only(kind)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"prepared": (("gid", "app"),)}, "prepared_transactions"),
+        ({"unlogged": Some(("shard2.fast",), 1)}, "unlogged"),
+        ({"large_objects": 3}, "large_objects"),
+        ({"subscriptions": (("other", "app"),)}, "subscriptions"),
+        ({"crossings": Some(("table public.all (on table shard2.part)",), 1)}, "crossing"),
+        ({"referring": Some(("shard2.t.c",), 1)}, "oid_columns"),
+        ({"shadows": (("public", "photos"),)}, "table_shadowed"),
+    ],
+)
+def test_contents_that_no_stream_carries(changes: dict[str, Any], code: str) -> None:
+    seen = streamed()
+    seen.contents(**changes)
+    assert seen.only(code)
+
+
+def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
+    seen = streamed()
+    seen.contents(tables=Some(("public.shared",), 1), closed={"other": "no login"})
+    seen.source(tablespaces=("slow",))
+    assert seen.refused() == {}
+
+
+def test_tablespaces_that_the_target_lacks() -> None:
+    seen = streamed()
+    seen.found[kinds.look] = kinds.Kinds(tablespaces=("slow", "pg_default"))
+    assert "moved tables are: slow" in seen.only("tablespaces")
+    seen.found[kinds.look_at_tablespaces] = frozenset({"pg_default", "slow"})
+    assert seen.refused() == {}
+
+
+def test_functions_that_rely_on_the_search_path() -> None:
+    seen = streamed()
+    failing = ("f(text) in shard2.photos (relation x does not exist)",)
+    seen.found[expressions.look] = expressions.Expressions(failing, ("g() in shard2.empty",))
+    assert "rely on search_path: f(text) in shard2.photos" in seen.only("search_path")
+    assert "because their tables have no row: g() in shard2.empty" in seen.notes()
+
+
+def test_a_fence_needs_a_lock_for_each_table() -> None:
+    seen = streamed()
+    seen.found[identities.look] = identities.Identities(tables=100_000)
+    assert "the fence takes 100,002 locks" in seen.only("lock_table")
+
+
+@pytest.mark.parametrize("look", [publications.of_source, publications.of_target])
+def test_publications_that_take_everything_in(look: Callable[..., object]) -> None:
+    seen = streamed()
+    seen.found[look] = ("everything",)
+    assert "FOR ALL TABLES or IN SCHEMA: everything" in seen.only("wide_publications")
+
+
+def test_targets_that_are_no_member_or_have_the_shards() -> None:
+    seen = streamed()
+    seen.peer(C, live=("shard2",))
+    assert "`shardctl moves doctor` clears" in seen.only("schema_in_the_way")
+    seen = streamed()
+    seen.peer(C, format=3)
+    assert "needs format 4" in seen.only("no_streams")
+    seen = streamed()
+    seen.found[member.look] = dataclasses.replace(seen.found[member.look], in_recovery=True)
+    assert "a standby runs there" in seen.only("target_standby")
+    seen = streamed()
+    newer = dataclasses.replace(seen.found[server.look], version_number=180_004, version="18.4")
+    seen.found[server.look] = newer
+    assert "needs a target with PostgreSQL 18 or newer" in seen.only("version")
+
+
+def test_clocks_that_differ() -> None:
+    seen = streamed()
+    seen.found[member.clock_of] = Offset(0.9, 0.01)
+    assert "node c: its clock is 0.90 s ahead of" in seen.only("clock_skew")
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "used", "code"),
+    [
+        (15, {"max_worker_processes": "2"}, {"workers": 2}, "workers"),
+        (15, {"max_logical_replication_workers": "1"}, {"appliers": 1}, "appliers"),
+        (15, {"max_replication_slots": "1"}, {"origins": 1}, "origins"),
+        (18, {"max_active_replication_origins": "1"}, {"origins": 1}, "origins"),
+        (15, {}, {"lacking": ("the right to create subscriptions",)}, "rights"),
+        (15, {}, {"settings": ("lock_timeout=2s",)}, "apply_settings"),
+    ],
+)
+def test_targets_without_room_for_a_subscription(
+    version: int, settings: dict[str, str], used: dict[str, Any], code: str
+) -> None:
+    seen = streamed()
+    there = seen.found[member.look]
+    seen.found[member.look] = dataclasses.replace(
+        there, version_number=version * 10_000 + 4, settings={**there.settings, **settings}
+    )
+    seen.found[subscriber.look] = subscriber.Subscriber(**used)
+    assert seen.only(code)
+
+
+def test_what_is_noted_of_a_target() -> None:
+    seen = streamed()
+    there = seen.found[member.look]
+    changed = {"wal_retrieve_retry_interval": "30000", "wal_level": "replica"}
+    seen.found[member.look] = dataclasses.replace(there, settings={**there.settings, **changed})
+    seen.found[member_room.look] = None
+    told = seen.notes()
+    assert "begins a stream that broke off again after 30 s only" in told
+    assert "cannot be streamed from there again" in told
+    assert "how much room the disk of node c has was not measured" in told
+
+
+def test_a_target_needs_room_for_the_shards() -> None:
+    seen = streamed()
+    seen.source(sizes={"shard2": 1000 * MB, "shard3": 1000 * MB})
+    seen.found[member_room.look] = 3000 * MB
+    assert "the copy needs 3,224 MB" in seen.only("disk")
+    seen.found[member_room.look] = 3224 * MB
+    assert seen.refused() == {}
+
+
+def test_a_source_keeps_all_wal_of_a_copy() -> None:
+    seen = streamed()
+    seen.source(sizes={"shard2": 200 * MB * 100}, wal=Wal(2**40, "", 1.0 * MB, keep_bytes=None))
+    seen.choose(max_wal_bytes=99 * MB)
+    assert "the source keeps all WAL of the copy" in seen.only("wal_room")
+    seen.choose(max_wal_bytes=100 * MB)
+    assert seen.refused() == {}
+
+
+def test_a_login_for_replication_that_fails() -> None:
+    seen = streamed()
+    seen.found[subscription.look] = "no pg_hba.conf entry"
+    assert "its server cannot log in to node a as" in seen.only("replication_login")
+
+
+def test_event_triggers_of_the_target() -> None:
+    seen = streamed()
+    seen.found[member.look_at_events] = events.Events(("freeze",), "not now")
+    assert "an event trigger (freeze) refuses what the move does: not now" in seen.only(
+        "event_trigger"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target", "code"),
+    [
+        ("extension", {"hstore": "1.8"}, {}, "extension_missing"),
+        ("extension", {"hstore": "1.10"}, {"hstore": "1.9"}, "extension_differs"),
+        ("type", {"public.mood": "e 'good'"}, {"public.mood": "e 'bad'"}, "type_differs"),
+        ("type", {"public.mood": "e 'good'"}, {}, "type_missing"),
+        ("function", {"public.f()": ""}, {}, "function_missing"),
+        ("relation", {"public.countries": ""}, {}, "relation_missing"),
+        ("collation", {"public.de": "i de"}, {"public.de": "i fr"}, "collation_differs"),
+        ("role", {"app": ""}, {}, "role_missing"),
+    ],
+)
+def test_what_the_structure_needs(
+    kind: str, source: dict[str, str], target: dict[str, str], code: str
+) -> None:
+    seen = streamed()
+    seen.found[structure.look_at_source] = definitions(**{kind: source})
+    seen.found[structure.look_at_target] = definitions(**{kind: target})
+    assert next(iter(source)) in seen.only(code)
+    seen.found[structure.look_at_target] = definitions(**{kind: source})
+    assert seen.refused() == {}
+
+
+def test_a_newer_extension_fits() -> None:
+    seen = streamed()
+    seen.found[structure.look_at_source] = definitions(extension={"hstore": "1.9"})
+    seen.found[structure.look_at_target] = definitions(extension={"hstore": "1.10"})
+    assert seen.refused() == {}
+    assert "extensions are newer on node c: hstore 1.10 (here 1.9)" in seen.notes()
+
+
+def test_encodings_and_locales() -> None:
+    def locale(encoding: str, name: str) -> structure.Structure:
+        here = structure.Locale(encoding, name, name, "c", None)
+        return dataclasses.replace(definitions(), locale=here)
+
+    seen = streamed()
+    seen.found[structure.look_at_source] = locale("UTF8", "en_US.UTF-8")
+    seen.found[structure.look_at_target] = locale("UTF8", "en_US.utf8")
+    assert seen.refused() == {}
+    seen.found[structure.look_at_target] = locale("UTF8", "C")
+    assert "sorts texts as C (UTF8)" in seen.only("locale")
+    seen.found[structure.look_at_target] = locale("LATIN1", "C")
+    assert "has the encoding LATIN1" in seen.only("encoding")
+
+
+def test_the_peers_of_a_stream_are_known() -> None:
+    peers = streamed().found[fleet.look].peers
+    assert {A, C} <= set(peers)
