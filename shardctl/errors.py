@@ -1,9 +1,9 @@
 """The error tree: every error that an operator can cause, with what to do about it.
 
-Each error says one line that tells what is wrong and where (`str(error)`), one that tells what
+Each error has one line for what is wrong and where (`str(error)`), one for what
 to do (`hint`), and has a `code` for programs. The only boundary that turns them into text and
 an exit code is `cli/app.py`. A package has a class of its own beside the code that raises it
-where somebody catches it or uses its data; all else is a Refused with a code of its own.
+where a caller catches it or uses its data; all else is a Refused with a code of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShardctlError(Exception):
         self.hint = hint
 
     def parts(self) -> list[ShardctlError]:
-        """List the errors to tell one by one: itself, unless it is made of others."""
+        """List the errors to show one by one: itself, unless it is made of several."""
         return [self]
 
     def error_json(self) -> dict[str, str]:
@@ -59,7 +59,7 @@ class Unfinished(ShardctlError):
 
 
 class Refused(ShardctlError):
-    """What is told apart by its code alone: no caller catches it or uses its data."""
+    """An error that differs only by its code: no caller catches it or uses its data."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -78,9 +78,9 @@ def named(where: str, error: ShardctlError) -> ShardctlError:
     """Give an error that begins with where it was, such as `node a`: itself, if it does."""
     if error.message.startswith((f"{where}:", f"{where} ")):
         return error
-    told = Refused(error.code, f"{where}: {error.message}", hint=error.hint)
-    told.exit_code = error.exit_code
-    return told
+    placed = Refused(error.code, f"{where}: {error.message}", hint=error.hint)
+    placed.exit_code = error.exit_code
+    return placed
 
 
 def incomplete_if(changed: bool, code: str, message: str, *, hint: str) -> Refused:

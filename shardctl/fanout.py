@@ -19,20 +19,35 @@ Value = TypeVar("Value")
 class Progress(Protocol):
     """What long work reports to; `cli` draws it, tests and libraries pass `Silent()`."""
 
-    def expect(self, key: str, phase: str, total: int) -> None:
-        """Begin `phase` of `key` (a node, say) with `total` units to come."""
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+        """Begin `phase` of `key` (such as a node) with `total` units to come, 0 where not known.
+
+        `unit` is `meter.BYTES`, or what is counted, in the plural.
+        """
 
     def advance(self, key: str, done: int = 1) -> None:
         """Count `done` more units of the current phase of `key`."""
+
+    def waits(self, key: str, reason: str | None) -> None:
+        """Show what the phase of `key` waits for from now on; None: it goes on."""
+
+    def end(self, key: str) -> None:
+        """Show that the work of `key` is over, whether all of it was done or not."""
 
 
 class Silent:
     """A progress that shows nothing."""
 
-    def expect(self, key: str, phase: str, total: int) -> None:
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
         """Show nothing."""
 
     def advance(self, key: str, done: int = 1) -> None:
+        """Show nothing."""
+
+    def waits(self, key: str, reason: str | None) -> None:
+        """Show nothing."""
+
+    def end(self, key: str) -> None:
         """Show nothing."""
 
 
@@ -49,7 +64,7 @@ _HERE = _Here()
 
 
 def interrupted() -> bool:
-    """Tell whether Ctrl-C was pressed in a `run` that waits for the work of this thread."""
+    """Return whether Ctrl-C was pressed in a `run` that waits for the work of this thread."""
     return any(one.is_set() for one in _HERE.interrupts)
 
 
@@ -81,7 +96,7 @@ def run(
     An exception of one item is its outcome's error; the other items go on. When `stop` is
     set (or Ctrl-C arrives, which sets it), items not yet begun are left out of the result
     and running ones are waited for; after a Ctrl-C, KeyboardInterrupt is raised then. Ctrl-C
-    also calls `cancel`, again and again until nothing runs, and `interrupted` tells the work.
+    also calls `cancel`, again and again until nothing runs, and `interrupted` shows it to the work.
     """
     todo = list(items)
     stop = stop or threading.Event()

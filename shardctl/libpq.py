@@ -21,7 +21,7 @@ LIVELINESS: dict[str, str | int] = {
 
 
 ANY_SERVER: dict[str, str | int] = {"target_session_attrs": "any"}
-"""A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS says."""
+"""A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS is."""
 FOR_POOLERS = ANY_SERVER | {"options": ""}
 """What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
 
@@ -32,7 +32,7 @@ def dsn(host: str, port: int, dbname: str) -> str:
 
 
 def reason_of(error: psycopg.Error) -> str:
-    """Give the one line of an error that says most."""
+    """Give the most useful line of an error."""
     if error.diag.message_primary:
         return error.diag.message_primary
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Passwords that somebody has written into a statement: for logs and events, they are taken out."""
+"""Passwords in a statement: they are removed from logs and events."""
 
 from __future__ import annotations
 

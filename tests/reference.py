@@ -17,7 +17,7 @@ from shardctl.cli.command import AHEAD, ANYWHERE
 from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import cutover
 from shardctl.moves.methods import METHODS
-from shardctl.moves.preflight.registry import SUBJECTS
+from shardctl.moves.preflight.registry import STREAM, SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
 from tests import reference_errors
 
@@ -36,12 +36,11 @@ _HEAD = """\
 
 <!-- Written by `make docs` from the commands' own help: do not edit. -->
 
-`--topology`, `--verbose`, `-o` and `--yes` may stand before the command or after it.
+`--topology`, `--verbose`, `-o` and `--yes` may be before the command or after it.
 A `<duration>` is a number with `ms`, `s`, `m`, `h` or `d`, such as `500ms` or `10m`.
 A `<size>` is a number with `k`, `M`, `G` or `T`, such as `50M` or `20GB`.
 Every command and subcommand has `-h` and `--help`.
-[exit-codes.md](exit-codes.md) says what commands exit with.
-[json.md](json.md) says what `-o json` prints.
+[Exit codes](exit-codes.md) and [the output of `-o json`](json.md) have pages of their own.
 """
 
 _MOVES_HEAD = """\
@@ -49,19 +48,22 @@ _MOVES_HEAD = """\
 
 <!-- Written by `make docs` from the list of steps and the journal's states: do not edit. -->
 
-[moves.md](../moves.md) tells what a move does and why in this order.
+[How a move works](../moves.md) explains the steps and their order.
 These are the names that `shardctl moves show` and `-o json` use.
 """
 
 _PREFLIGHT_HEAD = """\
-# Preflight: what it looks at
+# Preflight: what it checks
 
 <!-- Written by `make docs` from the registry of subjects: do not edit. -->
 
-Before a move, shardctl looks at all of these, and refuses everything that is wrong at once.
-[moves.md](../moves.md#what-preflight-refuses) lists the refusals, and what to do about each.
-It looks at fleet, source and target at the same time, and then at what the clone would have.
+Before a move, shardctl checks all of these, and reports all refusals at once.
+[A table](../moves.md#what-preflight-refuses) names every refusal, and what to do about it.
+It checks fleet, source and target at the same time, and then what the target needs.
 
+"""
+
+_SUBJECTS_HEAD = """\
 | subject | where | what has to be true |
 |---|---|---|
 """
@@ -69,29 +71,29 @@ It looks at fleet, source and target at the same time, and then at what the clon
 _TRANSITIONS_HEAD = """\
 ## Transitions
 
-shardctl refuses every other one.
+shardctl refuses every other transition.
 *operator* is shardctl at an operator's command.
 *source guard* is the session in the source that ends a cutover whose time is up.
 The guards on the poolers' hosts change no state.
 """
 
 _SUB_STEPS_HEAD = """\
-The cutover consists of these, in this order; the timeline of a move gives each its milliseconds.
+The cutover consists of these, in this order; the timeline of a move has the milliseconds of each.
 *asks* are round trips that the sub-step waits for:
 `s` to the source, `t` to the target, `p` to all poolers; `st` is both at the same time.
-Up to `decide`, all of them are undone when one fails.
-Step `confirm` is measured, too, as `confirm`.
+Up to `decide`, shardctl undoes all of them if one fails.
+The timeline also has step `confirm`.
 """
 
 STATES = {
-    MoveState.reserved: "it has begun; the clone is being made or follows",
+    MoveState.reserved: "the move has begun; the clone is copied or follows",
     MoveState.undone: "a cutover was undone; it may be tried again",
-    MoveState.fenced: "the moved schemas have no names any more on the source, or take no writes",
+    MoveState.fenced: "the source has renamed the moved schemas, or refuses writes to them",
     MoveState.drained: "no session can write to them there",
     MoveState.promoting: "the target becomes a primary; the source gets the shards back only if "
     "the target is destroyed before it claims them: `moves abort --target-destroyed`",
     MoveState.claimed: "the target owns them",
-    MoveState.routed: "poolers, maps and the topology say so",
+    MoveState.routed: "poolers, maps and the topology name the target",
     MoveState.unconfirmed: "over, and not proved equal row for row",
     MoveState.done: "over: compared, or accepted as it is",
     MoveState.aborted: "`moves abort` has ended it; the source owns its shards as before",
@@ -207,8 +209,11 @@ def render_moves() -> str:
 
 def render_preflight() -> str:
     """Compose the page of the subjects, in the order of the registry."""
-    lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in SUBJECTS]
-    return "".join([_PREFLIGHT_HEAD, *lines])
+    parts = [_PREFLIGHT_HEAD]
+    for title, subjects in (("A clone", SUBJECTS), ("A stream", STREAM)):
+        lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in subjects]
+        parts += [f"## {title}\n\n", _SUBJECTS_HEAD, *lines, "\n"]
+    return "".join(parts).rstrip("\n") + "\n"
 
 
 def _sub_steps(title: str, rows: Sequence[SubStep]) -> str:

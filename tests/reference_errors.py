@@ -7,11 +7,12 @@ import importlib
 import inspect
 import pkgutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import shardctl
 from shardctl import errors
 from shardctl.errors import Problems, ShardctlError
+from shardctl.moves.refusals import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ Every error has a `code`, which `-o json` gives beside `message` and `hint`
 ([json.md](json.md#errors)).
 Codes are for programs: a code keeps its meaning, while the words of a message may change.
 `…` stands for what differs from one error to the next.
-[exit-codes.md](exit-codes.md) says what the exit codes mean.
+[Exit codes](exit-codes.md) have a page of their own.
 
 | code | exit code | the error |
 |---|---|---|
@@ -50,16 +51,17 @@ def render() -> str:
         reports = {node: said for one in ast.walk(tree) for node, said in _reported(one)}
         for node in ast.walk(tree):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            kind = (
-                errors.incomplete_if
-                if name == "incomplete_if"
-                else classes.get(name.rpartition(".")[2])
-            )
+            others: dict[str, Callable[..., Any]] = {
+                "incomplete_if": errors.incomplete_if,
+                "Reason": Reason,
+            }
+            kind = others.get(name) or classes.get(name.rpartition(".")[2])
             at = None if kind is None else _code_at(kind)
             if isinstance(node, ast.Call) and at is not None:
                 code, said = node.args[at : at + 2]
                 if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                    exits = str(getattr(kind, "exit_code", "1 or 3"))
+                    own = "1" if kind is Reason else "1 or 3"
+                    exits = str(getattr(kind, "exit_code", own))
                     rows.add((code.value, exits, reports.get(node) or _said(said)))
     lines = [f"| `{code}` | {exits} | {_cell(said)} |\n" for code, exits, said in sorted(rows)]
     return _HEAD + "".join(lines)
@@ -78,7 +80,7 @@ def _reported(function: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     return ((node, said[0].upper() + said[1:]) for node in ast.walk(function) if said)
 
 
-def _code_at(kind: Callable[..., ShardctlError]) -> int | None:
+def _code_at(kind: Callable[..., Any]) -> int | None:
     """Tell at which place errors of a class are given their code; None: it has one itself."""
     given = list(inspect.signature(kind).parameters)
     return given.index("code") if "code" in given else None

@@ -2,7 +2,7 @@
 
 A rename binds superusers, owners, cached plans and prepared statements alike, and costs less
 than 0.1 ms a schema. What still runs on the old name is waited for afterwards, by its locks.
-What lifts a fence lifts that of `write_fence`, too: nobody needs to know which of them stands.
+What lifts a fence lifts that of `write_fence`, too: the caller need not know which of them is up.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ TRANSIENT = (
 
 
 class FenceRefused(ShardctlError):
-    """A fence that could not be put up in time; it is not there."""
+    """The fence could not be put up in time, and is not up."""
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(
             f"node {node}: the moved schemas could not be renamed in time: {reason}",
-            hint="end the DDL or GRANT that holds them, then `shardctl moves resume`",
+            hint="end the DDL or GRANT that blocks them, then run `shardctl moves resume`",
         )
 
 
 class FenceTooLate(ShardctlError):
-    """A server that came to the fence when its time was up; the fence is not there."""
+    """A server hung until it was too late for the fence, which is not up."""
 
     def __init__(self, node: str) -> None:
         super().__init__(
-            f"node {node}: it hung, and would have renamed the moved schemas too late",
-            hint="see what held that server up, then `shardctl moves resume`",
+            f"node {node}: the server hung until it was too late to rename the moved schemas",
+            hint="find out why that server hung, then run `shardctl moves resume`",
         )
 
 
 class NotAtCutover(ShardctlError):
-    """A move whose journal says that it is not before its fence: somebody else went on with it."""
+    """The journal has the move past its fence: another command continued it."""
 
     def __init__(self, node: str, move: str) -> None:
         super().__init__(
-            f"node {node}: move {move} is not before its fence any more",
-            hint="`shardctl moves show` tells how far it is",
+            f"node {node}: move {move} is already past its fence",
+            hint=f"run `shardctl moves show {move}` to see its phase",
         )
 
 
@@ -76,7 +76,7 @@ class WritersLeft(ShardctlError):
         named = ", ".join("a prepared transaction" if p is None else str(p) for p in pids)
         super().__init__(
             f"node {node}: transactions on the moved shards did not end in time (pids {named})",
-            hint="`shardctl moves resume` tries again; with --terminate it ends them",
+            hint="run `shardctl moves resume` to try again; add --terminate to end them",
         )
         self.pids = tuple(pids)
 
@@ -87,9 +87,9 @@ class UnloggedMade(ShardctlError):
     def __init__(self, node: str, tables: Sequence[str]) -> None:
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         super().__init__(
-            f"node {node}: {tables[0]}{more} in moved shards became unlogged during the cutover, "
-            "and would arrive empty",
-            hint="ALTER TABLE ... SET LOGGED, or drop it; then `shardctl moves resume`",
+            f"node {node}: {tables[0]}{more} in moved shards became unlogged during "
+            "the cutover, and would be empty on the target",
+            hint="run ALTER TABLE ... SET LOGGED, or drop it; then run `shardctl moves resume`",
         )
 
 
@@ -112,7 +112,7 @@ def refusing(*, let_in: str = "") -> sql.Composed:
 def not_after(session: Connection, deadline: float) -> datetime:
     """Give the time on the server's clock that a `deadline` on the monotonic one is."""
     [(now,)] = session.execute("SELECT clock_timestamp()")
-    # Told after the answer, so that what the server had to wait for is not added.
+    # Reported after the answer, so that the server's waits are not added.
     return cast("datetime", now) + timedelta(seconds=deadline - time.monotonic())
 
 
@@ -127,7 +127,7 @@ def put_up(
 ) -> None:
     """Rename the moved schemas to their retired names, and commit journal state `fenced`.
 
-    `revision` is the journal's at the begin of this attempt: once somebody has called that off,
+    `revision` is the journal's at the begin of this attempt: once another session has aborted that,
     nothing is renamed. `deadline` is on the monotonic clock: DDL that is in the way is tried again
     until then. `not_after` is on the server's: one that hung until then renames nothing. Raises
     FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError where the answer was
@@ -142,7 +142,7 @@ def put_up(
 
 
 def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed:
-    """Compose the part of a DO block that a fence begins with: the journal says that it is up."""
+    """Compose the part of a DO block that a fence begins with: the journal shows that it is up."""
     return QUERIES["to_fenced"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
@@ -165,7 +165,7 @@ def take_back(session: Connection, node: str, move: str, *, deadline: float) -> 
 
 
 def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
-    """Rename the moved schemas where writes alone were refused up to now; repeatable.
+    """Rename the moved schemas where only writes were refused up to now; repeatable.
 
     The move is past its point of no return. Raises what `put_up` raises.
     """
@@ -218,7 +218,7 @@ def lifting(
 def names_back(move: str) -> sql.Composed:
     """Compose the part of a DO block that gives moved schemas their names back.
 
-    What somebody has made under such a name meanwhile is renamed, and keeps what it has. The
+    What a client has made under such a name in the meantime is renamed, and keeps what it has. The
     block declares `one`, a record.
     """
     return QUERIES["names_back"].format(move=sql.Literal(move))
@@ -235,8 +235,8 @@ def making(schemas: sql.Composable) -> sql.Composed:
 def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool:
     """Wait until no transaction writes behind the fence; begin after its commit has returned.
 
-    Before that, new statements still resolve the old names. Tells whether it had to wait: those
-    whom it waited for may have committed what is bound to relations there. Raises WritersLeft,
+    Before that, new statements still resolve the old names. Returns whether it had to wait: those
+    that it waited for may have committed what is bound to relations there. Raises WritersLeft,
     UnloggedMade.
     """
     waited = False

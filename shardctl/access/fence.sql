@@ -1,12 +1,12 @@
 -- name: fence
--- Take the moved schemas' names away and say so in the journal, at once
+-- Take the moved schemas' names away and report it in the journal, at once
 BEGIN;
 DO $fence$
 DECLARE
     one record;
 BEGIN
     -- A rename takes no table's lock. Some releases of PostgreSQL let it wait for what is made in
-    -- the schema and not committed, others do not: `making` finds that afterwards.
+    -- the schema and not committed, other sessions do not: `making` finds that afterwards.
     {to_fenced}
     FOR one IN
         SELECT u.schema, u.retired
@@ -24,20 +24,20 @@ $fence$;
 COMMIT
 
 -- name: to_fenced
--- Part of others: say in the journal that the fence is up, in the transaction that puts it up
+-- Part of other queries: record in the journal that the fence is up, in the transaction that puts it up
 PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
--- A standby that does not answer must not hold up the commit: the fence would stand already.
+-- A standby that does not answer must not hold up the commit: the fence would be up already.
 PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
 UPDATE shardctl.move
 SET state = 'fenced', revision = revision + 1, changed = pg_catalog.clock_timestamp()
 WHERE id = {move} AND state IN ('reserved', 'undone') AND revision = {revision};
 IF NOT FOUND THEN
-    -- Somebody has called this attempt off: what wakes up late, or arrives late, does nothing.
+    -- Another session has aborted this attempt: what wakes up late, or arrives late, does nothing.
     RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
 END IF;
 
 -- name: names_back
--- Part of others: give moved schemas that have lost their names those back; `one` is a record
+-- Part of other queries: give moved schemas that have lost their names those back; `one` is a record
 FOR one IN
     SELECT u.schema, u.retired
     FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
@@ -45,7 +45,7 @@ FOR one IN
     WHERE m.id = {move}
 LOOP
     IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = one.schema) THEN
-        -- Somebody did not find it, and has made another: that keeps what it has.
+        -- A client did not find it, and has made another: that keeps what it has.
         EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema,
                                   pg_catalog.left(one.schema, 40) || '__behind_' || {move});
         RAISE WARNING 'schema % was made behind the fence, and renamed', one.schema;
@@ -54,21 +54,21 @@ LOOP
 END LOOP;
 
 -- name: names_away
--- Part of others: take their names from moved schemas that have them yet; `one` is a record
+-- Part of other queries: take their names from moved schemas that still have them; `one` is a record
 FOR one IN
     SELECT u.schema, u.retired
     FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
     JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
     WHERE m.id = {move}
-      -- Else it is what somebody has made behind the fence.
+      -- Else it is what a client has made behind the fence.
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
 LOOP
     EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
 END LOOP;
 
 -- name: function
--- What the triggers call where writes alone are refused; their arguments are the shard and its move.
--- Whose writes are let in stands in it: to change that, nobody has to be waited for
+-- What the triggers call where only writes are refused; their arguments are the shard and its move.
+-- Whose writes are accepted is in it: changing that waits for no session
 CREATE OR REPLACE FUNCTION shardctl.refuse_write_while_moving() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write_while_moving$
 BEGIN
@@ -84,7 +84,7 @@ END
 $refuse_write_while_moving$
 
 -- name: writes_in
--- Part of others: let writes in where a move refuses them. It waits for nobody: what takes a
+-- Part of other queries: accept writes where a move refuses them. It waits for no session: what takes a
 -- table's lock (a vacuum, an index that is made) may go on for hours.
 IF pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()') IS NOT NULL THEN
     {function};
@@ -104,7 +104,7 @@ BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
     LOOP
         BEGIN
-            -- Whoever comes first, this or `promoting`, has the row; the other finds it changed.
+            -- The first of them, this or `promoting`, has the row; the other finds it changed.
             -- A fence whose answer was lost may be at work yet: then this waits for it.
             SELECT m.state INTO before FROM shardctl.move AS m
             WHERE m.id = {move} AND m.state IN ('reserved', 'undone', 'fenced', 'drained')
@@ -137,13 +137,13 @@ END
 $lift$
 
 -- name: close_afterwards
--- Part of the guard where writes alone are refused: when the poolers' guards have done what they
--- can, and the move is past its point of no return, nobody is to read here any more
+-- Part of the guard where only writes are refused: when the poolers' guards have done what they
+-- can, and the move is past its point of no return, no client is to read here any more
 IF before IS NULL THEN
     PERFORM pg_catalog.pg_sleep({seconds});
     LOOP
         BEGIN
-            -- `claimed`: shardctl has told this node of the claim, and could not close it.
+            -- `claimed`: shardctl has recorded the claim on this node, and could not close it.
             PERFORM FROM shardctl.move
             WHERE id = {move} AND (state, revision) IN (('promoting', {revision}),
                                                         ('claimed', {revision} + 1)) FOR UPDATE;
@@ -162,7 +162,7 @@ IF before IS NULL THEN
 END IF;
 
 -- name: close
--- Take the moved schemas' names away where writes alone were refused until the target owned them
+-- Take the moved schemas' names away where only writes were refused until the target owned them
 BEGIN;
 DO $close$
 DECLARE
@@ -202,7 +202,7 @@ END
 $take_back$
 
 -- name: schemas
--- Part of others: the names that the schemas of a move have behind its fence
+-- Part of other queries: the names that the schemas of a move have behind its fence
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
 
 -- name: making
@@ -226,7 +226,7 @@ WHERE l.locktype = 'object'
 -- name: writers
 -- Sessions that hold or await a lock that a write takes on a relation there; NULL: a prepared one.
 -- One that has written anything counts with any lock there: it may have made a view or function
--- elsewhere that is bound to these relations, and nothing else tells before it commits
+-- elsewhere that is bound to these relations, and nothing else shows before it commits
 SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
 JOIN pg_catalog.pg_class AS c ON c.oid = l.relation

@@ -1,6 +1,6 @@
 """Read-only shards: every table has a trigger that refuses to be written to, for everybody.
 
-The triggers are all that there is: their arguments say since when and by whom, so that nothing
+The triggers are all that there is: their arguments have the time and the operator, so that nothing
 can contradict them, and a clone of the node, a restart or a rename of the schema keeps them.
 """
 
@@ -57,9 +57,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """That a shard is read-only, or was to be: since when, by whom, how many of its tables are.
+    """That a shard is read-only, or was to be: its time, its operator, how many of its tables are.
 
-    `since` is None where somebody else has made the triggers.
+    `since` is None where another session has made the triggers.
     """
 
     since: datetime | None
@@ -74,7 +74,7 @@ class Mark:
 
 
 def tables(session: Connection, schemas: Sequence[str]) -> dict[str, list[Table]]:
-    """Read the tables of those schemas that are there, with one question; some have none."""
+    """Read the tables of the schemas that exist, with one question; some have none."""
     found: dict[str, list[Table]] = {}
     with session.cursor(row_factory=class_row(Table)) as cursor:
         for one in cursor.execute(QUERIES["tables"], {"schemas": list(schemas)}):
@@ -86,7 +86,7 @@ def tables(session: Connection, schemas: Sequence[str]) -> dict[str, list[Table]
 
 
 def marks(session: Connection, schemas: Sequence[str]) -> dict[str, Mark]:
-    """Tell which of these schemas are read-only, at least in part; one question."""
+    """Return which of these schemas are read-only, at least in part; one question."""
     statement = QUERIES["marks"].format(tables=QUERIES["tables"])
     return {
         schema: Mark(*_read(arguments), count, refusing)
@@ -97,7 +97,7 @@ def marks(session: Connection, schemas: Sequence[str]) -> dict[str, Mark]:
 
 
 def alike(found: Mapping[ShardId, Mark]) -> dict[Mark, tuple[ShardId, ...]]:
-    """Put shards together of which the same is to be told; tables count where not all refuse."""
+    """Group the shards whose marks are equal; tables count where not all refuse."""
     groups: dict[Mark, list[ShardId]] = {}
     for shard, mark in sorted(found.items()):
         same = replace(mark, tables=0, refusing=0) if mark.whole else mark
@@ -106,16 +106,16 @@ def alike(found: Mapping[ShardId, Mark]) -> dict[Mark, tuple[ShardId, ...]]:
 
 
 def _read(arguments: str) -> tuple[datetime | None, str]:
-    r"""Read since when and by whom from a trigger's arguments, in hex, each ended by a zero byte.
+    r"""Read time and operator from a trigger's arguments, in hex, each ended by a zero byte.
 
     >>> _read(b"5\x002026-11-21T10:00:00.000Z\x00ann@ops1\x00".hex())
     (datetime.datetime(2026, 11, 21, 10, 0, tzinfo=datetime.timezone.utc), 'ann@ops1')
     >>> _read("")
-    (None, 'somebody')
+    (None, 'an unknown user')
     """
     parts = bytes.fromhex(arguments).decode(errors="replace").split("\0")
     try:
         _, since, who, _ = parts
         return datetime.fromisoformat(since), who
-    except ValueError:  # a trigger that somebody has made by hand
-        return None, "somebody"
+    except ValueError:  # a trigger that was made by hand
+        return None, "an unknown user"

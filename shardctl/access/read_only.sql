@@ -7,7 +7,7 @@ BEGIN
                     TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
         USING ERRCODE = 'read_only_sql_transaction',
               DETAIL = 'Since ' || TG_ARGV[1] || ', by ' || TG_ARGV[2] || '.',
-              HINT = 'An operator lets writes in again: shardctl read-only off ' || TG_ARGV[0];
+              HINT = 'To accept writes again, an operator runs: shardctl read-only off ' || TG_ARGV[0];
 END
 $refuse_write$
 
@@ -64,7 +64,7 @@ HAVING count(arguments) > 0
 ORDER BY 1
 
 -- name: put_on
--- Let tables refuse writes; waits for those who write to them, and holds up those who want to
+-- Let tables refuse writes; waits for their writers, and holds up new ones
 DO $put_on$
 DECLARE
     one record;
@@ -98,7 +98,7 @@ END
 $put_on$
 
 -- name: disable
--- Let writes in: unlike dropping the triggers, this does not wait for those who read
+-- Accept writes: unlike dropping the triggers, this does not wait for readers
 DO $disable$
 DECLARE
     one record;
@@ -110,13 +110,13 @@ END
 $disable$
 
 -- name: drop
--- Take the triggers away; waits for those who read, and holds up those who want to
+-- Drop the triggers; waits for readers, and holds up new ones
 DO $drop$
 DECLARE
     one record;
 BEGIN
     -- A vacuum that the server began by itself gives way to who waits for long. This lock does not
-    -- hold up readers meanwhile.
+    -- hold up readers in the meantime.
     FOR one IN {triggers} LOOP
         IF one.relkind <> 'f' THEN
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', one.name);
@@ -130,7 +130,7 @@ END
 $drop$
 
 -- name: triggers
--- Part of others: the triggers that such tables have
+-- Part of other queries: the triggers that such tables have
 SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, c.relkind, g.tgname AS trigger
 FROM pg_catalog.pg_trigger AS g
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
@@ -144,7 +144,7 @@ ORDER BY g.tgrelid, g.tgname
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true)
 
 -- name: autovacuum_yields
--- After how many ms in the queue somebody is let in by a vacuum that the server began by itself
+-- After how many ms in the queue an automatic vacuum gives way to a waiting session
 SELECT setting::integer FROM pg_settings WHERE name = 'deadlock_timeout'
 
 -- name: holders
@@ -168,6 +168,6 @@ WHERE l.locktype = 'relation' AND l.granted
 ORDER BY a.xact_start, 2
 
 -- name: standby
--- Whether this server is a standby; the time now, as it is told
+-- Whether this server is a standby; the time now, as it is reported
 SELECT pg_is_in_recovery(),
        to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
 
 _QUICK_MS = 50
-"""Whoever wants a lock that we want, too, waits behind us for so long."""
+"""Other sessions that need the same lock wait behind shardctl for so long."""
 _SLOWEST_MS = 400
-"""And for so long at the most where somebody holds it all the time; we pause as long after it."""
+"""And for so long at most where a session holds it all the time; then shardctl pauses as long."""
 _MAKING_POLL_S = 0.01
 _BEHIND_AUTOVACUUM_MS = 500
 """How much longer than autovacuum takes to give way."""
@@ -41,13 +41,13 @@ class Pass:
     """One statement that every table in question needs.
 
     `largest` is how many tables a transaction takes at the most; each takes `locks` entries of the
-    lock table. `patience_ms` is how long its first locks may be held while it waits for others.
-    `readers` tells whether those who read are in its way, and it in theirs.
+    lock table. `patience_ms` is how long its first locks may be held while it waits for the rest.
+    `readers` shows whether those who read are in its way, and it in theirs.
     """
 
     statement: str
     phase: str
-    told: str
+    event: str
     largest: int
     locks: int
     patience_ms: int
@@ -57,18 +57,18 @@ class Pass:
 PASSES: dict[Wanted, tuple[Pass, ...]] = {
     Wanted.on: (Pass("put_on", "refusing writes", "writes are refused", 100, 1, 1000),),
     Wanted.off: (
-        # Writes are let in everywhere before anything waits for readers.
-        Pass("disable", "letting writes in", "writes are let in", 100, 1, 1000),
-        Pass("drop", "removing triggers", "triggers are gone", 50, 3, 300, readers=True),
+        # Writes are accepted everywhere before anything waits for readers.
+        Pass("disable", "accepting writes", "writes are accepted", 100, 1, 1000),
+        Pass("drop", "removing triggers", "triggers are removed", 50, 3, 300, readers=True),
     ),
 }
 
 _TRANSIENT = (
     psycopg.errors.LockNotAvailable,
-    psycopg.errors.QueryCanceled,  # it has waited for too many others
+    psycopg.errors.QueryCanceled,  # it has waited for too many other locks
     psycopg.errors.DeadlockDetected,
     psycopg.errors.InternalError_,  # a GRANT at the same moment
-    psycopg.errors.UndefinedTable,  # dropped or renamed by somebody else since it was listed
+    psycopg.errors.UndefinedTable,  # dropped or renamed by another session since it was listed
 )
 
 
@@ -120,7 +120,7 @@ class Changing:
     def run(
         self, shards: Mapping[ShardId, Sequence[Table]], schemas: Mapping[str, ShardId]
     ) -> Result:
-        """Change these tables of these shards; what holds up one does not hold up the others.
+        """Change these tables of these shards; what holds up one does not hold up the rest.
 
         `schemas` has a shard's even where it needs no change: a table may be in the making there.
 
@@ -154,20 +154,23 @@ class Changing:
         # Only now all tables can be seen that were begun before.
         found = read_only.tables(self._session, list(schemas)).items()
         new = {
-            schemas[schema]: f"table {table.name} was made meanwhile, and takes writes"
+            schemas[schema]: f"table {table.name} is new and accepts writes"
             for schema, tables in found
             for table in tables
             if not table.refuses
         }
         return new | {
-            schemas[schema]: f"{f'session {pid}' if pid else 'a prepared transaction'} makes "
-            "something there, and has not committed it"
+            schemas[schema]: (
+                f"{f'session {pid}' if pid else 'a prepared transaction'} is creating a "
+                "table there and has not committed it"
+            )
             for pid, schema in makers
         }
 
     def _pass(self, one: Pass, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
         """Do one pass over all tables; give the shards that are left, and why."""
-        self._progress.expect(self._node, one.phase, sum(map(len, shards.values())))
+        todo = sum(map(len, shards.values()))
+        self._progress.expect(self._node, one.phase, todo, "tables")
         most = max(1, min(one.largest, room.of(self._session) // one.locks))
         pieces = [
             Piece(shard, tuple(tables))
@@ -186,12 +189,13 @@ class Changing:
             # Those who were held up get their turn.
             self._stop.wait(timeout / 1000)
             timeout = min(2 * timeout, _SLOWEST_MS)
-        told = "it was interrupted" if self._stop.is_set() else "it was locked all the time"
+        self._progress.waits(self._node, None)
+        why = "interrupted" if self._stop.is_set() else "locked by other sessions the whole time"
         holders = self._holders(one, waiting)
-        return failed | {p.shard: holders.get(p, told) for p in waiting if p.shard not in failed}
+        return failed | {p.shard: holders.get(p, why) for p in waiting if p.shard not in failed}
 
     def _together(self, one: Pass, batch: Sequence[Piece]) -> list[Piece]:
-        """Do pieces in one transaction, but for those that somebody holds; give what is left."""
+        """Do pieces in one transaction, but for those that other sessions lock; give the rest."""
         todo, waiting = list(batch), []
         while todo and not self._stop.is_set():
             try:
@@ -200,7 +204,7 @@ class Changing:
                 if is_lost(error):
                     raise
                 held = self._holders(one, todo) if isinstance(error, _TRANSIENT) else {}
-                # Where nobody is seen any more, each is tried by itself.
+                # Where no session is seen any more, each is tried singly.
                 waiting += [p for p in todo if p in held] or todo
                 todo = [p for p in todo if p not in waiting]
             else:
@@ -208,10 +212,11 @@ class Changing:
         return waiting + todo
 
     def _alone(self, one: Pass, piece: Piece, timeout: int, failed: dict[ShardId, str]) -> bool:
-        """Try one piece; tell whether it is done with, for better or worse."""
+        """Try one piece; return whether it is done with, for better or worse."""
         holder = self._holders(one, [piece]).get(piece)
         if holder == "autovacuum":
             timeout = self._autovacuum_yields_ms() + _BEHIND_AUTOVACUUM_MS
+        self._progress.waits(self._node, holder)
         try:
             self._transaction(one, [piece], timeout)
         except _TRANSIENT:
@@ -238,13 +243,13 @@ class Changing:
         with self._session.transaction():
             self._session.execute(QUERIES["timeouts"], most)
             self._session.execute(statement)
-            result = f"shards {ranges.of(shards)}: {one.told}"
+            result = f"shards {ranges.of(shards)}: {one.event}"
             events.record(self._session, self._wanted.command, result)
         self._changed = True
         self._progress.advance(self._node, len(shards))
 
     def _holders(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, str]:
-        """Say who is in the way of which pieces: the one that has been there longest."""
+        """Name the session that is in the way of each piece: the one that waits longest."""
         places = {oid: piece for piece in pieces for oid in piece.oids}
         asked = {"tables": list(places), "readers": one.readers}
         found: dict[Piece, str] = {}

@@ -1,4 +1,4 @@
-"""Make shards read-only, or let writes in again, on all nodes that have them."""
+"""Make shards read-only, or accept writes again, on all nodes that have them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused
     return Refused(
         "tables_not_ours",
         f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
-        hint="log in as their owner (`database.user`), a member of that role, or a superuser",
+        hint="set `database.user` to their owner, a member of that role, or a superuser",
     )
 
 
@@ -56,17 +56,21 @@ def shards_left(
     reasons: dict[str, list[ShardId]] = {}
     for shard, reason in left.items():
         reasons.setdefault(reason, []).append(shard)
-    told = "; ".join(
-        f"shards {ranges.of(shards)}: {why}" for why, shards in list(reasons.items())[:_SHOWN]
+    listed = "; ".join(
+        f"shards {ranges.of(shards)} were not changed: {why}"
+        for why, shards in list(reasons.items())[:_SHOWN]
     )
     more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    undo = ", or `read-only off` takes back what was done" if wanted is Wanted.on else ""
+    undo = ", or run `read-only off` to undo it" if wanted is Wanted.on else ""
     return incomplete_if(
         changed,
         "shards_left",
-        f"node {node}: left are {told}{more}",
-        hint=f"end what is in the way, or give --wait more time, and run `shardctl "
-        f"{wanted.command}` again: it does only the rest" + (undo if changed else ""),
+        f"node {node}: {listed}{more}",
+        hint=(
+            "end the sessions that block it, or raise --wait, and run `shardctl "
+            f"{wanted.command}` again: it does only the rest"
+        )
+        + (undo if changed else ""),
     )
 
 
@@ -100,7 +104,7 @@ class NodePlan:
 def plan(
     topology: Topology, shards: Iterable[ShardId], wanted: Wanted, *, purpose: str
 ) -> list[NodePlan]:
-    """Look at the shards on their nodes and say what they need; changes nothing.
+    """Look at the shards on their nodes and describe what they need; changes nothing.
 
     Raises shards_not_here, shards_empty, tables_not_ours, NodeUnavailable, node_unfit,
     format_too_new, EventTriggerRefuses, or Problems of several.
@@ -127,7 +131,7 @@ def carry_out(
 ) -> None:
     """Change shards under their nodes' locks, waiting `wait_s` for those who write to them.
 
-    What they need is looked at again when nobody else can change the nodes any more. Raises
+    What they need is looked at again when no other command can change the nodes any more. Raises
     NodeLocked and what `plan` raises with nothing done; shards_left and NodeLost, or Problems of
     several, when all else is done; Interrupted between two transactions.
     """
@@ -164,16 +168,16 @@ def _all(
         return fanout.run([p for p in plans if p.todo], change, width=_WIDTH, stop=stop)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
-            "interrupted: some shards may be changed, and others not",
-            hint=f"run `shardctl {wanted.command}` again to do the rest; `shardctl status` tells "
-            "which are read-only",
+            "interrupted: some shards may be changed, and some not",
+            hint=f"run `shardctl {wanted.command}` again to do the rest; `shardctl status` "
+            "shows the read-only shards",
         ) from interrupt
 
 
 def _report(outcomes: Sequence[Outcome[NodePlan, Result]], wanted: Wanted) -> None:
     """Raise what is left, if anything is."""
     done = [outcome.result() for outcome in outcomes if outcome.error is None]
-    # Of a node that failed as a whole nobody knows.
+    # The state of a node that failed as a whole is unknown.
     changed = len(done) < len(outcomes) or any(result.changed for result in done)
     errors: list[ShardctlError] = []
     for outcome in outcomes:
@@ -210,8 +214,9 @@ def _look(
     if absent:
         raise Refused(
             "shards_not_here",
-            f"node {node.name}: shards {ranges.of(sorted(absent))} are not live there",
-            hint="`shardctl moves` tells whether a move has them; `shardctl verify` what differs",
+            f"node {node.name}: shards {ranges.of(sorted(absent))} are not live on it",
+            hint="check `shardctl moves` for a move of these shards; `shardctl verify` "
+            "shows the differences",
         )
     tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}
     making: set[ShardId] = set()
@@ -228,13 +233,13 @@ def _decide(
     wanted: Wanted,
     making: Collection[ShardId],
 ) -> NodePlan:
-    """Say which tables need a change; raises shards_empty, tables_not_ours."""
+    """Name which tables need a change; raises shards_empty, tables_not_ours."""
     empty = [shard for shard, found in tables.items() if not found]
     if empty and wanted is Wanted.on:
         raise Refused(
             "shards_empty",
             f"node {node.name}: shards {ranges.of(sorted(empty))} have no tables",
-            hint="there is nothing to write to: run `shardctl migrate` first, or leave them out",
+            hint="run `shardctl migrate` first, or leave these shards out",
         )
     todo: dict[ShardId, tuple[Table, ...]] = {}
     for shard, found in sorted(tables.items()):

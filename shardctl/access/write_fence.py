@@ -27,38 +27,39 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.access", "write_fence.sql")
 
 _QUICK_MS = 50
-"""Whoever wants a lock that we want, too, waits behind us for so long."""
+"""Other sessions that need the same lock wait behind shardctl for so long."""
 _SLOWEST_MS = 400
 _POLL = 0.001
 
 
 class TablesUncovered(ShardctlError):
-    """Tables of moved shards that take writes though the fence is up: they were made meanwhile."""
+    """Tables of moved shards accept writes behind the fence: they are newer than it."""
 
     def __init__(self, node: str, tables: Sequence[str]) -> None:
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         super().__init__(
-            f"node {node}: {tables[0]}{more} took writes while its shard was to refuse them",
-            hint="let whoever makes tables or changes triggers there end, then "
-            "`shardctl moves resume`",
+            f"node {node}: {tables[0]}{more} accepted writes although its shard was fenced",
+            hint="wait until the session that creates tables or changes triggers has ended, "
+            "then run `shardctl moves resume`",
         )
 
 
 class TriggersLeft(Unfinished):
-    """Triggers of a move that was called off: readers keep them from being removed."""
+    """Readers keep the triggers of an aborted move from being removed."""
 
     def __init__(self, node: str, move: str) -> None:
         super().__init__(
-            f"node {node}: the triggers of move {move} let writes in, and are there yet: somebody "
-            "reads these tables all the time",
-            hint="wait until long reads (pg_dump) have ended, then `shardctl moves abort` again",
+            f"node {node}: the triggers of move {move} accept writes again, but cannot "
+            "be removed: sessions keep reading these tables",
+            hint="wait until long reads (pg_dump) end, then run `shardctl moves abort "
+            f"{move}` again",
         )
 
 
 def prepare(session: Connection) -> None:
-    """Make what the triggers call; repeatable, and nobody notices.
+    """Make what the triggers call; repeatable, and no client notices.
 
-    One that is there stays as it is: it may let writes in where an attempt was called off.
+    One that is there stays as it is: it may let writes in where an attempt was aborted.
     """
     if session.execute(QUERIES["has_function"]).fetchone() == (False,):
         session.execute(fence.refusing())
@@ -79,7 +80,7 @@ def put_up(
     When it returns, no write from before is uncommitted. The parameters are those of
     `fence.put_up`. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
     """
-    tables = [oid for (oid,) in session.execute(QUERIES["tables"], {"schemas": list(schemas)})]
+    tables = oids(session, schemas)
     timeout, began = _QUICK_MS, time.monotonic()
     while True:
         given = {
@@ -93,7 +94,7 @@ def put_up(
         except fence.TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
-                if left := _lasting(session, tables, since=began):
+                if left := lasting(session, tables, since=began):
                     raise WritersLeft(node, left) from error
                 raise FenceRefused(node, str(error).splitlines()[0]) from error
             row = session.execute(QUERIES["yields_ms"], {"tables": tables}).fetchone()
@@ -107,14 +108,19 @@ def put_up(
             return
 
 
-def _lasting(session: Connection, tables: Sequence[int], *, since: float) -> list[int | None]:
-    """List who was writing before, and is yet; others come and go, and are in nobody's way."""
+def oids(session: Connection, schemas: Sequence[str]) -> list[int]:
+    """List the OIDs of the tables of some schemas."""
+    return [oid for (oid,) in session.execute(QUERIES["tables"], {"schemas": list(schemas)})]
+
+
+def lasting(session: Connection, tables: Sequence[int], *, since: float) -> list[int | None]:
+    """List the processes that write since before a moment; None is a prepared transaction."""
     given = {"tables": list(tables), "seconds": time.monotonic() - since}
     return [pid for (pid,) in session.execute(QUERIES["lasting"], given)]
 
 
 def drain(session: Connection, node: str, schemas: Sequence[str], *, deadline: float) -> None:
-    """Wait until nobody has made anything there that is not committed, and see that all refuse.
+    """Wait until no uncommitted table is left there, and see that all refuse.
 
     Begin after `put_up` has returned. Raises FenceRefused, TablesUncovered, UnloggedMade.
     """
@@ -130,14 +136,14 @@ def drain(session: Connection, node: str, schemas: Sequence[str], *, deadline: f
             break
         if time.monotonic() > deadline:
             named = ", ".join({str(pid or "a prepared transaction"): 0 for pid, _ in makers})
-            raise FenceRefused(node, f"what somebody makes there is not committed (pids {named})")
+            raise FenceRefused(node, f"uncommitted tables there (pids {named})")
         time.sleep(_POLL)
     if unlogged:
         raise fence.UnloggedMade(node, [name for (name,) in unlogged])
 
 
 def refusing(session: Connection, schemas: Sequence[str]) -> set[str]:
-    """Tell to which of these schemas a move lets nobody write."""
+    """Return to which of these schemas a move refuses writes."""
     rows = session.execute(QUERIES["refusing"], {"schemas": list(schemas)})
     return {schema for (schema,) in rows}
 
@@ -145,7 +151,7 @@ def refusing(session: Connection, schemas: Sequence[str]) -> set[str]:
 def clear_away(
     session: Connection, node: str, move: str, schemas: Sequence[str], *, deadline: float
 ) -> None:
-    """Remove the triggers of a move that was called off; repeatable. Raises TriggersLeft.
+    """Remove the triggers of a move that was aborted; repeatable. Raises TriggersLeft.
 
     They are not in force any more. Each table is waited for by itself, so that those who wait
     behind this wait for a moment only.

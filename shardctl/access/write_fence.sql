@@ -1,9 +1,9 @@
 -- name: has_function
--- Whether what the triggers call is there
+-- Whether what the triggers call exists
 SELECT to_regprocedure('shardctl.refuse_write_while_moving()') IS NOT NULL
 
 -- name: put_up
--- Let the moved tables refuse writes and say so in the journal, at once; waits for who writes to them
+-- Let the moved tables refuse writes and report it in the journal, at once; waits for who writes to them
 BEGIN;
 DO $put_up$
 DECLARE
@@ -30,7 +30,7 @@ BEGIN
         EXECUTE pg_catalog.format(
             'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_moving', one.name);
         IF pg_catalog.clock_timestamp() > {not_after} THEN
-            -- This server hung, or others were in the way of table after table.
+            -- This server hung, or other sessions were in the way of table after table.
             RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
         END IF;
     END LOOP;
@@ -39,7 +39,7 @@ $put_up$;
 COMMIT
 
 -- name: drop
--- Part of others: take the triggers away; waits for those who read. `one` is a record
+-- Part of other queries: drop the triggers; waits for those who read. `one` is a record
 FOR one IN
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
     FROM shardctl.move AS m
@@ -53,7 +53,7 @@ LOOP
 END LOOP;
 
 -- name: left
--- Tables with triggers of these schemas, of a move that was called off
+-- Tables with triggers of these schemas, of a move that was aborted
 SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname)
 FROM pg_catalog.pg_trigger AS g
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
@@ -63,7 +63,7 @@ WHERE n.nspname = ANY (%(schemas)s::name[])
 ORDER BY c.oid
 
 -- name: clear_away
--- Take the trigger of one table away, of a move that was called off: it is not in force any more
+-- Take the trigger of one table away, of a move that was aborted: it is not in force any more
 DO $clear_away$
 BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);

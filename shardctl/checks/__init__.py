@@ -1,1 +1,1 @@
-"""`verify`: is everything as the topology says? One file for each check, one registry."""
+"""`verify`: does the fleet agree with the topology? One file for each check, one registry."""

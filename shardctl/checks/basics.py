@@ -26,7 +26,7 @@ QUERIES = queries.load("shardctl.checks", "basics.sql")
 class Basics:
     """One node as it is: its server, its own row, its map, its schemas, its journal of moves.
 
-    `state` is None where schema shardctl is not there; `schemas` are all that are no
+    `state` is None where schema shardctl is missing; `schemas` are all that are no
     system's, so also other nodes' shards, strays and retired copies.
     """
 

@@ -55,12 +55,12 @@ class View(Generic[Seen]):
     poolers: Mapping[PoolerName, Looked] = field(default_factory=dict)
     """What was seen of poolers, for the one check that is about them."""
     moves: Sequence[Entry] = ()
-    """All moves of the cluster, as all journals together tell them, the newest first."""
+    """All moves of the cluster, as all journals together have them, the newest first."""
 
     def clone(self, node: NodeName) -> bool:
-        """Tell whether a server is the copy that an open move makes, as it should be.
+        """Return whether a server is the copy that an open move makes, as it should be.
 
-        Until it has claimed its shards, it says of itself what its source says.
+        Until it has claimed its shards, it describes itself as its source does.
         """
         state = self.basics[node].state
         return (

@@ -30,7 +30,7 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One question for a node's time: what it said, and when the answer was here; in s."""
+    """One query of a node's time: the answer, and when it arrived; in s."""
 
     there: float
     received: float
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a node's clock is ahead of the one here, give or take `uncertainty`; in s."""
+    """Seconds that a node's clock is ahead of the local one, give or take `uncertainty`."""
 
     ahead: float
     uncertainty: float
@@ -85,7 +85,7 @@ def _measured(ask: Callable[[], float]) -> Offset:
 
 
 def _sample(ask: Callable[[], float]) -> Sample:
-    # A clock that is set meanwhile must not make a round trip short.
+    # A clock that is set in the meantime must not make a round trip short.
     began = time.monotonic()
     there = ask()
     received, ended = time.time(), time.monotonic()
@@ -95,10 +95,10 @@ def _sample(ask: Callable[[], float]) -> Sample:
 def judge(view: View[Offset]) -> Iterator[Finding]:
     """Find clocks that differ for certain.
 
-    Where all nodes agree with each other and none with the clock here, that one is told. Two
-    nodes that differ are told where neither of them was, as gravely.
+    Where all nodes agree with each other and none with the clock here, that one is reported. Two
+    nodes that differ are reported where neither of them was, as gravely.
     """
-    told = {
+    skewed = {
         node: severity
         for node, offset in view.seen.items()
         if (severity := _severity(abs(offset.ahead) - offset.uncertainty))
@@ -109,15 +109,15 @@ def judge(view: View[Offset]) -> Iterator[Finding]:
     else:
         slow, fast = view.seen[pair[0]], view.seen[pair[1]]
         apart = _severity(fast.ahead - slow.ahead - fast.uncertainty - slow.uncertainty)
-        if apart is None and len(told) == len(view.seen):
+        if apart is None and len(skewed) == len(view.seen):
             ahead = (slow.ahead + fast.ahead) / 2
-            yield _finding("skew_here", max(told.values(), key=_GRAVITY), -ahead, "all nodes")
+            yield _finding("skew_here", max(skewed.values(), key=_GRAVITY), -ahead, "all nodes")
             return
-    for node, severity in told.items():
+    for node, severity in skewed.items():
         ahead = view.seen[node].ahead
         yield _finding("skew", severity, ahead, "the clock of shardctl's machine", node)
     if pair is not None and apart is not None:
-        worst = max(_GRAVITY(told.get(node)) for node in pair)
+        worst = max(_GRAVITY(skewed.get(node)) for node in pair)
         if _GRAVITY(apart) > worst:
             ahead = view.seen[pair[1]].ahead - view.seen[pair[0]].ahead
             yield _finding("skew_between", apart, ahead, f"node {pair[0]}", pair[1])
@@ -149,7 +149,8 @@ def _finding(
         severity,
         actual=f"{whose} is {abs(ahead) * 1000:.0f} ms {direction} {reference}",
         expected=f"at most {WARN_S * 1000:.0f} ms",
-        hint="synchronise it (chrony, systemd-timesyncd): ids take their time from it",
+        hint="synchronise the clocks (chrony, systemd-timesyncd): ids contain the time of "
+        "the node's clock",
         node=node,
     )
 

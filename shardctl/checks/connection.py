@@ -20,21 +20,25 @@ NAME = "connection"
 
 
 def unreachable(node: Node, error: NodeUnavailable) -> Finding:
-    """Say that a node could not be logged in to; without shards it may be still to come."""
+    """Report that a node could not be logged in to; without shards it may be still to come."""
     return Finding(
         NAME,
         "unreachable" if node.shards else "not_there",
         Severity.error if node.shards else Severity.note,
         actual=error.reason,
-        expected="a login" if node.shards else "nothing yet",
-        hint=error.hint if node.shards else "it owns no shards: a move can clone onto it",
+        expected="a successful login"
+        if node.shards
+        else "no server is required while the node owns no shards",
+        hint=error.hint
+        if node.shards
+        else f"node {node.name} owns no shards; it is a free target for move-shards",
         node=node.name,
         object=f"{node.host}:{node.port}",
     )
 
 
 def judge(view: View[None]) -> Iterator[Finding]:
-    """Find standbys, old servers, and nodes whose major version is not the others'."""
+    """Find standbys, old servers, and nodes whose major version differs from most."""
     majors = Counter(b.version_number // 10_000 for b in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():
@@ -46,7 +50,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 Severity.error,
                 actual="in recovery",
                 expected="a primary",
-                hint="give the primary's host and port in the topology",
+                hint="set the node's host and port to those of the primary",
                 node=name,
             )
         if major < OLDEST_MAJOR:
@@ -65,10 +69,12 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 "version_differs",
                 Severity.warning,
                 actual=f"PostgreSQL {basics.version}",
-                expected=f"PostgreSQL {usual}, as most nodes have",
-                hint="upgrade it: shards cannot be moved between major versions",
+                expected=f"PostgreSQL {usual}, the version of most nodes",
+                hint="upgrade this node: shards cannot be moved between major versions",
                 node=name,
             )
 
 
-CHECK = Check(NAME, "every node can be logged in to, is a primary, of a fit version", judge)
+CHECK = Check(
+    NAME, "shardctl can log in to every node, and each is a primary of a supported version", judge
+)

@@ -20,10 +20,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be; node, pooler or shards say where.
+    """One thing that is not as it should be; node, pooler or shards give the place.
 
     `code` names the kind within its check and never changes. `object` is a relation, column,
-    function, slot, move or file. `hint` names the command that mends it.
+    function, slot, move or file. `hint` names the command that fixes it.
     """
 
     check: str

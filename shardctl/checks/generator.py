@@ -38,9 +38,9 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What makes ids on one node, as far as `Basics` does not tell.
+    """What makes ids on one node, as far as `Basics` does not show.
 
-    `roles` are those that exist; `odd` says for (schema, sequence) what keeps it from drawing
+    `roles` are those that exist; `odd` has, by (schema, sequence), what keeps it from drawing
     one value after the other; `held` are what (register, counter) hold, by schema.
     """
 
@@ -52,7 +52,7 @@ class Seen:
 
 
 def look(place: Place) -> Seen:
-    """Ask five questions, and for the registers as many as the lock table wants."""
+    """Ask five questions, and for the registers as many as the lock table requires."""
     session, shards = place.connection, list(place.shards)
     roles = list(place.topology.database.app_roles)
     wanted: dict[str, object] = {"roles": roles, "schemas": shards, "sequences": _SEQUENCES}
@@ -137,7 +137,7 @@ def _as_made(
 ) -> dict[str, str]:
     """Take functions for right that belong to the layout and generator of the node's own row.
 
-    Where that is not the topology's, `identity` tells so.
+    Where that is not the topology's, `identity` reports it.
     """
     if there == wanted:
         return dict(there)
@@ -156,7 +156,7 @@ def _functions(
     other = generator.names(one for one, body in wanted.items() if there.get(one, body) != body)
     for code, names, actual in (
         ("function_missing", missing, "absent"),
-        ("function_differs", other, "another body than shardctl's"),
+        ("function_differs", other, "the body differs from shardctl's"),
     ):
         if names:
             yield Finding(
@@ -164,7 +164,7 @@ def _functions(
                 code,
                 Severity.error,
                 actual=actual,
-                expected=f"as shardctl makes it for {topology.id.generator} ids",
+                expected=f"the function of shardctl for {topology.id.generator} ids",
                 hint="run `shardctl init`",
                 node=node,
                 object=", ".join(f"shardctl.{name}" for name in names),
@@ -183,7 +183,7 @@ def _roles(topology: Topology, node: NodeName, seen: Seen) -> Iterator[Finding]:
                 "role_missing" if missing else "state_not_granted",
                 Severity.error,
                 actual="absent" if missing else f"lacks {', '.join(lacks)}",
-                expected="a role that may use the shards" if missing else "granted",
+                expected="a role with access to the shards" if missing else "granted",
                 hint="run `shardctl init`",
                 node=node,
                 object=role,
@@ -197,13 +197,24 @@ def _of_sequences(
         if not there:
             hint = "run `shardctl init`"
             if name == generator.COUNTER:
-                hint += ", then verify again: the new counter may be behind the register"
+                hint += (
+                    "; run `shardctl verify` again afterwards: the new counter may be "
+                    "behind the register"
+                )
             yield "sequence_missing", name, "absent", "a sequence", hint
         elif oddity := seen.odd.get((schema, name)):
-            hint = "run `shardctl init`: with anything else ids can repeat or run out"
+            hint = "run `shardctl init`: with these settings ids can repeat or run out"
             if "UNLOGGED" in oddity:
-                hint = "ALTER SEQUENCE ... SET LOGGED: after a crash it would begin anew"
-            yield "sequence_differs", name, oddity, "as shardctl makes it", hint
+                hint = (
+                    "run ALTER SEQUENCE ... SET LOGGED: an unlogged sequence restarts after a crash"
+                )
+            yield (
+                "sequence_differs",
+                name,
+                oddity,
+                "the settings that `shardctl init` gives it",
+                hint,
+            )
 
 
 def _of_wrapper(
@@ -211,15 +222,21 @@ def _of_wrapper(
 ) -> tuple[str, str, str, str, str] | None:
     name, hint = f"{generator.WRAPPER}()", "run `shardctl init`"
     if body is None:
-        return "next_id_missing", name, "absent", "as shardctl makes it", hint
+        return "next_id_missing", name, "absent", "the function that `shardctl init` creates", hint
     if body == generator.wrapper_body(schema, shard):
         return None
     number = _NUMBER.search(body)
     if number is not None and int(number[1]) != shard:
         actual = f"makes ids of shard {number[1]}"
-        hint += ", then look for rows with such ids: `shardctl verify --check ids --deep`"
-        return "other_shard", name, actual, "ids of its own shard", hint
-    return "next_id_differs", name, "another body than shardctl's", "as shardctl makes it", hint
+        hint += "; then search for rows with wrong ids: `shardctl verify --check ids --deep`"
+        return "other_shard", name, actual, "ids of this shard", hint
+    return (
+        "next_id_differs",
+        name,
+        "the body differs from shardctl's",
+        "the function that `shardctl init` creates",
+        hint,
+    )
 
 
 def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str, str], list[str]]:
@@ -231,12 +248,12 @@ def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str,
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
     for (schema, role), of_role in lacks.items():
         objects = list(dict.fromkeys(lack.object for lack in of_role))
-        told = "; ".join(
+        lacking = "; ".join(
             f"{', '.join(k.privilege for k in of_role if k.object == name)} on {name}"
             for name in objects
         )
         what = objects[0] if len(objects) == 1 else ""
-        key = ("not_granted", what, f"{role} lacks {told}", f"granted to {role}",
+        key = ("not_granted", what, f"{role} lacks {lacking}", f"granted to {role}",
                "run `shardctl init`")  # fmt: skip
         groups.setdefault(key, []).append(schema)
     return groups
@@ -244,7 +261,7 @@ def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str,
 
 CHECK = Check(
     NAME,
-    "every shard makes ids of its own, as shardctl's generator does, for all roles",
+    "every shard generates its own ids with shardctl's functions, for all application roles",
     judge,
     look,
 )

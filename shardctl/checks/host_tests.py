@@ -1,4 +1,4 @@
-"""What is tested on a host: one function a test, and the lists that say which there are."""
+"""What is tested on a host: one function a test, and the lists that name which there are."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a test found; with a hint it is wrong, and gravely unless it says otherwise."""
+    """The result of a test; with a hint it is a fault, an error unless `grave` is False."""
 
-    said: str
+    output: str
     hint: str = ""
     grave: bool = True
 
@@ -49,7 +49,7 @@ def way(host: Host) -> Found:
     began = time.monotonic()
     name = host.run(["id", "-un"], timeout=_SECONDS).stdout.strip()
     took_ms = (time.monotonic() - began) * 1000
-    return Found(f"here, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
+    return Found(f"local, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
 
 
 def _clock(host: Host) -> Found:
@@ -60,13 +60,14 @@ def _clock(host: Host) -> Found:
     return Found(
         f"{abs(offset.ahead) * 1000:.0f} ms {'ahead of' if offset.ahead > 0 else 'behind'} "
         "shardctl's machine",
-        "synchronise it (chrony, systemd-timesyncd): ids take their time from it",
+        "synchronise the clock (chrony, systemd-timesyncd): ids contain the time of "
+        "the node's clock",
         grave=certain > clock.ERROR_S,
     )
 
 
 def _tools(host: Host) -> Found:
-    return _commands(host, _TOOLS, "install coreutils, util-linux and an awk there")
+    return _commands(host, _TOOLS, "install coreutils, util-linux and an awk on that host")
 
 
 def missing(host: Host, names: Sequence[str], user: str | None = None) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = 
 
 
 def account(host: Host, server: Server) -> tuple[str | None, Found]:
-    """See that commands can be run as the server's user; None is whoever shardctl is there.
+    """See that commands can be run as the server's user; None is shardctl's login user.
 
     Raises account_refused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
     """
@@ -89,7 +90,7 @@ def account(host: Host, server: Server) -> tuple[str | None, Found]:
         name = accounts.account_on(host, server.os_user)
     else:
         name = server.os_user
-        reach.host_of(server)  # refuses whom nobody could become on this machine
+        reach.host_of(server)  # refuses users as which shardctl cannot run commands here
     mine = host.run(["id", "-un"], user=name, timeout=_SECONDS).stdout.strip()
     return name, Found(mine)
 
@@ -97,7 +98,9 @@ def account(host: Host, server: Server) -> tuple[str | None, Found]:
 def _programs(host: Host, node: Node, account: str | None) -> Found:
     found = binaries.find(node.bin_directory, account=account, host=host)
     programs = tuple(found.program(name) for name in _CLONING)
-    lacking = _commands(host, programs, "install PostgreSQL's client programs there", account)
+    lacking = _commands(
+        host, programs, "install PostgreSQL's client programs on that host", account
+    )
     if lacking.hint:
         return lacking
     return Found(f"PostgreSQL {found.major} in {found.directory}")
@@ -106,19 +109,19 @@ def _programs(host: Host, node: Node, account: str | None) -> Found:
 def _directory(host: Host, node: Node, account: str | None) -> Found:
     path = node.data_directory
     if path is None:
-        return Found("not in the topology: no shards can be moved there")
+        return Found("not in the topology: no shards can be moved to this node")
     argv = scripts.argv("directory", "of_node", str(path))
-    said = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
-    kind, seen, version, owner, me = said
+    output = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
+    kind, seen, version, owner, me = output
     if kind in ("absent", "empty"):
         return _room(host, node, seen if kind == "absent" else str(path.parent), account, kind)
     if kind == "server" and owner == me:
         return _version(host, node, version, account)
     wrong, remedy = {
-        "closed": (f"{me} may not enter {seen}", "let that user pass (chmod)"),
-        "file": (f"{path} is no directory", "move it away"),
-        "other": (f"{path} is not empty, and no server's", "move away what is there"),
-        "server": (f"{path} belongs to {owner}, and the server runs as {me}", "chown it"),
+        "closed": (f"{me} cannot enter {seen}", "allow that user to enter it (chmod)"),
+        "file": (f"{path} is not a directory", "move it away"),
+        "other": (f"{path} is not empty and does not belong to a server", "move its contents away"),
+        "server": (f"{path} belongs to {owner}, but the server runs as {me}", "chown it"),
     }[kind]
     return Found(wrong, f"{remedy}, or give the node another data_directory")
 
@@ -128,8 +131,9 @@ def _version(host: Host, node: Node, version: str, account: str | None) -> Found
     major = binaries.find(node.bin_directory, account=account, host=host).major
     if version != str(major):
         return Found(
-            f"{node.data_directory} is of PostgreSQL {version}, the programs are of {major}",
-            f"name those of {version} as bin_directory",
+            f"{node.data_directory} belongs to PostgreSQL {version}, but the programs "
+            f"are version {major}",
+            f"set bin_directory to the programs of version {version}",
         )
     return Found(f"{node.data_directory}, PostgreSQL {version}")
 
@@ -143,8 +147,8 @@ def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -
             continue
         return Found(f"{node.data_directory} is {kind}")
     return Found(
-        f"{node.data_directory} is {kind}, and nobody may write in {parent}",
-        "let the server's user write there, or give the node another data_directory",
+        f"{node.data_directory} is {kind}, and the server's user cannot write to {parent}",
+        "allow the server's user to write there, or give the node another data_directory",
     )
 
 
@@ -152,22 +156,24 @@ def _disk(host: Host, node: Node, account: str | None) -> Found:
     if node.data_directory is None:
         return Found("data_directory is not in the topology")
     argv = scripts.argv("directory", "disk", str(node.data_directory))
-    said = host.run(argv, user=account, timeout=_SECONDS).stdout
-    match = _DF.search(said)
+    output = host.run(argv, user=account, timeout=_SECONDS).stdout
+    match = _DF.search(output)
     if match is None:
-        return Found("unknown: df does not tell", "look there", grave=False)
+        return Found("unknown: cannot read the output of df", "run `df` on that host", grave=False)
     total, free = int(match[1]), int(match[2])
-    told = f"{free / 2**20:.1f} GB free of {total / 2**20:.1f} GB"
+    room = f"{free / 2**20:.1f} GB free of {total / 2**20:.1f} GB"
     if free < total * (1 - _FULL):
-        return Found(told, "make room: a clone needs that of the whole source", grave=False)
-    return Found(told)
+        return Found(
+            room, "free disk space: a clone needs as much as the whole source", grave=False
+        )
+    return Found(room)
 
 
 def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
     """Run the operator's command for a server's status, which changes nothing, for all of them.
 
-    Gives why it does not tell whether the server runs; None where it does, or there is none. One
-    that misses the data directory tells enough of a place that a clone is to take.
+    Gives why it does not show whether the server runs; None where it does, or there is none. One
+    that misses the data directory is enough for a directory that a clone will use.
     """
     if node.control is None or node.control.status is None:
         return None
@@ -176,15 +182,15 @@ def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
     except CommandFailed as error:
         lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
         by_sudo = [line for line in lines if line.startswith("sudo:")]
-        code, reason = error.completed.code, (by_sudo or lines or ["it says nothing"])[-1]
+        code, reason = error.completed.code, (by_sudo or lines or ["no output"])[-1]
         if code in _NOT_RUN or by_sudo:
-            return f"its command for the status cannot be run: {reason}"
+            return f"the status command cannot be run: {reason}"
         path = str(node.data_directory or "")
         misses = path and any(path in line for line in lines) and _is_bare(host, path, account)
         if code != _STOPPED and not misses:
             return (
-                f"its command for the status ended with code {code}, which is neither 0 (the "
-                f"server runs) nor 3 (it does not): {reason}"
+                f"the status command exited with code {code}; expected 0 (server "
+                f"running) or 3 (server stopped): {reason}"
             )
     return None
 
@@ -197,20 +203,29 @@ def _is_bare(host: Host, path: str, account: str | None) -> bool:
 def _control(host: Host, node: Node, account: str | None) -> Found:
     """See that the operator's own commands can be run, by the one that changes nothing."""
     if (why := why_no_status(host, node, account)) is not None:
-        return Found(why, "correct `control`: it is run by `sh -c` there, as the user who logs in")
+        return Found(
+            why,
+            "correct `control` in the topology: shardctl runs it with `sh -c` on that "
+            "host, as its login user",
+        )
     status = node.control.status if node.control else None
-    return Found(status or ("no command for the status" if node.control else "pg_ctl"))
+    return Found(status or ("no status command" if node.control else "pg_ctl"))
 
 
 def _guard(host: Host, pooler: Pooler) -> Found:
-    hint = "a move's guard needs them: util-linux, postgresql-client, coreutils, mawk or gawk"
+    hint = (
+        "install them on that host for the guard of a move: util-linux, postgresql-client, "
+        "coreutils, mawk or gawk"
+    )
     return _commands(host, TOOLS_OF_GUARDS, hint, pooler.os_user)
 
 
 def _files(host: Host, pooler: Pooler) -> Found:
     """See that the configuration can be read, and the file of aliases be written."""
     if files.read(host, pooler.config, user=pooler.os_user) is None:
-        return Found(f"{pooler.config}: there is no such file", "correct config in the topology")
+        return Found(
+            f"{pooler.config}: no such file", "correct `config` of the pooler in the topology"
+        )
     files.place(host, Path(pooler.databases_file), user=pooler.os_user)
     return Found(f"{pooler.config}, {pooler.databases_file}")
 

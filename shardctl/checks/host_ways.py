@@ -54,7 +54,7 @@ class Way:
 
 
 def kind_of(server: Server) -> str:
-    """Name the kind of server, as people are told it."""
+    """Name the kind of server for people."""
     return "node" if isinstance(server, Node) else "pooler"
 
 
@@ -84,7 +84,7 @@ def machines(topology: Topology) -> list[Machine]:
 
 
 def ways(topology: Topology) -> list[Way]:
-    """Tell of every server how it is reached; contacts nothing."""
+    """Report every server how it is reached; contacts nothing."""
     found = []
     for server in servers(topology):
         host = reach(server)
@@ -94,7 +94,7 @@ def ways(topology: Topology) -> list[Way]:
 
 
 def _login(settings: SshSettings) -> str:
-    """Write where ssh goes; what is left out is for ~/.ssh/config to say.
+    """Write where ssh goes; ~/.ssh/config decides what is left out.
 
     >>> from shardctl.hosts.ssh_settings import SshSettings
     >>> _login(SshSettings("db1", user="ann", port=2222)), _login(SshSettings("db1"))

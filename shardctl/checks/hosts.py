@@ -1,4 +1,4 @@
-"""The way to every host, and whether what a move needs is there: tested on the hosts."""
+"""Tests on every host: the connection to it, and what a move needs there."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Tested:
 
 
 def test(topology: Topology, progress: Progress) -> list[Tested]:
-    """Test all hosts in parallel; of one that cannot be reached, that is all that is told.
+    """Test all hosts in parallel; of one that cannot be reached, that is all that is reported.
 
     Whatever is wrong is in the result. Changes nothing.
     """
     machines = host_ways.machines(topology)
-    progress.expect("hosts", "testing", len(machines))
+    progress.expect("hosts", "testing", len(machines), "hosts")
 
     def work(machine: Machine) -> list[Tested]:
         found = list(_machine(machine))
@@ -73,7 +73,7 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
 
 
 def ok(found: Sequence[Tested]) -> bool:
-    """Tell whether there is no error."""
+    """Return whether there is no error."""
     return not any(one.state is State.error for one in found)
 
 
@@ -114,10 +114,10 @@ def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[]
     try:
         found = run()
     except CommandFailed as error:
-        said = (error.completed.stderr or error.completed.stdout).strip().splitlines()
-        reason = said[-1] if said else f"the command ended with code {error.completed.code}"
+        lines = (error.completed.stderr or error.completed.stdout).strip().splitlines()
+        reason = lines[-1] if lines else f"the command exited with code {error.completed.code}"
         return Tested(machine.name, of, name, State.error, reason, error.hint)
     except ShardctlError as error:
         return Tested(machine.name, of, name, State.error, error.message, error.hint)
     state = State.ok if not found.hint else State.error if found.grave else State.warning
-    return Tested(machine.name, of, name, state, found.said, found.hint)
+    return Tested(machine.name, of, name, state, found.output, found.hint)

@@ -32,7 +32,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     NAME,
                     "not_initialised",
                     Severity.error,
-                    actual="schema shardctl is not there",
+                    actual="schema shardctl is missing",
                     expected=f"node {name} of cluster {topology.cluster}",
                     hint="run `shardctl init`",
                     node=name,
@@ -45,8 +45,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 "same_server",
                 Severity.error,
                 actual=f"the same server as node {first}",
-                expected="a server of its own",
-                hint="correct host and port of one of the two in the topology",
+                expected="a separate server",
+                hint="correct the host and port of one of the two nodes in the topology",
                 node=name,
             )
         elif (state.cluster, state.node) != (topology.cluster, name):
@@ -56,7 +56,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 Severity.error,
                 actual=f"node {state.node} of cluster {state.cluster}",
                 expected=f"node {name} of cluster {topology.cluster}",
-                hint="correct host and port in the topology: nothing will be changed there",
+                hint="correct the node's host and port in the topology; shardctl does not "
+                "write to this server",
                 node=name,
             )
         elif state.format > FORMAT:
@@ -65,8 +66,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 "format_newer",
                 Severity.error,
                 actual=f"format {state.format}",
-                expected=f"at most {FORMAT}, which this shardctl knows",
-                hint="use the newer shardctl",
+                expected=f"at most {FORMAT}, the newest that this shardctl supports",
+                hint="use a newer shardctl",
                 node=name,
                 object="shardctl.cluster",
             )
@@ -78,7 +79,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     Severity.error,
                     actual=difference.actual,
                     expected=difference.expected,
-                    hint="put it back in the topology: it is fixed for the cluster's life",
+                    hint="restore it in the topology: it is fixed for the life of the cluster",
                     node=name,
                     object=difference.what,
                 )
@@ -89,7 +90,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     Severity.error,
                     actual=f"generator {state.generator}",
                     expected=f"generator {topology.id.generator}",
-                    hint="run `shardctl init`, which changes it, or correct the topology",
+                    hint="run `shardctl init` to change it, or correct the topology",
                     node=name,
                     object="shardctl.next_id",
                 )
@@ -107,12 +108,12 @@ def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:
             servers.setdefault((one.state.identity, one.started), []).append(name)
     pairs: dict[NodeName, NodeName] = {}
     for names in servers.values():
-        right = next((n for n in names if _says(basics[n], n)), names[0])
+        right = next((n for n in names if _is_node(basics[n], n)), names[0])
         pairs |= {name: right for name in names if name != right}
     return pairs
 
 
-def _says(basics: Basics, name: NodeName) -> bool:
+def _is_node(basics: Basics, name: NodeName) -> bool:
     return basics.state is not None and basics.state.node == name
 
 
@@ -129,4 +130,4 @@ def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[Node
     }
 
 
-CHECK = Check(NAME, "every server is the node that the topology says, of this cluster", judge)
+CHECK = Check(NAME, "every server is the node and the cluster that the topology names", judge)

@@ -36,7 +36,7 @@ LARGEST_CHUNK = 50
 """
 
 LOCK_WAIT = "1s"
-"""How long a statement waits for tables that somebody alters; then each is tried for itself."""
+"""How long a statement waits for tables that another session alters; then each is tried singly."""
 
 LOCK_WAIT_EACH = "10ms"
 
@@ -167,7 +167,7 @@ def _moment(connection: Connection) -> tuple[int, int]:
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Tell odd ids by table and kind, over all nodes, and whether the layout's end is near."""
+    """Report odd ids by table and kind, over all nodes, and a layout that ends soon."""
     odd = [(one, node) for node, seen in view.seen.items() for one in seen.odd]
     odd.sort(key=lambda pair: (pair[0].table, pair[0].code, pair[0].shard))
     for (table, code), pairs in groupby(odd, key=lambda pair: (pair[0].table, pair[0].code)):
@@ -178,7 +178,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             NAME,
             code,
             kind.severity,
-            actual=_told([one for one, _ in group]),
+            actual=_description([one for one, _ in group]),
             expected=kind.expected,
             hint=kind.hint,
             node=nodes.pop() if len(nodes) == 1 else None,
@@ -195,7 +195,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                     NAME,
                     "key_not_integer",
                     Severity.note,
-                    actual="the key is not an integer, and --deep compares integer keys only",
+                    actual="the key is not an integer; --deep compares only integer keys",
                     expected="keys that are compared with their shard",
                     hint=f"`shardctl rows misplaced --table {table}` compares keys of every kind",
                     object=f"{table}.{column}",
@@ -205,11 +205,11 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                     NAME,
                     "key_absent",
                     Severity.warning,
-                    actual="no shard's table has such a column",
+                    actual="no shard has this column",
                     expected="the key column that a migration or the topology names",
-                    hint="if it was renamed or dropped, write `-- shardctl: key TABLE.COLUMN was "
-                    f"{table}.{column}` or `-- shardctl: key {table}.{column} dropped` into a new "
-                    "migration; else correct `database.keys`",
+                    hint="after a rename or drop, write `-- shardctl: key TABLE.COLUMN was "
+                    f"{table}.{column}` or `-- shardctl: key {table}.{column} dropped` "
+                    "into a new migration; otherwise correct `database.keys`",
                     object=f"{table}.{column}",
                 )
 
@@ -225,10 +225,10 @@ def _unvalidated(view: View[Seen]) -> Iterator[Finding]:
             NAME,
             "check_not_valid",
             Severity.warning,
-            actual=f"constraint {keys.CHECK} is NOT VALID: rows from before it were not checked",
+            actual=f"constraint {keys.CHECK} is NOT VALID: existing rows were not checked",
             expected="a validated constraint",
-            hint="run `shardctl migrate`: it validates, or names the shards that have rows of "
-            "others",
+            hint="run `shardctl migrate`: it validates the constraint, or names the shards "
+            "with rows of other shards",
             shards=tuple(sorted(shards)),
             object=table,
         )
@@ -246,7 +246,8 @@ def _years_left(view: View[Seen]) -> Iterator[Finding]:
             Severity.error if years <= 0 else Severity.warning,
             actual=f"ids last until {end}, for {max(years, 0):.1f} years",
             expected=f"at least {FEW_YEARS} years",
-            hint="plan a new cluster with another `id:` in its topology: this one's is fixed",
+            hint="plan a new cluster with another `id:` in its topology: it cannot be "
+            "changed in this cluster",
             object="id layout",
         )
 
@@ -261,42 +262,43 @@ class _Kind:
 _KINDS: dict[Code, _Kind] = {
     "negative": _Kind(
         Severity.error,
-        "ids from next_id(), which are positive",
-        "give these rows ids from their shard's next_id()",
+        "positive ids from next_id()",
+        "give these rows new ids from next_id() of their shard",
     ),
     "other_shard": _Kind(
         Severity.error,
-        "ids that the shard's own next_id() made",
+        "ids from next_id() of the same shard",
         # The key decides where it is named: a row that was moved by its key keeps its id.
-        "`shardctl rows misplaced` lists rows that are in a wrong shard, and `shardctl rows move` "
-        "moves them; leave the others, or give them new ids; `shardctl verify --check ids --deep` "
-        "finds every one",
+        "list misplaced rows with `shardctl rows misplaced` and move them with "
+        "`shardctl rows move`; keep the other rows or give them new ids; `shardctl "
+        "verify --check ids --deep` finds all of them",
     ),
     "future": _Kind(
         Severity.error,
-        "ids from before now, by the node's clock",
-        "see its time: `shardctl decode-id ID`; set a wrong clock right, give other rows new ids",
+        "ids older than the node's clock",
+        "check the id's time with `shardctl decode-id ID`; if a clock was wrong, "
+        "correct it; otherwise give the rows new ids",
     ),
     "duplicate": _Kind(
         Severity.error,
-        "every id in one shard only",
-        "compare both rows; where they are the same, delete the one that `shardctl rows misplaced`"
-        " lists",
+        "every id in only one shard",
+        "compare both rows; if they are equal, delete the one that `shardctl rows misplaced` lists",
     ),
     "other_key": _Kind(
         Severity.error,
-        "rows whose key belongs to the shard",
-        "see where they belong: `shardctl rows misplaced`; `shardctl rows move` moves them",
+        "rows whose key belongs to this shard",
+        "list these rows with `shardctl rows misplaced`; move them with `shardctl rows move`",
     ),
     "locked": _Kind(
         Severity.warning,
-        "ids that can be read",
-        "run `shardctl verify --check ids` again when whoever alters the tables has ended",
+        "readable ids",
+        "wait until the session that alters the tables ends, then run `shardctl verify "
+        "--check ids` again",
     ),
 }
 
 
-def _told(group: Sequence[Odd]) -> str:
+def _description(group: Sequence[Odd]) -> str:
     """Describe the first fault, and count all where they were counted."""
     first = group[0]
     text = {
@@ -304,11 +306,13 @@ def _told(group: Sequence[Odd]) -> str:
         "other_shard": f"id {first.example} in shard {first.shard}, made for shard {first.other}",
         "future": f"id {first.example} in shard {first.shard}",
         "duplicate": f"id {first.example} in shard {first.shard} and in shard {first.other}",
-        "other_key": f"key {first.example} in shard {first.shard}, of shard {first.other}",
+        "other_key": f"key {first.example} in shard {first.shard} belongs to shard {first.other}",
         "locked": f"locked by another session, for more than {LOCK_WAIT}",
     }[first.code]
     count = sum(one.count or 0 for one in group)
     return f"{text}; {count} rows in all" if count > 1 else text
 
 
-CHECK = Check(NAME, "ids were made by the shard that holds them, and not too late", judge, look)
+CHECK = Check(
+    NAME, "every id was generated by the shard that holds it, and not in the future", judge, look
+)

@@ -174,9 +174,9 @@ class _Claimed:
         self._owners = place.topology.owners()
 
     def present(self, source: _Source, shard: int, numbers: Sequence[int]) -> set[int]:
-        """Tell which of these ids the table of that name in `shard` holds.
+        """Return which of these ids the table of that name in `shard` holds.
 
-        None of them where it cannot be asked: its node's own findings say why.
+        None of them where it cannot be asked: its node's own findings explain why.
         """
         owner = self._owners.get(ShardId(shard))
         session = None if owner is None else self._session(owner)

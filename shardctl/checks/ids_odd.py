@@ -1,4 +1,4 @@
-"""What is odd about an id, told from the number alone."""
+"""What is odd about an id, from its number only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Code = Literal["negative", "duplicate", "other_shard", "future", "other_key", "locked"]
 
 AHEAD_MS = 10_000
-"""How far ids may be ahead of their node's clock: in a burst the strict generator is."""
+"""The allowed lead of ids over their node's clock: the strict generator has one in a burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Ruler:
         return number >> self.layout.sequence_bits & self.layout.max_shard
 
     def fault(self, number: int, shard: int) -> Literal["negative", "other_shard", "future"] | None:
-        """Tell what is odd about an id in `shard`; the first that holds explains the others."""
+        """Return what is odd about an id in `shard`; the first that holds explains the rest."""
         if number < 0:
             return "negative"
         if self.made_for(number) != shard:

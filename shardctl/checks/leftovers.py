@@ -1,4 +1,4 @@
-"""What somebody left behind on a node, and what it holds up."""
+"""What sessions, moves and commands left behind on a node, and what it holds up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import leftovers_moves, leftovers_read_only, leftovers_repack, retired
+from shardctl.checks import (
+    leftovers_moves,
+    leftovers_read_only,
+    leftovers_repack,
+    leftovers_streams,
+    retired,
+)
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.postgres import queries, repack_left
-from shardctl.state import leash
+from shardctl.state import leash, move_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from shardctl.checks.retired import Retired
     from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Entry
+    from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName, ShardId
 
 NAME = "leftovers"
@@ -36,7 +43,7 @@ IDLE_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot that nobody uses, or of a move; None where no WAL was ever kept for it."""
+    """A slot without a client, or of a move; None where no WAL was ever retained for it."""
 
     name: str
     kind: str
@@ -70,6 +77,8 @@ class Seen:
     read_only: Mapping[ShardId, Mark]
     repacked: tuple[Leftover, ...]
     shards: Mapping[str, ShardId]
+    of_moves: tuple[MoveObject, ...] = ()
+    streams: tuple[Stream, ...] = ()
 
 
 def look(place: Place) -> Seen:
@@ -86,6 +95,8 @@ def look(place: Place) -> Seen:
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
         repacked=repack_left.read(place.connection),
         shards=place.shards,
+        of_moves=tuple(move_objects.read(place.connection).objects),
+        streams=move_objects.streams(place.connection),
     )
 
 
@@ -95,7 +106,13 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
     yield from _unwatched(view)
+    yield from _near_limit(view)
     yield from _missing(view)
+    yield from leftovers_streams.judge(
+        NAME,
+        {node: (seen.of_moves, seen.streams) for node, seen in view.seen.items()},
+        view.moves,
+    )
     marks = {node: seen.read_only for node, seen in view.seen.items()}
     yield from leftovers_read_only.judge(NAME, marks)
     moves = {entry.slot: entry for entry in view.moves}
@@ -108,8 +125,8 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 "prepared_transaction",
                 Severity.warning,
                 actual=f"prepared for {_time(age_s)}",
-                expected="no prepared transaction: it holds locks, and prevents moves",
-                hint="`COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
+                expected="no prepared transactions: they hold locks and block moves",
+                hint="run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
                 node=node,
                 object=gid,
             )
@@ -125,10 +142,10 @@ def _missing(view: View[Seen]) -> Iterator[Finding]:
                 NAME,
                 "table_missing",
                 Severity.error,
-                actual="no such table",
-                expected="the table: without it moves are not known, and none can begin",
-                hint="`shardctl init` makes it again, empty; restore its rows from a backup if a "
-                "move had not ended",
+                actual="the table is missing",
+                expected="the table: without it shardctl cannot read or start moves",
+                hint="run `shardctl init` to create it again, empty; if a move was running, "
+                "restore the table's rows from a backup",
                 node=node,
                 object=table,
             )
@@ -146,40 +163,67 @@ def _unwatched(view: View[Seen]) -> Iterator[Finding]:
                 NAME,
                 "slot_unwatched",
                 Severity.warning,
-                actual=f"slot of move {entry.move.id}, holds back {slot.held_bytes or 0} bytes of "
-                "WAL, and its guard is missing (a restart of the server ends it)",
-                expected="a guard in the server that drops the slot before it fills the disk",
-                hint="`shardctl moves resume` arms it and goes on with the move"
-                + (", `shardctl moves abort` drops the slot" if "abort" in entry.can() else ""),
+                actual=f"slot of move {entry.move.id} retains {slot.held_bytes or 0} bytes of "
+                "WAL, and its guard is not running (a server restart ends the guard)",
+                expected="a guard that drops the slot before it fills the disk",
+                hint=(
+                    "run `shardctl moves resume`: it starts the guard again and continues the move"
+                )
+                + (
+                    ", or `shardctl moves abort` to drop the slot" if "abort" in entry.can() else ""
+                ),
+                node=node,
+                object=slot.name,
+            )
+
+
+def _near_limit(view: View[Seen]) -> Iterator[Finding]:
+    """Find slots of open moves that hold back more than half of what their limit allows."""
+    moves = {entry.slot: entry for entry in view.moves if entry.open}
+    for node, seen in view.seen.items():
+        for slot in seen.slots:
+            entry = moves.get(slot.name)
+            limit = entry.move.plan.get("options", {}).get("max_wal_bytes") if entry else None
+            if entry is None or not limit or 2 * (slot.held_bytes or 0) <= limit:
+                continue
+            yield Finding(
+                NAME,
+                "slot_near_limit",
+                Severity.warning,
+                actual=f"slot of move {entry.move.id}, holds back {slot.held_bytes} bytes of WAL: "
+                f"at {limit} the server drops it, and the move aborts",
+                expected="a target that keeps up with its source",
+                hint="see what holds the target up (its log, its disk); `shardctl moves resume "
+                "--max-wal SIZE` gives a move more that has stopped",
                 node=node,
                 object=slot.name,
             )
 
 
 def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
-    """Find a slot that nobody uses, or whose move is over; an open one's is told with it."""
+    """Find a slot without a client, or whose move is over; an open move's is reported with it."""
     if move.open if move else slot.active and not _OF_MOVE.fullmatch(slot.name):
         return
     held = "no WAL" if slot.held_bytes is None else f"{slot.held_bytes} bytes of WAL"
     used = "active" if slot.active else "inactive"
-    whose, expected = "", "a replica that uses it, or no slot"
-    hint = "where nobody will: `SELECT pg_drop_replication_slot('NAME')` on that node"
+    whose, expected = "", "a replica that uses the slot, or no slot"
+    hint = "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node"
     if move:
-        whose = f" of a move that is {move.state}"
-        expected = "no slot: its move is over"
-        hint = f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
+        whose = f" of a move in state {move.state}"
+        expected = "no slot: the move has ended"
+        hint = "`shardctl moves doctor` drops it"
     elif _OF_MOVE.fullmatch(slot.name):
-        whose = " of a move that no journal knows"
-        expected = "a journal that has the move, or no slot"
+        whose = " of a move that is in no journal"
+        expected = "a journal entry for the move, or no slot"
         hint = (
-            "stop the clone that streams from it, then "
-            f"`SELECT pg_drop_replication_slot('{slot.name}')` on that node"
+            "stop the clone that streams from it, then run `SELECT "
+            f"pg_drop_replication_slot('{slot.name}')` on that node"
         )
     yield Finding(
         NAME,
         "slot_of_move" if move else "slot_unknown" if slot.active else "slot_inactive",
         Severity.warning,
-        actual=f"{slot.kind} slot{whose}, {used}, holds back {held}",
+        actual=f"{slot.kind} slot{whose}, {used}, retains {held}",
         expected=expected,
         hint=hint,
         node=node,
@@ -191,14 +235,16 @@ def _idle(node: NodeName, sessions: Iterable[Session]) -> Iterator[Finding]:
     ordered = sorted(sessions, key=lambda session: (session.application, -session.idle_s))
     for application, group in groupby(ordered, key=lambda session: session.application):
         longest, *others = group
-        more = f", and {len(others)} more for less" if others else ""
+        more = f", and {len(others)} more for less time" if others else ""
         yield Finding(
             NAME,
             "idle_in_transaction",
             Severity.warning,
             actual=f"pid {longest.pid} idle in transaction for {_time(longest.idle_s)}{more}",
-            expected=f"less than {_time(IDLE_S)}: it holds locks, and back VACUUM and moves",
-            hint="mend the application; to end one: `SELECT pg_terminate_backend(PID)` there",
+            expected=f"less than {_time(IDLE_S)}: such a session holds locks and blocks VACUUM "
+            "and moves",
+            hint="fix the application; to end a session: `SELECT pg_terminate_backend(PID)` "
+            "on that node",
             node=node,
             object=application or None,
         )
@@ -215,8 +261,8 @@ def _time(seconds: int) -> str:
 
 CHECK = Check(
     NAME,
-    "no unfinished moves, shards read-only in part, unused slots, prepared transactions, "
-    "forgotten sessions, remains of pg_repack",
+    "no unfinished moves, stuck streams, partly read-only shards, unused slots, prepared "
+    "transactions, forgotten sessions, remains of pg_repack",
     judge,
     look,
 )

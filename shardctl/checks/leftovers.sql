@@ -1,5 +1,5 @@
 -- name: slots
--- Slots that nobody uses, of any database, and those of moves, with the WAL that they hold back
+-- Slots without a client, of any database, and those of moves, with the WAL that they hold back
 SELECT slot_name::text, slot_type, active,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                             ELSE pg_current_wal_lsn() END,

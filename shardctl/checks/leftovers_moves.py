@@ -1,4 +1,4 @@
-"""Moves that have not ended well, and what they leave to be pruned."""
+"""Moves that are unfinished or ended badly, and what they leave to be pruned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(
     kept: Mapping[NodeName, Collection[Retired]],
     held_bytes: Mapping[str, int | None],
 ) -> Iterator[Finding]:
-    """Find moves that have not ended, or not well, and the retired schemas of the others.
+    """Find moves that are unfinished or ended badly, and the retired schemas of the rest.
 
     `kept` are each node's retired schemas that its journal explains, `held_bytes` the WAL that
     moves' slots hold back, by the slots' names.
@@ -50,46 +50,47 @@ def judge(
 
 
 def _running(entry: Entry) -> Finding:
-    """Tell of a move that somebody is at."""
+    """Report a running move."""
     move = entry.move
     return Finding(
         NAME,
         "move_running",
         Severity.note,
-        actual=f"from {move.source} to {move.target}, {_far(entry)}: {entry.holder} is at it",
+        actual=f"from {move.source} to {move.target}, {_state(entry)}: "
+        f"{entry.holder} is running it",
         expected="a move that ends",
-        hint="`shardctl moves show` tells how far it is",
+        hint=f"run `shardctl moves show {move.id}` to see its phase",
         shards=_shards(entry),
         object=move.id,
     )
 
 
 def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
-    """Tell of a move that somebody has left half-way."""
+    """Report an interrupted move."""
     move = entry.move
-    held = f"; its slot holds back {held_bytes} bytes of WAL" if held_bytes else ""
+    held = f"; its slot retains {held_bytes} bytes of WAL" if held_bytes else ""
     if limit := entry.wal_limit:
         held = (
-            f"; its slot was dropped at its limit: it held back {limit['held_bytes']} bytes of "
-            f"WAL, and the limit is {limit['limit_bytes']}"
+            f"; its slot reached its limit of {limit['limit_bytes']} bytes of WAL (it "
+            f"retained {limit['held_bytes']}) and was dropped"
         )
-    abort = ", `shardctl moves abort` calls it off" if "abort" in entry.can() else ""
+    abort = f", or `shardctl moves abort {move.id}` to abort it" if "abort" in entry.can() else ""
     return Finding(
         NAME,
         "move_unfinished",
         # Up to the fence the source serves its shards as ever, and behind the cutover the target.
         Severity.error if entry.changing_hands else Severity.warning,
-        actual=f"unfinished, {_far(entry)}: from {move.source} to {move.target}, "
-        f"begun by {move.who} on {_at(move.started)}{held}",
-        expected="a move that somebody is at, or that has ended",
-        hint=f"`shardctl moves resume` goes on with it{abort}",
+        actual=f"unfinished, {_state(entry)}: from {move.source} to {move.target}, started by "
+        f"{move.who} on {_at(move.started)}{held}",
+        expected="a running or finished move",
+        hint=f"run `shardctl moves resume {move.id}` to continue it{abort}",
         shards=_shards(entry),
         object=move.id,
     )
 
 
 def _differing(entry: Entry) -> Finding:
-    """Tell of a move that is over, and whose copies were found to differ."""
+    """Report a finished move whose copies differ."""
     move = entry.move
     tables = ", ".join((move.report or {}).get("differing", ())) or "some tables"
     return Finding(
@@ -97,35 +98,36 @@ def _differing(entry: Entry) -> Finding:
         "copies_differ",
         Severity.error,
         actual=f"from {move.source} to {move.target}: the copies of {tables} differ",
-        expected="on the target what the source had",
-        hint="compare them by hand with the retired copies, which `shardctl prune` leaves; when "
-        "all is well, drop these",
+        expected="equal copies on source and target",
+        hint="compare the tables with the retired copies (`shardctl prune` keeps them); if "
+        "the target is correct, drop the retired copies by hand",
         shards=_shards(entry),
         object=move.id,
     )
 
 
 def _unconfirmed(entry: Entry) -> Finding:
-    """Tell of a move that is over, and of whose copies nobody knows that they are equal."""
+    """Report a finished move whose copies were not compared."""
     move = entry.move
     return Finding(
         NAME,
         "move_unconfirmed",
         Severity.warning,
-        actual=f"unconfirmed: from {move.source} to {move.target}, not compared row for row",
-        expected="copies that were compared",
-        hint="`shardctl prune --accept-unconfirmed` drops what it retired, when you trust the "
-        "target",
+        actual=f"unconfirmed: rows were not compared after the move from {move.source} to "
+        f"{move.target}",
+        expected="compared rows",
+        hint="if you trust the target, run `shardctl prune --accept-unconfirmed` to drop "
+        "the retired schemas",
         shards=_shards(entry),
         object=move.id,
     )
 
 
 def _retired(topology: Topology, node: NodeName, entry: Entry, found: list[Retired]) -> Finding:
-    """Tell of a node's retired schemas of one move when prune may drop them; `due` is known."""
+    """Report a node's retired schemas of one move when prune may drop them; `due` is known."""
     due, now = entry.due, found[0].seen
     sizes = [one.size_bytes for one in found if one.size_bytes is not None]
-    size = f"{sum(sizes):,} bytes" if sizes else "of unknown size"
+    size = f"{sum(sizes):,} bytes" if sizes else "unknown size"
     age = timedelta(seconds=int((now - (entry.move.ended or entry.move.changed)).total_seconds()))
     what = f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {size}, of a move"
     accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
@@ -136,16 +138,17 @@ def _retired(topology: Topology, node: NodeName, entry: Entry, found: list[Retir
         Severity.note,
         actual=f"{what} that ended {max(age, timedelta())} ago"
         + ("" if over or due is None else f", kept until {_at(due)}"),
-        expected="nothing, once they are pruned",
-        hint=f"`shardctl prune{accept}` gives the space back" + ("" if over else " then"),
+        expected="nothing after `shardctl prune`",
+        hint=f"{'run' if over else 'then run'} `shardctl prune{accept}` to free the space"
+        + ("" if over else " then"),
         node=node,
         shards=retired.shards(topology, entry.move.id, found),
         object=entry.move.id,
     )
 
 
-def _far(entry: Entry) -> str:
-    """Say how far a move is: its step, and what its journal says where the step does not."""
+def _state(entry: Entry) -> str:
+    """Describe the state of a move: its step, and what its journal has where the step does not."""
     step, state = entry.step, entry.move.state.value
     return f"state {state}" if step is None or state in step else f"step {step}, state {state}"
 

@@ -1,4 +1,4 @@
-"""Shards that are read-only: told as such, and as a fault where they are so in part only."""
+"""Read-only shards: a note, and an error where only some of their tables refuse writes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def judge(check: str, seen: Mapping[NodeName, Mapping[ShardId, Mark]]) -> Iterat
     """Find read-only shards of each node: those that are alike together."""
     for node, marks in seen.items():
         for mark, shards in read_only.alike(marks).items():
-            yield _told(check, node, mark, shards)
+            yield _finding(check, node, mark, shards)
 
 
-def _told(check: str, node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -> Finding:
+def _finding(check: str, node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -> Finding:
     off = f"`shardctl read-only off {ranges.of(shards)}`"
     since = f"since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, " if mark.since else ""
     if mark.whole:
@@ -32,8 +32,8 @@ def _told(check: str, node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -
             "read_only",
             Severity.note,
             actual=f"writes are refused {since}by {mark.by}",
-            expected="as long as somebody wants it so",
-            hint=f"{off} lets them in again",
+            expected="read-only for as long as required",
+            hint=f"run {off} to accept writes again",
             node=node,
             shards=shards,
         )
@@ -42,8 +42,8 @@ def _told(check: str, node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -
         "read_only_in_part",
         Severity.error,
         actual=f"{mark.refusing} of {mark.tables} tables refuse writes, {since}by {mark.by}",
-        expected="all tables of a shard, or none",
-        hint=f"`shardctl read-only on {ranges.of(shards)}` finishes it, {off} takes it back",
+        expected="all tables of a shard refuse writes, or none",
+        hint=f"run `shardctl read-only on {ranges.of(shards)}` to finish it, or {off} to undo it",
         node=node,
         shards=shards,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def judge(
     check: str, node: NodeName, found: Iterable[Leftover], shards: Mapping[str, ShardId]
 ) -> Iterator[Finding]:
-    """Tell of each table what is left of it; `shards` are the node's by their schemas."""
+    """Report each table what is left of it; `shards` are the node's by their schemas."""
     some = next(iter(shards.values()), 0)
     for one in found:
         shard = shards.get(one.schema or "")
@@ -26,9 +26,9 @@ def judge(
             "repack_left",
             Severity.warning,
             actual=f"a killed pg_repack left {', '.join(one.objects)}",
-            expected="nothing: a trigger notes every write in a log that nobody reads",
-            hint=f"`shardctl repack {of}` drops it, before anything else",
+            expected="nothing: the trigger that was left slows every write and fills a log table",
+            hint=f"run `shardctl repack {of}`: it first drops what is left",
             node=node,
             shards=() if shard is None else (shard,),
-            object=one.name or f"table {one.oid}, which is gone",
+            object=one.name or f"table {one.oid}, which no longer exists",
         )

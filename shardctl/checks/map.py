@@ -1,4 +1,4 @@
-"""Where shards live: missing, twice, astray, retired; and whether all maps say the same."""
+"""Where shards live: missing, twice, astray, retired; and whether all maps agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "map"
 
 
 def look(place: Place) -> dict[str, int | None]:
-    """Measure the retired schemas of which the node's journal knows nothing, in bytes."""
+    """Measure the retired schemas that are not in the node's journal, in bytes."""
     unknown = retired.schemas(place.basics, known=False)
     return {one.schema: one.size_bytes for one in retired.measure(place.connection, unknown)}
 
@@ -36,8 +36,9 @@ def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 "table_shadowed",
                 Severity.error,
                 actual=f"table {schema}.{table}",
-                expected="no table behind the shards' on the search_path with this name",
-                hint="rename or drop it: statements for a shard that moved would reach it",
+                expected="no table of this name in a schema behind the shards' on the search_path",
+                hint="rename or drop it: after a shard has moved, statements for that shard "
+                "would use this table",
                 node=name,
                 object=f"{schema}.{table}",
             )
@@ -62,7 +63,7 @@ def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 kind = twice if owner in places or owner not in view.basics else misplaced
                 kind.setdefault((other, owner), []).append(shard)
     for (node, owner), shards in missing.items():
-        yield _about("shard_missing", node, shards, ("no schema", f"a live schema on {owner}"))
+        yield _about("shard_missing", node, shards, ("no live schema", f"a live schema on {owner}"))
     for (node, owner), shards in misplaced.items():
         yield _about("shard_misplaced", node, shards, (f"live on {node} only", f"live on {owner}"))
     for (node, owner), shards in twice.items():
@@ -70,7 +71,7 @@ def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
 
 
 def _lives(view: View[dict[str, int | None]]) -> dict[int, list[NodeName]]:
-    """Tell on which nodes each shard has a live schema."""
+    """Return on which nodes each shard has a live schema."""
     lives: dict[int, list[NodeName]] = {}
     for name, basics in view.basics.items():
         for schema in basics.schemas:
@@ -92,8 +93,8 @@ def _strays(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 "stray_schema",
                 Severity.warning,
                 actual=f"schema {shown}",
-                expected=f"shards 0-{count - 1} only",
-                hint="look what it is, then drop or rename it",
+                expected=f"only shards 0-{count - 1}",
+                hint="find out what the schema is for, then drop or rename it",
                 node=name,
                 object=strays[0],
             )
@@ -109,9 +110,9 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         wrong = [s for s in owners if there.get(s) != owners[s] and s not in between]
         extra = [s for s in there if s not in owners]
         if wrong or extra:
-            said = sorted({f"node {there[s]}" if s in there else "no row" for s in wrong})
+            listed = sorted({f"node {there[s]}" if s in there else "no row" for s in wrong})
             wanted = sorted({f"node {owners[s]}" for s in wrong})
-            found = "shardctl.map: " + (", ".join(said) or "shards that the topology lacks")
+            found = "shardctl.map: " + (", ".join(listed) or "shards that are not in the topology")
             right = "the topology: " + (", ".join(wanted) or "no such shards")
             yield _about("map_differs", name, [*wrong, *extra], (found, right))
         elif state.map_version < newest and not between:
@@ -119,7 +120,7 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 NAME,
                 "map_version",
                 Severity.error,
-                actual=f"version {state.map_version}",
+                actual=f"version {newest}, as on the other nodes",
                 expected=f"version {newest}, as other nodes have",
                 hint="run `shardctl init`",
                 node=name,
@@ -140,18 +141,19 @@ def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 "retired_schema",
                 Severity.note,
                 actual="of unknown size" if size is None else f"{size:,} bytes",
-                expected="nothing, once it has been pruned",
-                hint="no move of the node's journal retired it, so that `shardctl prune` leaves it",
+                expected="nothing after `shardctl prune`",
+                hint="no move in the node's journal retired it, so `shardctl prune` keeps "
+                "it: check it, then drop it by hand",
                 node=name,
                 object=schema,
             )
 
 
 _HINTS = {
-    "shard_missing": "restore it from a backup; where it was never made, run `shardctl init`",
-    "shard_misplaced": "take the newest topology file; somebody may have moved schemas by hand",
-    "shard_twice": "prove that the copy holds nothing which its owner lacks, then drop it",
-    "map_differs": "take the newest topology file; where the map is wrong, correct its rows",
+    "shard_missing": "restore it from a backup; if it never existed, run `shardctl init`",
+    "shard_misplaced": "use the newest topology file; a schema may have been moved by hand",
+    "shard_twice": "check that the owner has all data of this copy, then drop the copy",
+    "map_differs": "use the newest topology file; if the map is wrong, correct its rows",
 }
 
 
@@ -170,4 +172,4 @@ def _about(
     )
 
 
-CHECK = Check(NAME, "every shard lives on its node and nowhere else, as all maps say", judge, look)
+CHECK = Check(NAME, "every shard exists on its node only, and all maps agree", judge, look)

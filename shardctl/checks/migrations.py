@@ -52,9 +52,9 @@ def judge(view: View[Ran]) -> Iterator[Finding]:
             NAME,
             "unknown_file",
             Severity.warning,
-            actual="it ran",
+            actual="it ran, but the file is missing",
             expected="a file of this name in the migrations' folder",
-            hint="take the newest migrations' folder, or restore the file from version control",
+            hint="use the newest migrations' folder, or restore the file from version control",
             shards=tuple(sorted(ran[file])),
             object=file,
         )
@@ -76,9 +76,10 @@ def _pending(file: str, checksum: str, lacking: set[ShardId], *, everywhere: boo
     else:
         severity, expected = Severity.error, "it ran, as in the other shards"
         hint = (
-            "run `shardctl migrate`; if what it makes is there and only its row was deleted, put"
-            " that back into shardctl.migration on the shard's node: shard, file, checksum"
-            f" {shards[0]}, {quote_literal(file).strip()}, '{checksum}'"
+            "run `shardctl migrate`; if the migration's objects exist and only its row "
+            "was deleted, insert the row again into shardctl.migration on the shard's "
+            f"node: shard, file, checksum {shards[0]}, {quote_literal(file).strip()}, "
+            f"'{checksum}'"
         )
     return Finding(
         NAME,
@@ -104,11 +105,13 @@ def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterat
             "checksum_differs",
             Severity.error,
             actual=f"a file with SHA-256 {checksum} ran",
-            expected=f"SHA-256 {wanted}, the file's",
-            hint="put the file back as it ran, and write the change as a new migration",
+            expected=f"SHA-256 {wanted}, that of the file",
+            hint="restore the file as it ran, and write the change as a new migration",
             shards=tuple(shards),
             object=file,
         )
 
 
-CHECK = Check(NAME, "every migration ran in every shard, as the file says it today", judge, look)
+CHECK = Check(
+    NAME, "every migration ran in every shard, with the file's present content", judge, look
+)

@@ -1,4 +1,4 @@
-"""Poolers that offer something else than the map says, or hold clients up."""
+"""Poolers that offer something else than the map has, or hold clients up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
 
 
 def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
-    """Give the newest map's version, None where no node tells one, and who owns the shards.
+    """Give the newest map's version, None where no node has one, and the owners of the shards.
 
     That the topology is older than the map is the finding of `map`; poolers follow the map.
     """
@@ -88,7 +88,7 @@ def _file(
             "refused",
             Severity.error,
             actual=_bare(looked.refused, pooler),
-            expected=f"a pooler that {APPLY} could change",
+            expected=f"a pooler that {APPLY} can update",
             hint=looked.refused.hint,
             pooler=pooler.name,
         )
@@ -96,7 +96,7 @@ def _file(
         if looked.refused is None:
             yield Finding(
                 NAME, "file_missing", Severity.error,
-                actual="absent", expected="the aliases", hint=APPLY,
+                actual="absent", expected="the file of aliases", hint=APPLY,
                 pooler=pooler.name, object=path,
             )  # fmt: skip
         return
@@ -107,13 +107,14 @@ def _file(
             "file_edited",
             Severity.error,
             actual="changed by hand" if header else "not written by shardctl",
-            expected="what shardctl wrote",
-            hint="see `shardctl pgbouncer diff`; `shardctl pgbouncer apply --force` replaces it",
+            expected="the file as shardctl wrote it",
+            hint="run `shardctl pgbouncer diff` to see the changes; `shardctl pgbouncer "
+            "apply --force` replaces the file",
             pooler=pooler.name,
             object=path,
         )
         return
-    # Where no node tells the map's version, the file is only compared with its own.
+    # Where no node has the map's version, the file is only compared with its own.
     wanted = version or (header.map_version if header else 0)
     if looked.text != render.databases(topology, pooler, wanted):
         actual, others = _origin(topology, header, wanted)
@@ -123,17 +124,19 @@ def _file(
             Severity.error,
             actual=actual,
             expected=f"the aliases of map version {wanted}" if wanted else "the aliases",
-            hint="is the topology the newest, and the pooler its own? "
-            "`shardctl pgbouncer apply --force` replaces it"
+            hint=(
+                "check that the topology is the newest and that the pooler belongs to it; "
+                "then run `shardctl pgbouncer apply --force` to replace the file"
+            )
             if others
-            else f"see `shardctl pgbouncer diff`, then {APPLY}",
+            else f"run `shardctl pgbouncer diff` to see the changes, then {APPLY}",
             pooler=pooler.name,
             object=path,
         )
 
 
 def _origin(topology: Topology, header: Header | None, wanted: int) -> tuple[str, bool]:
-    """Say of what a file is that differs, and whether that is none of our business."""
+    """Describe what a differing file is of, and whether that is another cluster or map."""
     if header is None:
         return "empty", False
     if header.cluster != topology.cluster:
@@ -150,9 +153,9 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
             NAME,
             "paused",
             Severity.error,
-            actual="clients wait",
+            actual="paused: clients wait",
             expected="clients are served",
-            hint="on the pooler's console, if nobody is at work there: RESUME",
+            hint="if no operator or move has paused it, run RESUME on the pooler's console",
             pooler=pooler.name,
             object="the whole pooler",
         )
@@ -166,9 +169,12 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
                 NAME,
                 code,
                 Severity.error,
-                actual="clients wait" if code == "paused" else "clients are turned away",
+                actual="paused: clients wait"
+                if code == "paused"
+                else "disabled: clients are rejected",
                 expected="clients are served",
-                hint=f'on the pooler\'s console, if nobody is at work there: {verb} "{aliases[0]}"',
+                hint=f'if no operator or move needs it, run {verb} "{aliases[0]}" on the '
+                "pooler's console",
                 pooler=pooler.name,
                 shards=shards_of(aliases, entries),
                 object=brief(aliases),
@@ -176,28 +182,28 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
 
 
 def _retry(pooler: Pooler, looked: Looked) -> Iterator[Finding]:
-    """Find what a command left that was killed while it let clients go on."""
+    """Find what a command left that was killed while it resumed clients."""
     if serving.was_left_short(looked.config):
         yield Finding(
             NAME,
             "login_retry",
             Severity.warning,
-            actual=f"{serving.SHORT_S} s, as while a move lets clients go on",
-            expected="the server_login_retry of its configuration",
-            hint="on the pooler's console, if no move is under way: RELOAD",
+            actual=f"{serving.SHORT_S} s, the value during a move",
+            expected="the server_login_retry of the pooler's configuration",
+            hint="if no move is running, run RELOAD on the pooler's console",
             pooler=pooler.name,
             object="server_login_retry",
         )
 
 
 def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Say of a pooler what it pools, and what its clients must do without."""
+    """Report what a pooler pools, and what its clients must do without."""
     ours = {entry.alias for entry in entries}
     # A user may have a mode of its own, which only a pool in use shows.
     pools = [p for p in looked.pools if p["database"] in ours and p.get("pool_mode") == "session"]
     everywhere = looked.config.get("pool_mode") == "session"
-    told = everywhere and isinstance(looked.refused, faults.PoolingUnfit)
-    if (everywhere or pools) and not told:
+    reported = everywhere and isinstance(looked.refused, faults.PoolingUnfit)
+    if (everywhere or pools) and not reported:
         users = sorted({pool["user"] or "" for pool in pools})
         yield Finding(
             NAME,
@@ -205,7 +211,8 @@ def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
             Severity.warning,
             actual="session" if everywhere else f"session for {', '.join(users)}",
             expected="transaction",
-            hint="set pool_mode = transaction: a move waits until sessions end, not transactions",
+            hint="set pool_mode = transaction: with session pooling a move waits for "
+            "sessions to end, not only transactions",
             pooler=pooler.name,
             object="pool_mode",
         )
@@ -220,8 +227,8 @@ def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
             Severity.note,
             actual=f"PgBouncer {looked.version} "
             + ("has none" if lacks else "has max_prepared_statements = 0"),
-            expected="prepared statements of the protocol",
-            hint="clients do without them (psycopg: prepare_threshold=None), or "
+            expected="protocol-level prepared statements",
+            hint="disable prepared statements in clients (psycopg: prepare_threshold=None), or "
             + ("install 1.21 or newer" if lacks else "raise max_prepared_statements"),
             pooler=pooler.name,
             object="prepared statements",
@@ -229,9 +236,14 @@ def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
 
 
 def _bare(error: ShardctlError, pooler: Pooler) -> str:
-    """Take the pooler's name off an error that is told with it."""
+    """Take the pooler's name off an error that is reported with it."""
     message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
     return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
 
 
-CHECK = Check(NAME, "every pooler offers what the map says, to all its clients", judge, logins.look)
+CHECK = Check(
+    NAME,
+    "every pooler offers the aliases of the map and serves all its clients",
+    judge,
+    logins.look,
+)

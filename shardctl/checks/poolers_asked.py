@@ -101,12 +101,14 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             actual=f"search_path is {paths[0] or 'empty'} on {len(paths)} of {len(first.paths)} "
             f"connections of user {first.user}",
             expected=first.alias,
-            hint=f'on the pooler\'s console: RECONNECT "{aliases[0]}"; then find the client that '
-            "sends RESET ALL, DISCARD ALL or SET search_path, "
+            hint=(
+                f'run RECONNECT "{aliases[0]}" on the pooler\'s console; then find the '
+                "client that sends RESET ALL, DISCARD ALL or SET search_path, "
+            )
             + (
-                "and which sets shardctl.alias, too"
+                "and that sets shardctl.alias, too"
                 if pooler.survive_reset
-                else "or set survive_reset: true (not for pg8000, lib/pq: see docs/poolers.md)"
+                else ("or set survive_reset: true (not for pg8000 and lib/pq: see docs/poolers.md)")
             ),
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
@@ -118,10 +120,11 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             NAME,
             "search_path_unasked",
             Severity.note,
-            actual=f"{sum(one.unasked for one in unasked)} of {all_idle} idle connections were not "
-            "asked for their search_path",
-            expected="an answer from each idle connection",
-            hint="on the pooler's console, RECONNECT and the alias's name replaces them all",
+            actual=f"the search_path of {sum(one.unasked for one in unasked)} of {all_idle} "
+            "idle connections could not be read",
+            expected="the search_path of each idle connection",
+            hint="run RECONNECT with the alias's name on the pooler's console: it replaces "
+            "these connections",
             pooler=pooler.name,
             object=brief(sorted({one.alias for one in unasked})),
         )
@@ -130,10 +133,10 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             NAME,
             "search_path_unknown",
             Severity.note,
-            actual=f"user {user} could not ask: {error}",
-            expected="an answer through each alias in use",
-            hint=f"let shardctl log in to {pooler.host}:{pooler.port} as {user} "
-            "(a line in ~/.pgpass), so that verify sees what search_path clients have",
+            actual=f"cannot read the search_path as user {user}: {error}",
+            expected="the search_path of each alias in use",
+            hint=f"allow shardctl to log in to {pooler.host}:{pooler.port} as {user} (add a "
+            "line to ~/.pgpass)",
             pooler=pooler.name,
             object=f"aliases of {user}",
         )
@@ -179,7 +182,7 @@ def _read(sessions: Sequence[Console], paths: list[str], *, alone: bool) -> None
             except PoolerLost:
                 if not paths:
                     raise
-                continue  # clients have taken the connection meanwhile
+                continue  # clients have taken the connection in the meantime
             paths.append(row["path"] or "")
             held.append(session)
     finally:  # or PgBouncer would end the connections that were asked

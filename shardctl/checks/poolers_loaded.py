@@ -21,11 +21,11 @@ APPLY = "`shardctl pgbouncer apply`"
 
 
 def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare what the pooler has loaded with what its own file says."""
+    """Compare what the pooler has loaded with its own file."""
     if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
         return  # it does not read the file
     taken = looked.refused.taken if isinstance(looked.refused, faults.AliasTaken) else ()
-    # The fallback is never listed, only what it was used for; nobody but an operator writes it.
+    # The fallback is never listed, only what it was used for; only an operator writes it.
     elsewhere = {"*", *(alias for alias, _ in taken)}
     written = apply.databases_of(looked.text)
     wrong = []
@@ -42,8 +42,8 @@ def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterato
             "not_loaded",
             Severity.error,
             actual=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
-            expected="what the file says",
-            hint=f"{APPLY} lets it read the file again; its log says why it did not",
+            expected="what the file contains",
+            hint=f"run {APPLY} to reload the file; the pooler's log shows why it was not loaded",
             pooler=pooler.name,
             shards=shards_of(wrong, entries),
             object=brief(wrong),
@@ -53,7 +53,7 @@ def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterato
 def left_over(
     topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
 ) -> Iterator[Finding]:
-    """Find aliases that are offered and stand in no file any more."""
+    """Find aliases that are offered and are in no file any more."""
     written = apply.databases_of(looked.text)
     found = (
         [
@@ -69,9 +69,9 @@ def left_over(
             NAME,
             "left_over",
             Severity.error,
-            actual="offered, though no file has it",
-            expected="what the file says",
-            hint=f"{APPLY} lets it read the file again",
+            actual="offered, but no file contains it",
+            expected="only aliases of the file",
+            hint=f"run {APPLY} to reload the file",
             pooler=pooler.name,
             object=brief(found),
         )
@@ -82,7 +82,7 @@ def connected(
 ) -> Iterator[Finding]:
     """Find connections to a node that does not own what the alias leads to.
 
-    Those to where the alias leads by what is loaded are told by `offered`, or of its file.
+    Those to where the alias leads by what is loaded are reported by `offered`, or of its file.
     """
 
     def places(host: str | None, port: int) -> set[tuple[str, str]]:
@@ -111,7 +111,7 @@ def connected(
             Severity.error,
             actual=f"connections to {name}",
             expected=f"connections to node {owner}, which owns the shards",
-            hint=f'on the pooler\'s console: RECONNECT "{aliases[0]}"',
+            hint=f'run RECONNECT "{aliases[0]}" on the pooler\'s console',
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
             object=brief(aliases),

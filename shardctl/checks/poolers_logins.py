@@ -39,7 +39,7 @@ def look(place: Place) -> Secrets:
 def judge(
     view: View[Secrets], pooler: Pooler, looked: Looked, entries: Sequence[Entry]
 ) -> Iterator[Finding]:
-    """Find roles that a node refuses, and those of which that cannot be told."""
+    """Find roles that a node rejects, and roles whose logins could not be tested."""
     for role in view.topology.database.app_roles:
         differing = _differing(view, looked, role)
         refused, untried = _attempts(view, looked, role)
@@ -50,11 +50,14 @@ def judge(
                 NAME,
                 "login_refused",
                 Severity.error,
-                actual=refused.get(node) or "another SCRAM secret than in the pooler's auth_file",
-                expected=f"a login of {role} to node {node}",
-                hint=f"give it the SCRAM secret that the pooler has ({PAGE})"
+                actual=refused.get(node) or "the SCRAM secret differs from the pooler's auth_file",
+                expected=f"role {role} can log in to node {node}",
+                hint=f"set the role's SCRAM secret on the node to the pooler's ({PAGE})"
                 if node in differing or "password" in refused[node]
-                else f"let {role} log in there from the pooler: pg_hba.conf, and the role itself",
+                else (
+                    f"allow role {role} to log in from the pooler: check pg_hba.conf and "
+                    f"the role on node {node}"
+                ),
                 pooler=pooler.name,
                 shards=_shards(entries, node),
                 object=f"{role} on node {node}",
@@ -65,8 +68,8 @@ def judge(
                 "secrets_differ",
                 Severity.warning,
                 actual=f"nodes {', '.join(nodes)} have different SCRAM secrets",
-                expected="one secret on all nodes, as PgBouncer keeps one",
-                hint=f"give all nodes the secret that the pooler has ({PAGE})",
+                expected="the same secret on all nodes: PgBouncer keeps only one",
+                hint=f"set the role's SCRAM secret on all nodes to the pooler's ({PAGE})",
                 pooler=pooler.name,
                 object=role,
             )
@@ -77,10 +80,9 @@ def judge(
                 NAME,
                 "login_untried",
                 Severity.note,
-                actual=f"not known: {next(iter(untried.values()))}",
-                expected=f"a login of {role} to {', '.join(untried)}",
-                hint=f"put its password for {pooler.host}:{pooler.port} into your passfile "
-                f"({PAGE})",
+                actual=f"not tested: {next(iter(untried.values()))}",
+                expected=f"role {role} can log in to {', '.join(untried)}",
+                hint=f"add its password for {pooler.host}:{pooler.port} to your passfile ({PAGE})",
                 pooler=pooler.name,
                 object=role,
             )
@@ -107,7 +109,7 @@ def _kinds(view: View[Secrets], looked: Looked, role: str) -> list[NodeName]:
 def _attempts(
     view: View[Secrets], looked: Looked, role: str
 ) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """Tell by node why a login was refused, or not tried; a node that is away is told of."""
+    """Return by node why a login was refused, or not tried; `connection` reports absent nodes."""
     refused, untried = {}, {}
     for node, attempts in looked.logins.items():
         for one in attempts:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was seen of a pooler: `error` alone where its console cannot be used.
+    """What was seen of a pooler: only `error` where its console cannot be used.
 
     `refused` is why `apply` would not change it, `text` the file of aliases.
     """
@@ -47,7 +47,7 @@ class Looked:
     logins: Mapping[NodeName, Sequence[Attempt]] = field(default_factory=dict)
     """Logins of applications' roles to each node that has shards."""
     secrets: Mapping[str, str | None] | None = None
-    """Digests of SCRAM secrets by user, None of another kind; None where no file tells."""
+    """Digests of SCRAM secrets by user, None of another kind; None where no file has them."""
     asked: Sequence[poolers_asked.Asked] = ()
 
 
@@ -97,7 +97,7 @@ def _log_in(
 ) -> dict[NodeName, list[Attempt]]:
     """Log in as every application's role, to one alias of each node that has shards.
 
-    An alias that waits, or leads elsewhere, is told of otherwise.
+    Another finding reports an alias that waits, or leads elsewhere.
     """
     database = topology.database
     fit: dict[NodeName, str] = {}

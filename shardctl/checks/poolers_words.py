@@ -1,4 +1,4 @@
-"""What all findings of poolers say in the same way."""
+"""Texts that all findings of poolers share."""
 
 from __future__ import annotations
 

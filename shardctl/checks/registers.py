@@ -47,7 +47,7 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
     """Find registers ahead of their counters, and ones that are far behind.
 
     One block behind is how it is for a moment while a block is opened, and after a crash,
-    when a counter skips up to 32 values; the next id mends it, whoever draws it.
+    when a counter skips up to 32 values; the next id of any session fixes it.
     """
     layout = Layout.of(topology.id)
     distances = {shard: ahead(layout, one) for shard, one in sorted(held.items())}
@@ -55,7 +55,7 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
     after = {shard: -blocks for shard, blocks in distances.items() if blocks < -1}
     if before:
         # open_block() would keep ids apart, but draws up to the register's block
-        # would still be thrown away, one by one: the end of that block mends both.
+        # would still be thrown away, one by one: the end of that block fixes both.
         shard = next(iter(before))
         last = (held[shard].counter or 0) >> layout.sequence_bits
         end = (last + before[shard] + 1 << layout.sequence_bits) - 1
@@ -63,10 +63,10 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
             check,
             "register_ahead",
             Severity.error,
-            actual=f"{_blocks(before)} ahead of {generator.COUNTER}: that was set back",
-            expected="the counter's block",
-            hint="set the counter to the end of the register's block, so that the next id opens"
-            f" a new one: {_setval(topology, shard, end)}{_more(before, shard)}",
+            actual=f"{_blocks(before)} ahead of {generator.COUNTER}: the counter was set back",
+            expected="the block of the counter",
+            hint="set the counter to the end of the register's block; the next id then "
+            f"starts a new block: {_setval(topology, shard, end)}{_more(before, shard)}",
             shards=tuple(before),
             object=generator.REGISTER,
         )
@@ -77,9 +77,9 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
             "register_behind",
             Severity.warning,
             actual=f"{_blocks(after)} behind {generator.COUNTER}",
-            expected="the counter's block, or the one before",
-            hint="the next id mends it; to mend it now, on the shard's node:"
-            f" SELECT shardctl.open_block({shard}){_more(after, shard)}",
+            expected="the block of the counter, or the one before",
+            hint="the next id fixes this; to fix it now, run on the shard's node: SELECT "
+            f"shardctl.open_block({shard}){_more(after, shard)}",
             shards=tuple(after),
             object=generator.REGISTER,
         )
@@ -88,7 +88,8 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
 def _setval(topology: Topology, shard: ShardId, value: int) -> str:
     counter = f"{generator.quote_identifier(topology.schema(shard))}.{generator.COUNTER}"
     name = generator.quote_literal(counter).strip()
-    # Not where ids were drawn meanwhile: that mends it too, and it must not be set back again.
+    # Not where ids were drawn in the meantime: that fixes it too, and it must not be set back
+    # again.
     return f"SELECT setval({name}, {value}) WHERE nextval({name}) < {value}"
 
 
@@ -102,4 +103,4 @@ def _blocks(distances: Mapping[ShardId, int]) -> str:
 def _more(distances: Mapping[ShardId, int], shard: ShardId) -> str:
     if len(distances) == 1:
         return ""
-    return f" (for shard {shard}; `--check generator` says the next when that is done)"
+    return f" (for shard {shard}; then `--check generator` shows the command for the next)"

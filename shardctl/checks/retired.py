@@ -39,7 +39,7 @@ class Retired:
 
 
 def schemas(basics: Basics, *, known: bool) -> list[str]:
-    """Name the retired schemas that a move of the node's journal explains, or all others.
+    """Name the retired schemas that a move of the node's journal explains, or the rest.
 
     A move that was aborted has taken back what it had retired, so it explains none.
     """
@@ -57,7 +57,7 @@ def measure(connection: Connection, wanted: Sequence[str]) -> tuple[Retired, ...
 
 
 def shards(topology: Topology, move: str, found: Sequence[Retired]) -> tuple[ShardId, ...]:
-    """Give the shards of which these are the retired copies of one move."""
+    """Give the shards whose retired copies of one move these are."""
     there = {one.schema for one in found}
     return tuple(
         shard

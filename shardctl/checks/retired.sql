@@ -1,7 +1,7 @@
 -- name: sizes
 -- Bytes of these schemas, indexes and TOAST included, null where a lock forbids to measure; the clock
 WITH locked AS MATERIALIZED (
-    -- pg_total_relation_size would wait for whoever holds or wants this lock.
+    -- pg_total_relation_size would wait for sessions that hold this lock or wait for it.
     SELECT c.relnamespace FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
     WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

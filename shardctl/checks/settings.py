@@ -19,7 +19,7 @@ NAME = "settings"
 QUERIES = queries.load("shardctl.checks", "settings.sql")
 
 SENDERS = 2
-"""A clone takes them: pg_basebackup one for the files and one for the WAL meanwhile."""
+"""A clone takes them: pg_basebackup one for the files and one for the WAL in the meantime."""
 
 SHARDS_AT_ONCE = 50
 """Shards whose relations the lock table should have room for at the same time.
@@ -44,13 +44,13 @@ class _Rule:
 
 
 _RULES = (
-    _Rule("fsync", "on", "fsync_off", Severity.error, "a crash loses the whole server"),
+    _Rule("fsync", "on", "fsync_off", Severity.error, "after a crash the server's data is lost"),
     _Rule(
         "full_page_writes",
         "on",
         "full_page_writes_off",
         Severity.error,
-        "a crash can tear pages",
+        "a crash can corrupt pages",
     ),
     _Rule(
         "autovacuum",
@@ -64,28 +64,28 @@ _RULES = (
         "on",
         "track_counts_off",
         Severity.warning,
-        "autovacuum sees nothing to do",
+        "autovacuum finds no tables to vacuum",
     ),
     _Rule(
         "zero_damaged_pages",
         "off",
         "zero_damaged_pages_on",
         Severity.error,
-        "damaged pages are emptied silently",
+        "damaged pages are zeroed silently",
     ),
     _Rule(
         "ignore_checksum_failure",
         "off",
         "ignore_checksum_failure_on",
         Severity.error,
-        "damaged pages are read as if they were well",
+        "damaged pages are read as if they were valid",
     ),
     _Rule(
         "hot_standby",
         "on",
         "hot_standby_off",
         Severity.warning,
-        "a clone could not be asked how far it is",
+        "shardctl cannot query the replay position of a clone",
         restart=True,
     ),
 )
@@ -135,7 +135,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         for rule in _RULES:
             actual = seen.settings[rule.name]
             if actual != rule.wanted:
-                advice = f"`ALTER SYSTEM SET {rule.name} = {rule.wanted}` and {_after(rule)}"
+                advice = f"run `ALTER SYSTEM SET {rule.name} = {rule.wanted}`, then {_after(rule)}"
                 yield Finding(
                     NAME,
                     rule.code,
@@ -152,7 +152,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
 
 
 def _after(rule: _Rule) -> str:
-    return "a restart" if rule.restart else "`SELECT pg_reload_conf()`"
+    return "restart the server" if rule.restart else "`SELECT pg_reload_conf()`"
 
 
 def _moves(node: NodeName, seen: Seen) -> Iterator[Finding]:
@@ -163,9 +163,9 @@ def _moves(node: NodeName, seen: Seen) -> Iterator[Finding]:
             NAME,
             "wal_level_minimal",
             Severity.error,
-            actual="minimal: nothing can be cloned from this node",
+            actual="minimal: this node cannot be cloned",
             expected="replica or logical",
-            hint="`ALTER SYSTEM SET wal_level = replica` and a restart",
+            hint="run `ALTER SYSTEM SET wal_level = replica`, then restart the server",
             node=node,
             object="wal_level",
         )
@@ -182,7 +182,8 @@ def _moves(node: NodeName, seen: Seen) -> Iterator[Finding]:
                 Severity.warning,
                 actual=f"{most}, {used} of them in use",
                 expected=f"at least {wanted} free, for a move",
-                hint=f"`ALTER SYSTEM SET {name} = {used + wanted}` or more, and a restart",
+                hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or a higher value, "
+                "then restart the server",
                 node=node,
                 object=name,
             )
@@ -196,9 +197,10 @@ def _locks(node: NodeName, seen: Seen) -> Iterator[Finding]:
             NAME,
             "lock_table_small",
             Severity.warning,
-            actual=f"a lock table of {seen.lock_slots}, with {seen.relations} relations a shard",
-            expected=f"at least {needed}, for {SHARDS_AT_ONCE} shards at once",
-            hint=f"`ALTER SYSTEM SET max_locks_per_transaction = {per_transaction}` and a restart",
+            actual=f"room for {seen.lock_slots} locks; a shard has {seen.relations} relations",
+            expected=f"at least {needed}, for {SHARDS_AT_ONCE} shards in one transaction",
+            hint=f"run `ALTER SYSTEM SET max_locks_per_transaction = {per_transaction}`, "
+            "then restart the server",
             node=node,
             object="max_locks_per_transaction",
         )
@@ -210,13 +212,13 @@ def _pending(node: NodeName, seen: Seen) -> Iterator[Finding]:
             NAME,
             "restart_pending",
             Severity.warning,
-            actual=f"{parameter} until a restart",
+            actual=f"{parameter} until the server restarts",
             expected="the value in the server's files",
-            hint="restart the server at a time that suits its clients, as with `pg_ctl restart`; "
-            f"or keep the value by `ALTER SYSTEM SET {parameter}` and `SELECT pg_reload_conf()`",
+            hint="restart the server (`pg_ctl restart`); or keep the value: run `ALTER "
+            f"SYSTEM SET {parameter}` and `SELECT pg_reload_conf()`",
             node=node,
             object=parameter.partition(" = ")[0],
         )
 
 
-CHECK = Check(NAME, "nothing is set that loses data or prevents moves", judge, look)
+CHECK = Check(NAME, "no parameter risks data or prevents moves", judge, look)

@@ -18,7 +18,7 @@ from shardctl.state import ledger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.checks.status_nodes import NodeStatus, Retired
+    from shardctl.checks.status_nodes import NodeStatus, Retired, Slot
     from shardctl.checks.status_poolers import PoolerStatus
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
@@ -43,12 +43,17 @@ class Status:
 
     @property
     def unclosed(self) -> tuple[Entry, ...]:
-        """The moves of which something is left to do: running, unfinished, unconfirmed."""
+        """The moves with something left to do: running, unfinished, unconfirmed."""
         return tuple(one for one in self.moves if one.open or one.state == "unconfirmed")
+
+    def slot_of(self, move: Entry) -> Slot | None:
+        """Give the replication slot of a move on its source; None where there is none."""
+        there = (node for node in self.nodes if node.name == move.move.source)
+        return next((s for node in there for s in node.slots if s.name == move.slot), None)
 
     @property
     def map_version(self) -> int | None:
-        """The newest version of the map that a node has; None where none tells one."""
+        """The newest version of the map that a node has; None where no node has one."""
         return max((n.map_version for n in self.nodes if n.map_version is not None), default=None)
 
     def as_json(self) -> dict[str, Any]:
@@ -60,7 +65,17 @@ class Status:
             "map_version": self.map_version,
             "nodes": [node.as_json() for node in self.nodes],
             "poolers": [pooler.as_json() for pooler in self.poolers],
-            "moves": [move.as_json() for move in self.unclosed],
+            "moves": [self._move_as_json(move) for move in self.unclosed],
+        }
+
+    def _move_as_json(self, move: Entry) -> dict[str, Any]:
+        """Return a move as JSON, with the lag of its target."""
+        slot = self.slot_of(move)
+        return {
+            **move.as_json(),
+            "progress": move.copied(),
+            "lag_bytes": slot.lag_bytes if slot else None,
+            "wal_held_bytes": slot.retained_bytes if slot else None,
         }
 
 
@@ -73,7 +88,7 @@ class _Sample:
 
 
 def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Status:
-    """Look at all nodes in parallel; nodes that cannot be looked at say why.
+    """Look at all nodes in parallel; nodes that cannot be looked at explain why.
 
     Transactions are counted twice, at least `sample_s` apart, with one wait for all nodes;
     0 leaves them out. What shardctl itself asks is a transaction or two among them, and a
@@ -84,7 +99,7 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
     samples: dict[NodeName, _Sample] = {}
 
     def first(node: Node) -> NodeStatus:
-        progress.expect(node.name, "looking", 2)
+        progress.expect(node.name, "reading status", 2)
         found = status_look.look(topology, node, sessions)
         if found.state is State.up and sample_s > 0:
             try:
@@ -125,7 +140,7 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
 
 
 def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Measure the disks of the nodes that are up; hosts of others may not be there at all."""
+    """Measure the disks of the nodes that are up; the hosts of the rest may be unreachable."""
     there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
     measured = fanout.collect(there, status_disk.measure, width=_WIDTH)
     disks = {node.name: disk for node, disk in measured.values}
@@ -136,7 +151,7 @@ def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeSta
 
 
 def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:
-    """Tell of a node what only the journals of all nodes know."""
+    """Report a node what only the journals of all nodes know."""
     if any(move.clones(node.name, node.says) for move in moves):
         # Until it has claimed its shards it is its source to the letter, as it should be.
         return replace(node, error=None, retired=())

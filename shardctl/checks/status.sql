@@ -3,7 +3,7 @@
 SELECT pg_is_in_recovery(), current_setting('server_version'),
        extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
        pg_database_size(current_database()),
-       -- Privileges of a table that is not there are null.
+       -- Privileges of a table that is missing are null.
        coalesce(has_table_privilege(to_regclass('shardctl.move'), 'SELECT')
                 AND has_table_privilege(to_regclass('shardctl.move_step'), 'SELECT'), false)
 
@@ -24,7 +24,7 @@ WITH schema AS MATERIALIZED (
     FROM stored AS s JOIN pg_index AS i ON i.indrelid = s.reltoastrelid
     WHERE s.reltoastrelid <> 0
 ), locked AS MATERIALIZED (
-    -- pg_relation_size would wait for whoever holds this lock, and behind whoever waits for it.
+    -- pg_relation_size would wait for sessions that hold this lock, and behind those that wait for it.
     SELECT relation FROM pg_locks
     WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -43,7 +43,7 @@ SELECT count(*),
        count(*) FILTER (WHERE state IN ('idle in transaction', 'idle in transaction (aborted)'))
 FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
-  -- Who may not see others' sessions gets nulls for all but their database.
+  -- A role that may not see the sessions of other roles gets nulls for all but their database.
   AND coalesce(backend_type, 'client backend') = 'client backend'
 
 -- name: slots
@@ -51,12 +51,18 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 SELECT slot_name::text, slot_type, active, wal_status,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
                             THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
-                            ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
+                            ELSE pg_current_wal_lsn() END, restart_lsn)::bigint,
+       -- Of a logical slot, what its subscriber has not confirmed.
+       CASE slot_type WHEN 'logical' THEN greatest(0, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
+                                        THEN coalesce(pg_last_wal_receive_lsn(),
+                                                      pg_last_wal_replay_lsn())
+                                        ELSE pg_current_wal_lsn() END,
+                                   confirmed_flush_lsn))::bigint END
 FROM pg_replication_slots
 ORDER BY 1
 
 -- name: standbys
--- Who streams from the server, and how far it has replayed
+-- The clients that stream from the server, and their replay positions
 SELECT application_name, state,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
                             THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())

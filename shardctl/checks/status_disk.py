@@ -34,9 +34,9 @@ def measure(node: Node) -> Disk | None:
     host = host_of(node)
     argv = ["df", "-P", "-k", "--", str(node.data_directory)]
     user = accounts.account_on(host, node.os_user)
-    said = host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
+    lines = host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
     try:
-        _, total, _, free = said[-1].split()[:4]
+        _, total, _, free = lines[-1].split()[:4]
         return Disk(free_bytes=int(free) * _KB, total_bytes=int(total) * _KB)
     except (IndexError, ValueError) as error:
-        raise Refused("disk_unknown", f"df does not tell: {' '.join(said)}") from error
+        raise Refused("disk_unknown", f"cannot read the output of df: {' '.join(lines)}") from error

@@ -49,7 +49,7 @@ def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -
 
 
 def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
-    """Tell a server that went away from one that answered with an error."""
+    """Distinguish a server that went away from one that answered with an error."""
     state = State.down if session.closed else State.unreadable
     return NodeStatus(node.name, state, node.shards, error=reason_of(error))
 
@@ -93,7 +93,7 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
 
 
 def _schemas(session: Connection, schemas: list[str]) -> dict[str, tuple[int | None, int | None]]:
-    """Measure schemas: bytes and estimated rows of each that is there.
+    """Measure schemas: bytes and estimated rows of each that exists.
 
     A lock that came between the look for locks and the measuring is met by trying again;
     in the end it is the caller's error.
@@ -110,7 +110,7 @@ def _schemas(session: Connection, schemas: list[str]) -> dict[str, tuple[int | N
 
 
 def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retired, ...]:
-    """Tell which shard each retired schema is of, by its name."""
+    """Return which shard each retired schema is of, by its name."""
     shards = {}
     for move in {schema[-8:] for schema in sizes}:
         for shard in topology.owners():

@@ -1,4 +1,4 @@
-"""What is told of a node: its server, sizes, sessions, replication, retired schemas."""
+"""What `status` shows of a node: its server, sizes, sessions, replication, retired schemas."""
 
 from __future__ import annotations
 
@@ -33,18 +33,22 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A replication slot; bytes are None where it holds back no WAL."""
+    """A replication slot; bytes are None where it holds back no WAL.
+
+    `lag_bytes` are what the subscriber of a logical slot has not confirmed.
+    """
 
     name: str
     type: str
     active: bool
     wal_status: str | None
     retained_bytes: int | None
+    lag_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """A server that streams from the node; lags are None where the server does not tell.
+    """A server that streams from the node; lags are None where the server does not show.
 
     The lag in seconds is unknown while nothing is written, too.
     """
@@ -60,7 +64,7 @@ class Retired:
     """A retired schema; the shard is None where its name is no shard's of the topology.
 
     `ended` is when its move was over, `due` when prune may drop it; None where no journal has
-    a move that says so.
+    a move that reports it.
     """
 
     schema: str
@@ -92,13 +96,13 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node; None is what is not known, which is everything where it is not up.
+    """One node; None is what is unknown, which is everything where it is not up.
 
     `owned` are the shards that the topology gives to the node, and `sizes` has those of them
     that live there, in bytes (None: a lock forbade to look); `read_only` has those that are
     so, at least in part. `rows` is an estimate of
-    ANALYZE, without tables that were never analysed. `error` of a node that is up says that
-    it is not the node which the topology takes it for; `says` is which one of this
+    ANALYZE, without tables that were never analysed. `error` of a node that is up shows that
+    it is another node than the topology's; `says` is which one of this
     cluster it is then.
     """
 
@@ -123,11 +127,11 @@ class NodeStatus:
     standbys: tuple[Standby, ...] = ()
     disk: Disk | None = None
     disk_error: str | None = None
-    """Why the disk of a node that is up is not known; None, too, without a data_directory."""
+    """Why the disk of a node that is up is unknown; None, too, without a data_directory."""
     journal: tuple[Copy, ...] = ()
 
     def read_only_alike(self) -> dict[Mark, tuple[ShardId, ...]]:
-        """Give read-only shards, those together of which the same is to be told."""
+        """Give read-only shards, those together of which the same is to be reported."""
         return read_only.alike(self.read_only)
 
     def as_json(self) -> dict[str, Any]:
@@ -164,6 +168,7 @@ class NodeStatus:
                     "active": slot.active,
                     "wal_status": slot.wal_status,
                     "retained_bytes": slot.retained_bytes,
+                    "lag_bytes": slot.lag_bytes,
                 }
                 for slot in self.slots
             ],

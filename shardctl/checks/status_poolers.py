@@ -23,7 +23,7 @@ _SERVERS = ("sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login")
 
 @dataclass(frozen=True, slots=True)
 class PoolerStatus:
-    """One pooler; `error` says why its console cannot be used, and then nothing else is known.
+    """One pooler; `error` explains why its console cannot be used, and then nothing else is known.
 
     `clients` are served or wait, `waiting` are those that wait for a server, `longest_wait_s`
     is how long the first of them has. `paused` names aliases, of other databases too; all of
@@ -57,7 +57,7 @@ class PoolerStatus:
 
 
 def observe(topology: Topology) -> tuple[PoolerStatus, ...]:
-    """Look at all poolers in parallel; one that cannot be looked at says why."""
+    """Look at all poolers in parallel; one that cannot be looked at explains why."""
     poolers = topology.poolers.values()
     return tuple(fanout.collect(poolers, partial(_look, topology), width=_WIDTH).every())
 

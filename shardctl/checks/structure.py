@@ -102,7 +102,7 @@ def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, 
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Compare the shards of all nodes that ran the same migrations with one another.
 
-    A shard that ran others than most is `migrations`' finding, which explains what it lacks.
+    A shard that ran other migrations than most is `migrations`' finding, which has the cause.
     """
     details: dict[str, Sequence[Thing]] = {}
     digests: dict[ShardId, str] = {}
@@ -134,8 +134,8 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 "unlike",
                 Severity.error,
                 actual=f"more than {MOST_DETAILED} different structures on one node",
-                expected="one structure in all shards",
-                hint="mend what else is found, then verify again: the rest is told then",
+                expected="the same structure in all shards",
+                hint="fix the other findings, then run verify again: it shows the rest",
                 shards=tuple(unlike),
             )
 

@@ -20,7 +20,7 @@ FROM ({objects}) AS thing
 -- What schemas hold, a row for each thing, described without the schema's own name
 WITH shard AS (
     SELECT n.oid, nspname, u.number, quote_ident(nspname) || '.' AS prefix,
-           -- as it stands in a literal: nextval('"it''s"."seq"'::regclass)
+           -- as it is in a literal: nextval('"it''s"."seq"'::regclass)
            replace(quote_ident(nspname), '''', '''''') || '.' AS literal
     FROM pg_namespace AS n
     JOIN unnest(%(schemas)s::name[], %(shards)s::integer[]) AS u (name, number)
@@ -115,7 +115,7 @@ SELECT r.nspname, 'pg_trigger'::regclass, g.oid, 'trigger', r.relname, g.tgname,
 FROM relation AS r
 JOIN pg_trigger AS g ON g.tgrelid = r.oid
 WHERE NOT g.tgisinternal
-  -- A read-only shard's are told by `leftovers`, as is a move that has not ended.
+  -- A read-only shard's are reported by `leftovers`, as is an unfinished move.
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write()')
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_while_moving()')
 UNION ALL

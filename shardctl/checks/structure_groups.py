@@ -15,7 +15,7 @@ RELATIONS = frozenset({"table", "view", "sequence"})
 
 
 class Key(NamedTuple):
-    """What tells the things of a shard apart; `name` is the relation's own where it is one."""
+    """What distinguishes the things of a shard; `name` is the relation's own where it is one."""
 
     kind: str
     relation: str
@@ -38,7 +38,7 @@ class Thing(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Give what tells it from others."""
+        """Give what distinguishes it from the rest."""
         return Key(self.kind, self.relation, self.name)
 
 
@@ -50,13 +50,13 @@ class Group:
     things: Mapping[Key, Thing]
 
     def has(self, relation: str) -> bool:
-        """Tell whether a table, view or sequence of this name is there."""
+        """Return whether a table, view or sequence of this name exists."""
         return any(Key(kind, relation, relation) in self.things for kind in RELATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is otherwise in `shards` than in most; None: it is not there.
+    """Something that is otherwise in `shards` than in most; None: it is missing.
 
     `model` is the lowest shard of those that have it as most do.
     """
@@ -155,7 +155,7 @@ def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
         if thing.kind not in RELATIONS:
             needs.add(f"relation:{thing.relation}")
         if thing.kind == "sequence":
-            # Its column's own finding tells of a default that draws from it no more.
+            # Its column's own finding reports a default that no longer draws from it.
             needs |= {name.replace("column:", "any:", 1) for name in thing.needs}
         elif thing.kind == "owner":
             # A sequence follows the table whose column owns it.

@@ -1,4 +1,4 @@
-"""What is said of a difference in structure."""
+"""The texts of a difference in structure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 _HARMLESS = frozenset({"table", "view", "sequence", "index"})
-"""Kinds of which one too many changes no statement that works in the other shards."""
+"""Kinds whose extra ones change no statement that works in the other shards."""
 
 
 def finding(check: str, topology: Topology, difference: Difference) -> Finding:
-    """Say which shards differ, in what, and how to mend it."""
+    """Name which shards differ, in what, and how to fix it."""
     key = difference.key
     if key.kind in {"grant", "owner"}:
         change = "differs"
@@ -39,7 +39,7 @@ def finding(check: str, topology: Topology, difference: Difference) -> Finding:
 
 
 def _name(difference: Difference) -> str:
-    """Name a relation or index alone, what belongs to a table with it."""
+    """Name a relation or index by its name, and parts of a table with the table's."""
     key = difference.key
     if key.kind in RELATIONS or key.kind == "index" or not key.name:
         return key.name or key.relation
@@ -53,7 +53,7 @@ def _described(difference: Difference, thing: Thing | None) -> str:
 
 
 def _hint(topology: Topology, difference: Difference, change: str) -> str:  # noqa: C901  # a table
-    """Name the statement that mends it, or where to see what it should be."""
+    """Name the statement that fixes it, or where to see what it should be."""
     key, expected = difference.key, difference.expected
     table = quote_identifier(key.relation)
     name = quote_identifier(key.name)
@@ -71,8 +71,10 @@ def _hint(topology: Topology, difference: Difference, change: str) -> str:  # no
             "trigger": f"DROP TRIGGER {name} ON {on}",
         }.get(key.kind, f"DROP {what} {name}")
         if key.kind in {"table", "column"}:
-            statement = f"rename it back if it was renamed; if nothing in it is wanted, {statement}"
-        statement += ", or a migration that makes it in all shards (`shardctl migrate`)"
+            statement = (
+                f"rename it back if it was renamed; if you do not need its data, {statement}"
+            )
+        statement += ", or write a migration that creates it in all shards (`shardctl migrate`)"
     elif expected is not None and key.kind == "column":
         statement = f"ALTER TABLE {table} {_column_changes(name, difference.actual, expected)}"
     elif expected is not None and key.kind == "constraint":
@@ -84,8 +86,8 @@ def _hint(topology: Topology, difference: Difference, change: str) -> str:  # no
     if statement is None:
         model = f"{quote_identifier(topology.schema(difference.model))}.{name}"
         return (
-            f"restore it from a backup; `pg_dump --schema-only --table='{model}'` on node"
-            f" {topology.owners()[difference.model]} writes down what it should be"
+            f"restore it from a backup; `pg_dump --schema-only --table='{model}'` on "
+            f"node {topology.owners()[difference.model]} shows its definition"
         )
     if change == "differs" and key.kind in {"constraint", "trigger"}:
         statement = f"drop it, then {statement}"

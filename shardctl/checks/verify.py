@@ -50,12 +50,12 @@ class Report:
     elapsed_ms: int
 
     def counts(self) -> dict[str, int]:
-        """Count findings by severity; all three are there."""
+        """Count findings by severity; all three are counted."""
         found = Counter(finding.severity for finding in self.findings)
         return {severity.value: found[severity] for severity in Severity}
 
     def ok(self, *, strict: bool = False) -> bool:
-        """Tell whether there is no error, and with `strict` no warning."""
+        """Return whether there is no error, and with `strict` no warning."""
         counts = self.counts()
         return counts["error"] == 0 and not (strict and counts["warning"])
 
@@ -110,8 +110,8 @@ def verify(
 ) -> Report:
     """Examine the fleet with the checks of these names; none stands for all.
 
-    A node that cannot be reached is a finding, and the others are examined all the same; of a
-    server that is another node's, nothing but that is told. Ctrl-C cancels what runs, which
+    A node that cannot be reached is a finding, and the rest are examined all the same; of a
+    server that is another node's, nothing but that is reported. Ctrl-C cancels what runs, which
     `notice` says, and is raised then. Raises check_not_found, and what reading the migrations
     raises.
     """
@@ -141,11 +141,11 @@ def scope(topology: Topology, names: Sequence[str], *, deep: bool) -> Scope:
         if name not in CHECKS:
             raise Misused(
                 "check_not_found",
-                f"{name!r} is no check",
-                hint=f"the checks are {', '.join(CHECKS)} (verify --list)",
+                f"unknown check {name!r}",
+                hint=f"choose from {', '.join(CHECKS)} (see `shardctl verify --list`)",
             )
     files = migrations.read(topology.database.migrations)
-    keys.key_columns(files)  # a malformed line is said before anything is contacted
+    keys.key_columns(files)  # a malformed line is reported before anything is contacted
     return Scope(topology, files, tuple(names), deep)
 
 
@@ -174,7 +174,7 @@ def judge(
         )
         findings += check.judge(view)
     if scope.names:
-        # What was not asked about is not told, but for what could not be looked at.
+        # Only the chosen checks are reported, and what could not be examined.
         if identity.NAME not in scope.names:
             everything: View[None] = View(
                 topology, scope.migrations, basics, {}, scope.deep, moves=moves
@@ -193,16 +193,20 @@ def judge(
 
 
 def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Running) -> Looked:
-    progress.expect(node.name, "looking", len(scope.checks) + 1)
+    progress.expect(node.name, "checking structure", len(scope.checks) + 1, "checks")
     database = scope.topology.database
     try:
         session = connect(
             node, database, purpose=lock.purpose("verify"), autocommit=True, observing=True
         )
     except NodeUnavailable as error:
+        progress.end(node.name)
         return Looked(None, {}, (connection.unreachable(node, error),))
-    with session, running.statement(session):
-        return look(scope, node, session, progress, running)
+    try:
+        with session, running.statement(session):
+            return look(scope, node, session, progress, running)
+    finally:
+        progress.end(node.name)
 
 
 def look(
@@ -219,7 +223,7 @@ def look(
     findings: list[Finding] = []
     try:
         session.execute("SET default_transaction_read_only TO on")
-        # Somebody's DDL must not hold it up, nor it what queues behind.
+        # The DDL of another session must not hold it up, nor it the sessions that queue behind.
         session.execute("SET lock_timeout TO '3s'")
         basics = basic.read(session, topology, node)
     except psycopg.Error as error:
@@ -251,7 +255,7 @@ def _not_examined(name: str, node: NodeName, reason: str) -> Finding:
         "not_examined",
         Severity.error,
         actual=reason,
-        expected="an answer",
-        hint="mend the cause: whether all is well there is not known",
+        expected="a completed check",
+        hint=f"fix this first: node {node} could not be checked",
         node=node,
     )

@@ -53,14 +53,14 @@ BUG = 70
 
 
 class Commands(Group):
-    """A group that imports a command when it is called for, so that start-up stays quick."""
+    """A group that imports a command when it is called, so that start-up stays quick."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # typer's signature
-        """Name all commands, in the order of the help."""
+        """Return all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # typer's signature
-        """Import one command, or give None if there is none of that name."""
+        """Import one command; None if none has that name."""
         if cmd_name not in COMMANDS:
             return None
         command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
@@ -68,17 +68,17 @@ class Commands(Group):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C that no command turned into more is an interruption.
+        """Run the command; raises Interrupted for Ctrl-C that the command itself did not handle.
 
-        SIGTERM and a lost terminal (SIGHUP) are as Ctrl-C, in every command.
+        SIGTERM and a lost terminal (SIGHUP) count as Ctrl-C, in every command.
         """
         try:
             with as_ctrl_c():
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                "interrupted", hint="run the same command again to finish what it began"
-            ) from interrupt
+            settings: Settings = ctx.obj
+            again = "run the same command again: it continues where it stopped"
+            raise Interrupted("interrupted", hint=again if settings.changes else "") from interrupt
 
 
 app = App(
@@ -97,7 +97,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def shardctl(
     *,
-    version: Annotated[  # its callback prints and leaves
+    version: Annotated[  # its callback prints and exits
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
@@ -114,7 +114,7 @@ class Bug(ShardctlError):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
     if "_SHARDCTL_COMPLETE" in os.environ:
-        os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish takes each line for one
+        os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish reads each line as one
     settings = Settings()
     streams = Streams(settings)
     with streams.guarded():
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
-    """Run the command line, tell its error, and give the exit code."""
+    """Run the command line, print its error, and return the exit code."""
     PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     code = 0
@@ -138,7 +138,7 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
         error = raised
     except TyperException as raised:
         error = usage_error(raised)
-    except Exception as raised:  # noqa: BLE001  # the boundary: whatever gets here is a bug
+    except Exception as raised:  # noqa: BLE001  # the boundary: any other error is a bug
         error = _bug(raised)
     if settings.output is None:  # the command's options could not be read
         settings.guess(words)
@@ -154,25 +154,22 @@ def _bug(error: Exception) -> Bug:
     file = log.record_bug(traceback.format_exc())
     return Bug(
         f"bug: {type(error).__name__}: {error}",
-        hint=f"the traceback is in {file}; please report it",
+        hint=f"please report it, with the traceback in {file}",
     )
 
 
 def _report(error: ShardctlError, settings: Settings) -> None:
-    """Print an error and what to do about it, and the errors it is made of.
+    """Print the parts of an error, each with its hint.
 
-    With `-o json`, standard output gets them as an object where it has nothing else.
+    With `-o json`, standard output gets them as an object if it has no other.
     """
-    if settings.output == "json" and not PRINTED.json:
-        from shardctl.cli import output
+    from shardctl.cli import output
 
+    if settings.output == "json" and not PRINTED.json:
         with suppress(BrokenPipeError, ResultUnwritten):
             output.print_json({"format": 1, **output.errors_json(error)})
-    # What was printed so far comes first, also where both streams are one file.
+    # Earlier output comes first, even if both streams go to one file.
     with suppress(BrokenPipeError, ResultUnwritten):
         sys.stdout.flush()
     for each in error.parts():
-        # What begins with a place in a file is left so: editors and people jump there.
-        print(str(each) if each.located else f"shardctl: {each}", file=sys.stderr)
-        if each.hint:
-            print(f"  {each.hint}", file=sys.stderr)
+        output.say_error(each)

@@ -1,10 +1,11 @@
-"""What all commands have in common: options before and after them, and how values are shown."""
+"""The parts that all commands share: options before and after them, and how values are shown."""
 
 from __future__ import annotations
 
+import shutil
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import typer.core
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from shardctl.cli.context import Settings
 
 _PANEL = "Options of every command"
+_WITH_PANELS = 80
+_WHOLE = 1000
+"""Longer than any sentence: typer cuts those off that are longer than a line."""
 
 
 def _anywhere(
@@ -27,14 +31,14 @@ def _anywhere(
             "--topology",
             metavar="FILE",
             envvar="SHARDCTL_TOPOLOGY",
-            help="The cluster's file; ./topology.yaml by default.",
+            help="The topology file of the cluster; ./topology.yaml by default.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", help="Show the log on standard error too.", rich_help_panel=_PANEL
+            "--verbose", help="Print the log on standard error, too.", rich_help_panel=_PANEL
         ),
     ] = False,
 ) -> None: ...
@@ -52,11 +56,14 @@ def _ahead(
             "--output",
             metavar="FORMAT",
             autocompletion=_formats,
-            help="How to print the result; before or after the command, where it has this option.",
+            help="Format of the result; before or after a command that has this option.",
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; before or after the command, too.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Answer yes to the question; before or after the command, too."
+        ),
     ] = False,
 ) -> None: ...
 
@@ -66,7 +73,7 @@ def _with_dry_run(
         bool,
         typer.Option(
             "--detailed-exitcode",
-            help="With --dry-run: exit 0 if there is nothing to do, 2 if there is, 1 on any error.",
+            help="With --dry-run: exit 0 for nothing to do, 2 for pending changes, 1 for an error.",
         ),
     ] = False,
 ) -> None: ...
@@ -77,7 +84,7 @@ def _made(options: Callable[..., None]) -> list[Any]:
     app.command()(options)
     params: list[Any] = typer.main.get_command(app).params
     for param in params:
-        # Each run reads them several times: what typer does with a text takes milliseconds.
+        # Each run reads them several times, and typer's processing of a text takes milliseconds.
         param.process_value = _as_given
     return params
 
@@ -88,16 +95,16 @@ def _as_given(ctx: Any, value: Any) -> Any:
 
 
 ANYWHERE = _made(_anywhere)
-"""Options that are the run's: every command and group takes them."""
+"""Options of the run: every command and group accepts them."""
 AHEAD = _made(_ahead)
-"""Options of commands that are understood before the command, too."""
+"""Options of commands that may also come before the command."""
 
 WITH_DRY_RUN = _made(_with_dry_run)
 """Options of commands that have `--dry-run`."""
 
 
 def _show_values(params: Iterable[Any]) -> None:
-    """Have options with a value show which, as `<duration>`; flags and arguments show nothing."""
+    """Make options show the kind of their value, as `<duration>`; flags and arguments show none."""
     for param in params:
         if isinstance(param, typer.core.TyperArgument):
             param.display_type_rich = _nothing  # type: ignore[method-assign]  # typer has no option
@@ -115,7 +122,7 @@ _show_values((*ANYWHERE, *AHEAD))
 
 
 def _take(ctx: Any, params: Iterable[Any], into: Callable[[str, Any], None]) -> None:
-    """Hand over the values of options that were given, and hide them from the function."""
+    """Pass the given values of options to `into`, and hide them from the command's function."""
     for param in params:
         value = ctx.params.pop(param.name, None)
         source = ctx.get_parameter_source(param.name)
@@ -124,7 +131,7 @@ def _take(ctx: Any, params: Iterable[Any], into: Callable[[str, Any], None]) -> 
 
 
 def _of_run(ctx: Any) -> None:
-    """Take `--topology` and `--verbose` as they were given here."""
+    """Copy `--topology` and `--verbose` of this command or group into the settings."""
     settings: Settings = ctx.obj
 
     def into(name: str, value: Any) -> None:
@@ -136,7 +143,7 @@ def _of_run(ctx: Any) -> None:
 
 
 class Command(typer.core.TyperCommand):
-    """A command that takes the run's options, and its own where they stand before it."""
+    """A command that accepts the run's options, and its own options before its name."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -148,23 +155,24 @@ class Command(typer.core.TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples below it."""
+        self.rich_markup_mode = _markup_mode()
         super().format_help(ctx, formatter)
         formatter.write(_examples(ctx))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """List its own parameters and those of every command."""
+        """Return its own parameters and those of every command."""
         _show_values(super().get_params(ctx))
         return [*super().get_params(ctx), *ANYWHERE]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse them; raises UsageError for an option before it that it does not have."""
+        """Parse the arguments; raises UsageError for an option before it that it does not have."""
         settings: Settings = ctx.obj
         own = {param.name for param in self.params}
         asked = not ctx.resilient_parsing
         for option in AHEAD:
             if option.name in settings.ahead and option.name not in own and asked:
                 raise UsageError(
-                    f"{ctx.command_path} has no option {option.opts[0]}", hint=see_help(ctx)
+                    f"unknown option {option.opts[0]} for `{ctx.command_path}`", hint=see_help(ctx)
                 )
         ctx.default_map = settings.ahead
         rest = super().parse_args(ctx, args)
@@ -174,13 +182,14 @@ class Command(typer.core.TyperCommand):
         settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
         if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
             raise UsageError(
-                "--detailed-exitcode is for a dry run", hint="give --dry-run too, or leave it out"
+                "--detailed-exitcode works only with --dry-run",
+                hint="add --dry-run, or leave out --detailed-exitcode",
             )
         return rest
 
 
 class Group(typer.core.TyperGroup):
-    """A group that takes the run's options, and those of its commands that may come before."""
+    """A group that accepts the run's options, and options of its commands before their names."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -188,18 +197,29 @@ class Group(typer.core.TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples below it."""
+        self.rich_markup_mode = _markup_mode()
         super().format_help(ctx, formatter)
         formatter.write(_examples(ctx))
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into plain help, with sentences that wrap."""
+        found = [
+            (name, command.get_short_help_str(_WHOLE))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(found)
+
     def get_params(self, ctx: Any) -> list[Any]:
-        """List its own parameters, those of every command, and those it takes for its commands."""
+        """Return its own parameters, those of every command, and those for its commands."""
         _show_values(super().get_params(ctx))  # typer adds those of completion late
         own = {param.name for param in self.params}
         ahead = [option for option in AHEAD if option.name not in own]
         return [*super().get_params(ctx), *ANYWHERE, *ahead]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse them, and keep what is for the command that follows."""
+        """Parse the arguments, and keep those for the command that follows."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             print(ctx.get_help())
             ctx.exit(UsageError.exit_code)
@@ -209,13 +229,13 @@ class Group(typer.core.TyperGroup):
         _of_run(ctx)
         kept = dict(ctx.params)
         _take(ctx, AHEAD, settings.ahead.__setitem__)
-        # A group that does something by itself has such an option of its own.
+        # A group that runs without a command has such an option of its own.
         own = {param.name for param in self.params}
         ctx.params.update({name: kept[name] for name in own & kept.keys()})
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that is meant; raises UsageError with the nearest names."""
+        """Find the command; raises UsageError with similar names for an unknown one."""
         name = args[0]
         if name == "help" and ctx.parent is None and not ctx.resilient_parsing:
             return self._help(ctx, args[1:])
@@ -233,16 +253,22 @@ class Group(typer.core.TyperGroup):
         return self.resolve_command(ctx, [*words, "--help"])
 
 
+def _markup_mode() -> Literal["markdown"] | None:
+    """Choose plain help for narrow terminals: rich cuts names of options off there."""
+    return "markdown" if shutil.get_terminal_size().columns >= _WITH_PANELS else None
+
+
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
 
     told = examples.of(ctx.command_path)
-    more = "" if ctx.parent else "\n`shardctl help COMMAND` shows how a command is used.\n"
-    return f"{told}\n{more}" if told else ""
+    more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
+    between = "" if _markup_mode() else "\n"
+    return f"{between}{told}\n{more}" if told else ""
 
 
 def _meant(ctx: Any, name: str) -> str:
-    """Say which commands a mistyped one may be, also of other groups."""
+    """Return a hint with the commands that a mistyped one may mean, also of other groups."""
     root = ctx.find_root()
     paths = list(_below(root, root.command))
     words = {path.rpartition(" ")[2] for path in paths}
@@ -257,7 +283,7 @@ def _meant(ctx: Any, name: str) -> str:
 
 
 def _below(ctx: Any, command: Any, path: str = "shardctl") -> Iterator[str]:
-    """Name all commands below one, with the program's name."""
+    """Yield the full names of all commands below one."""
     for name in command.list_commands(ctx):
         each = command.get_command(ctx, name)
         yield f"{path} {name}"
@@ -266,13 +292,13 @@ def _below(ctx: Any, command: Any, path: str = "shardctl") -> Iterator[str]:
 
 
 def see_help(ctx: Any) -> str:
-    """Name the command that shows how one is used."""
+    """Return the hint to read the help of a command."""
     what = "commands" if isinstance(ctx.command, typer.core.TyperGroup) else "options"
-    return f"`{ctx.command_path} --help` lists the {what}"
+    return f"run `{ctx.command_path} --help` for its {what}"
 
 
 def _how(ctx: Any) -> str:
-    """Give an example of the command, and where there is more."""
+    """Return the hint to read the help, with an example."""
     from shardctl.cli.examples import EXAMPLES
 
     shown = EXAMPLES.get(ctx.command_path, ())
@@ -280,7 +306,7 @@ def _how(ctx: Any) -> str:
 
 
 def usage_error(error: Any) -> UsageError:
-    """Turn what typer found wrong with the arguments into an error as all others are."""
+    """Turn typer's error about the arguments into a UsageError."""
     message = str(getattr(error, "message", "") or error.format_message())
     if getattr(error, "param", None) is not None:
         message = error.format_message().replace("Value error, ", "")  # pydantic's
@@ -291,7 +317,7 @@ def usage_error(error: Any) -> UsageError:
 
 
 class App(typer.Typer):
-    """A typer application whose commands and groups are those of this module."""
+    """A typer application with the commands and groups of this module."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(rich_markup_mode="markdown", **({"cls": Group} | attributes))
@@ -302,5 +328,5 @@ class App(typer.Typer):
 
 
 def command_app(**attributes: Any) -> typer.Typer:
-    """Make the typer application of one command; only the program itself offers completion."""
+    """Return the typer application of one command; only the program itself offers completion."""
     return App(add_completion=False, **attributes)

@@ -1,6 +1,6 @@
-"""What the shell completes beside commands and options: names out of topology and databases.
+"""Shell completion of names from the topology and the databases.
 
-Whatever goes wrong here, the shell just has nothing to offer.
+On any error the shell offers nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 _WITHIN_S = 1.0
-"""How long databases have to answer: an operator waits at the prompt."""
+"""How long to wait for databases: the operator waits at the prompt."""
 
 Offered = list[tuple[str, str]]
-"""What can stand there, and what it is."""
+"""Values to offer, each with an explanation."""
 
 
 def nodes(ctx: typer.Context) -> Offered:
@@ -35,7 +35,7 @@ def poolers(ctx: typer.Context) -> Offered:
 
 
 def servers(ctx: typer.Context) -> Offered:
-    """Offer what `run --on` takes."""
+    """Offer the values of `run --on`."""
     all_of = [("nodes", "every node"), ("poolers", "every pooler")]
     return [*all_of, *nodes(ctx), *poolers(ctx)]
 
@@ -55,7 +55,7 @@ def methods() -> Offered:
 
 
 def moves(ctx: typer.Context) -> Offered:
-    """Offer the moves with which the command can do something."""
+    """Offer the moves that the command can act on."""
     verb = ctx.info_name or ""
     return [
         (entry.move.id, f"{entry.state}, from {entry.move.source} to {entry.move.target}")
@@ -93,7 +93,7 @@ def _journal(ctx: typer.Context) -> tuple[Entry, ...]:
         except ShardctlError:
             answers.put(())
 
-    # A login cannot be given up sooner than libpq does: the thread ends with the process.
+    # A login cannot be cancelled before libpq times out: the thread ends with the process.
     threading.Thread(target=read, daemon=True).start()
     try:
         return answers.get(timeout=_WITHIN_S)

@@ -1,4 +1,4 @@
-"""What the global options say, and the topology they lead to."""
+"""The values of the global options, and the topology that they name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DEFAULT_TOPOLOGY = Path("topology.yaml")
 
 @dataclass(slots=True)
 class Settings:
-    """The options that are understood before and after the command; one object a run.
+    """The options that may come before and after the command; one object per run.
 
-    `topology` is None where neither option nor environment names one.
+    `topology` is None if neither option nor environment names one.
     """
 
     topology: Path | None = None
@@ -30,16 +30,16 @@ class Settings:
     ahead: dict[str, Any] = field(default_factory=dict)
     """Options of the command itself that were given before it, by their names."""
     output: str | None = None
-    """The format of the result; None before the command's own options were read."""
+    """The format of the result; None before the command's own options are read."""
     detailed: bool = False
-    """Whether the exit code of a dry run says if it found changes."""
+    """Whether the exit code of a dry run shows pending changes."""
     changes: bool = False
-    """Whether the command is one that asks before it changes something, and no dry run."""
+    """Whether the command changes the fleet after a question, and is not a dry run."""
     pending: bool = False
     """Whether the command found something to change."""
 
     def guess(self, words: Sequence[str]) -> None:
-        """Take what concerns errors from a command line that could not be read."""
+        """Read the options that affect errors from a command line that could not be parsed."""
         self.detailed = "--detailed-exitcode" in words
         pairs = itertools.pairwise(words)
         if {"-ojson", "--output=json"} & {*words} or any(
@@ -48,28 +48,28 @@ class Settings:
             self.output = "json"
 
     def exit_code(self, code: int) -> int:
-        """Give the exit code to leave with; `code` is what came of the command."""
+        """Return the exit code of the process; `code` is that of the command."""
         if not self.detailed:
             return code
         return 1 if code else 2 if self.pending else 0
 
 
 def note_changes(ctx: typer.Context, changes: object) -> None:
-    """Note whether there is something to change, which `--detailed-exitcode` tells."""
+    """Record whether changes are pending, for `--detailed-exitcode`."""
     settings: Settings = ctx.obj
     settings.pending = bool(changes)
 
 
 def topology_file(ctx: typer.Context) -> Path:
-    """Give the file that `--topology`, `$SHARDCTL_TOPOLOGY` or the default names."""
+    """Return the file that `--topology`, `$SHARDCTL_TOPOLOGY` or the default names."""
     settings: Settings = ctx.obj
     return settings.topology or DEFAULT_TOPOLOGY
 
 
 def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> Topology:
-    """Read the topology, and open the log: the command is about to do something with it.
+    """Read the topology, and open the log.
 
-    With `lock_wait`, wait as long until no other command changes the fleet; raises NodeLocked.
+    With `lock_wait`, wait that long until no other command changes the fleet; raises NodeLocked.
     """
     from shardctl.cli import log
     from shardctl.topology import loader
@@ -88,7 +88,7 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
 
 
 def topology_if_there(ctx: typer.Context) -> Topology | None:
-    """Read the topology; None where none is named and the default file does not exist."""
+    """Read the topology; None if none is named and the default file does not exist."""
     settings: Settings = ctx.obj
     if settings.topology is None and not DEFAULT_TOPOLOGY.exists():
         return None

@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 app = command_app()
 
 _BLOCK_BYTES = 1 << 18
-"""How much of standard input is read at a time: memory stays the same for millions of ids."""
+"""Bytes of standard input per read: memory stays constant for millions of ids."""
 
 _LONGEST = 8192
-"""Characters of the longest line that is looked at whole: an id has at most 20."""
+"""The longest line that is parsed: an id has at most 20 characters."""
 _SHOWN = 80
 
 
-# An id may be negative: what looks like an option is an argument.
+# An id may be negative: an argument may look like an option.
 @app.command(context_settings={"ignore_unknown_options": True})
 def decode_id(
     ctx: typer.Context,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Decimal or 0x; standard input if none is given."),
+        typer.Argument(metavar="ID", help="Decimal or 0x; from standard input if none is given."),
     ] = None,
     *,
     output: ListingOption = Listing.table,
 ) -> None:
-    """Take ids apart: time, shard, sequence; with a topology also schema and node.
+    """Decode ids: time, shard and sequence; with a topology also schema and node.
 
-    The node is the topology file's, for no server is contacted: `shardctl route --id` asks the
-    databases. Without a topology (no --topology, no ./topology.yaml) it uses the default layout.
-    What cannot be decoded is named on standard error, everything else is decoded, exit code 2.
+    The node is the one in the topology file: decode-id contacts no server, `shardctl route --id`
+    asks the databases. Without a topology (no --topology, no ./topology.yaml) it uses the default
+    layout. It lists bad ids on standard error, decodes the rest, and exits with code 2.
     """
     from shardctl.ids.decoding import Decoder, Place
     from shardctl.ids.layout import Layout
 
     if not ids and sys.stdin.isatty():
-        raise UsageError("no id is given", hint="give ids as arguments or on standard input")
+        raise UsageError("no ids given", hint="give ids as arguments or on standard input")
     topology = topology_if_there(ctx)
     layout = Layout.of(topology.id) if topology else Layout()
     places: dict[int, Place] | None = (
@@ -60,7 +60,7 @@ def decode_id(
     )
     decoder = Decoder(layout, output.value, places)
     write = sys.stdout.write
-    PRINTED.json = True  # an object a line from here on: what is no id has none
+    PRINTED.json = True  # one object a line from here on: bad ids have none
     write(decoder.header)
     if ids:
         write(decoder.decode(enumerate(ids, 1), _complain_of("argument")))
@@ -83,11 +83,11 @@ def _complain_of(what: str) -> Callable[[int, str], None]:
 def _blocks() -> Iterator[tuple[int, list[str]]]:
     """Read standard input in blocks of lines, each with the number of its first line."""
     first, rest = 1, ""
-    # What is no UTF-8 is no number either: it is shown escaped.
+    # Bytes that are not UTF-8 are not a number either: errors show them escaped.
     stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
     while block := stream.read(_BLOCK_BYTES):
         *lines, rest = (rest + block).split("\n")
-        if len(rest) > _LONGEST:  # memory stays the same for a line without an end, too
+        if len(rest) > _LONGEST:  # memory stays constant for an endless line, too
             rest = f"{rest[:_SHOWN]}..."
         yield first, lines
         first += len(lines)

@@ -21,15 +21,16 @@ def demo(
     ctx: typer.Context,
     *,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the servers up and say how to connect.")
+        bool, typer.Option("--keep", help="Keep the servers running, and show how to connect.")
     ] = False,
 ) -> None:
     """Show the whole story on a throw-away fleet of real local servers.
 
-    Starts PostgreSQL and PgBouncer in a temporary directory, makes them a fleet from the example's
-    topology.yaml, writes rows into every shard through PgBouncer, decodes an id, routes it back
-    to its row; then, with clients at work, moves shards 2 and 3 to a new node and 6 and 7 to
-    another, compares every row, verifies and prunes. Without PgBouncer it says so and goes on.
+    Starts PostgreSQL and PgBouncer in a temporary directory, and makes them a fleet from the
+    example's topology.yaml. Writes rows into every shard through PgBouncer, decodes an id and
+    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node and 6 and 7 to
+    another, compares every row, verifies and prunes. Without PgBouncer, clients connect to the
+    nodes directly.
     """
     from shardctl.checks.status import observe
     from shardctl.cli import log, status
@@ -54,12 +55,12 @@ def demo(
     print("\nshardctl status")
     status.show(now)
     if keep:
-        _tell_how_to_connect(tour.topology)
+        _show_how_to_connect(tour.topology)
     else:
-        say("the servers are down again and their directory is gone; --keep would leave them up")
+        say("stopped the servers and removed their directory; run it with --keep to keep them")
 
 
-def _tell_how_to_connect(topology: Topology) -> None:
+def _show_how_to_connect(topology: Topology) -> None:
     from shardctl.topology import routes
 
     database = topology.database
@@ -72,7 +73,7 @@ def _tell_how_to_connect(topology: Topology) -> None:
         login = f"-h {route.node.host} -p {route.node.port} -U {database.user} {database.name}"
         table = f"{route.schema}.photos_by_user"
     say(f"""
-The servers are up. Look around:
+The servers are running. Try:
   export SHARDCTL_TOPOLOGY={topology.path}
   shardctl sandbox status
   shardctl route 31341

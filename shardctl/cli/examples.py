@@ -1,32 +1,32 @@
-"""Examples of every command: `--help`, the reference and the man page end with them."""
+"""Examples of every command, for `--help`, the reference and the man page."""
 
 from __future__ import annotations
 
 EXAMPLES = {
     "shardctl": (
         ("shardctl demo", "Show the whole story on a throw-away fleet"),
-        ("shardctl sandbox new --shards 8 --nodes 2", "Begin with local servers"),
+        ("shardctl sandbox new --shards 8 --nodes 2", "Start with local servers"),
         ("shardctl status", "Show the fleet that ./topology.yaml describes"),
     ),
     "shardctl init": (
         ("shardctl init --dry-run", "Show what is missing, change nothing"),
-        ("shardctl init", "Show the plan, ask, carry it out"),
-        ("shardctl init --yes --lock-wait 10m", "In a script, after a command that still runs"),
+        ("shardctl init", "Show the plan, ask, apply it"),
+        ("shardctl init --yes --lock-wait 10m", "In a script: wait for a running command"),
     ),
     "shardctl migrate": (
         ("shardctl migrate --dry-run --detailed-exitcode", "In CI: exit 2 if one is pending"),
-        ("shardctl migrate", "Show what is pending where, ask, run it"),
-        ("shardctl migrate --yes --lock-timeout 500ms --attempts 20", "Beside short transactions"),
+        ("shardctl migrate", "Show pending migrations, ask, run them"),
+        ("shardctl migrate --yes --lock-timeout 500ms --attempts 20", "Retry short lock waits"),
     ),
     "shardctl verify": (
         ("shardctl verify", "Compare topology, databases and poolers"),
-        ("shardctl verify --check poolers --strict", "One check; exit 1 for warnings too"),
-        ("shardctl verify --deep -o json", "Read every row; for programs"),
+        ("shardctl verify --check poolers --strict", "Run one check; exit 1 for warnings too"),
+        ("shardctl verify --deep -o json", "Read every row; print JSON"),
     ),
     "shardctl status": (
         ("shardctl status", "Show the fleet once"),
         ("shardctl status --watch 2s", "Show it every two seconds, until Ctrl-C"),
-        ("shardctl status --sample 0 -o json", "At once, without transaction rates"),
+        ("shardctl status --sample 0 -o json", "Print JSON at once, without transaction rates"),
     ),
     "shardctl pgbouncer": (
         ("shardctl pgbouncer diff", "Show which files differ"),
@@ -37,8 +37,8 @@ EXAMPLES = {
         ("shardctl pgbouncer render p1", "Print those of pooler p1"),
     ),
     "shardctl pgbouncer diff": (
-        ("shardctl pgbouncer diff", "Show what differs in all files; exit 1 if anything"),
-        ("shardctl pgbouncer diff p1 -o json", "For pooler p1, for programs"),
+        ("shardctl pgbouncer diff", "Show what differs in all files; exit 1 if anything does"),
+        ("shardctl pgbouncer diff p1 -o json", "For pooler p1, as JSON"),
     ),
     "shardctl pgbouncer apply": (
         ("shardctl pgbouncer apply --dry-run", "Show what would be written"),
@@ -48,11 +48,11 @@ EXAMPLES = {
     "shardctl move-shards": (
         ("shardctl move-shards 2-3 --to c --dry-run", "Check everything, predict the pause"),
         ("shardctl move-shards 2-3 --to c --max-pause 2s", "Move two shards to node c"),
-        ("shardctl move-shards --from a --half --to c --max-rate 50M", "Half of a full node"),
+        ("shardctl move-shards --from a --half --to c --max-rate 50M", "Split a full node"),
     ),
     "shardctl moves": (
-        ("shardctl moves list", "Which moves there were"),
-        ("shardctl moves resume", "Go on with the unfinished move"),
+        ("shardctl moves list", "List all moves"),
+        ("shardctl moves resume", "Continue the unfinished move"),
     ),
     "shardctl moves list": (
         ("shardctl moves list", "List all moves, the newest first"),
@@ -60,22 +60,27 @@ EXAMPLES = {
     ),
     "shardctl moves show": (
         ("shardctl moves show", "Show the newest move and its steps"),
-        ("shardctl moves show 5f3a9c1e -o json", "Show one move, for programs"),
+        ("shardctl moves show 5f3a9c1e -o json", "Show one move as JSON"),
     ),
     "shardctl moves resume": (
-        ("shardctl moves resume", "Go on with the unfinished move"),
+        ("shardctl moves resume", "Continue the unfinished move"),
         ("shardctl moves resume 5f3a9c1e --max-pause 5s --yes", "Give its cutover more time"),
-        ("shardctl moves resume --terminate", "End the transactions that hold it up"),
+        ("shardctl moves resume --terminate", "End transactions that block its cutover"),
     ),
     "shardctl moves abort": (
-        ("shardctl moves abort --dry-run", "See whether the move can be aborted"),
+        ("shardctl moves abort --dry-run", "Check whether the move can be aborted"),
         ("shardctl moves abort", "Abort it and delete its clone"),
-        ("shardctl moves abort --target-destroyed", "After the target's disk was lost"),
+        ("shardctl moves abort --target-destroyed", "After the loss of the target's disk"),
+    ),
+    "shardctl moves doctor": (
+        ("shardctl moves doctor --dry-run", "Show what moves have left behind"),
+        ("shardctl moves doctor", "Clear it, when you have confirmed"),
+        ("shardctl moves doctor --dry-run -o json", "The same for programs"),
     ),
     "shardctl prune": (
-        ("shardctl prune --dry-run", "Show what may be dropped, and what may not, and why"),
-        ("shardctl prune", "Drop what is due"),
-        ("shardctl prune --now --yes", "Drop also what is kept for some time still"),
+        ("shardctl prune --dry-run", "Show which schemas may be dropped, and why not"),
+        ("shardctl prune", "Drop the schemas that are due"),
+        ("shardctl prune --now --yes", "Drop schemas before `retain` has passed, too"),
     ),
     "shardctl rows": (
         ("shardctl rows misplaced", "Search all shards"),
@@ -83,39 +88,39 @@ EXAMPLES = {
     ),
     "shardctl rows misplaced": (
         ("shardctl rows misplaced", "Search every table of every shard"),
-        ("shardctl rows misplaced 2-3 --table likes --limit 100", "One table in two shards"),
+        ("shardctl rows misplaced 2-3 --table likes --limit 100", "Search one table in two shards"),
         ("shardctl rows misplaced -o csv", "For a spreadsheet"),
     ),
     "shardctl rows move": (
-        ("shardctl rows move --dry-run", "Count what would be moved where"),
-        ("shardctl rows move 2-3 --table likes", "Of one table in two shards"),
+        ("shardctl rows move --dry-run", "Count the rows to move"),
+        ("shardctl rows move 2-3 --table likes", "Move rows of one table in two shards"),
     ),
     "shardctl repack": (
         ("shardctl repack --dry-run", "Show which tables are bloated"),
-        ("shardctl repack 2-3 --min-bloat 30", "Two shards, the worst tables"),
+        ("shardctl repack 2-3 --min-bloat 30", "Repack the worst tables of two shards"),
         ("shardctl repack --yes --recent 1d --wait-timeout 10m", "In a nightly job"),
     ),
     "shardctl read-only": (
         ("shardctl read-only on 2-3", "Refuse writes to two shards"),
-        ("shardctl read-only off 2-3", "Accept them again"),
+        ("shardctl read-only off 2-3", "Accept writes again"),
     ),
     "shardctl read-only on": (
         ("shardctl read-only on 2-3", "Refuse writes to two shards"),
-        ("shardctl read-only on --node a --wait 2m --yes", "To all shards of node a"),
+        ("shardctl read-only on --node a --wait 2m --yes", "Refuse writes to all shards of node a"),
     ),
     "shardctl read-only off": (
         ("shardctl read-only off 2-3", "Accept writes to two shards again"),
-        ("shardctl read-only off --node a --yes", "To all shards of node a"),
+        ("shardctl read-only off --node a --yes", "For all shards of node a"),
     ),
     "shardctl sql": (
         ("shardctl sql 'SELECT count(*) FROM photos_by_user'", "Count in every shard"),
-        ("shardctl sql --nodes 'SHOW server_version' -o csv", "Ask every node"),
+        ("shardctl sql --nodes 'SHOW server_version' -o csv", "Run it on every node"),
         ("shardctl sql --write --file fix.sql --shards 2-3 --timeout 30s", "Change two shards"),
     ),
     "shardctl run": (
         ("shardctl run 'df -h /'", "On every machine"),
         ("shardctl run 'cat $SHARDCTL_DATA_DIRECTORY/PG_VERSION' --on nodes", "For every node"),
-        ("shardctl run 'uptime' --on a,p1 --timeout 10s --yes", "For a node and a pooler"),
+        ("shardctl run 'uptime' --on a,p1 --timeout 10s --yes", "For node a and pooler p1"),
     ),
     "shardctl hosts": (
         ("shardctl hosts", "Show how hosts are reached"),
@@ -124,20 +129,20 @@ EXAMPLES = {
     ),
     "shardctl hosts check": (
         ("shardctl hosts check", "Test SSH, sudo, programs, disks and clocks"),
-        ("shardctl hosts check -o json", "For programs"),
+        ("shardctl hosts check -o json", "Print the results as JSON"),
     ),
     "shardctl route": (
-        ("shardctl route 31341", "Where the rows of key 31341 are"),
-        ("shardctl route --id 11637205501278089 -o json", "Where the row of an id is"),
-        ("shardctl route --offline 31341 alice", "By the file alone"),
+        ("shardctl route 31341", "Find the rows of key 31341"),
+        ("shardctl route --id 11637205501278089 -o json", "Find the row of an id"),
+        ("shardctl route --offline 31341 alice", "Use only the topology file"),
     ),
     "shardctl decode-id": (
-        ("shardctl decode-id 11637205501278089", "When and where an id was made"),
-        ("shardctl decode-id -o csv < ids.txt", "Many ids, as a table for a spreadsheet"),
+        ("shardctl decode-id 11637205501278089", "Show when and where an id was made"),
+        ("shardctl decode-id -o csv < ids.txt", "Decode many ids, for a spreadsheet"),
     ),
     "shardctl encode-id": (
-        ("shardctl encode-id --time 2026-01-01", "The smallest id of any shard since then"),
-        ("shardctl encode-id --time 2026-01-01T12:00Z --shard 5", "The smallest of shard 5"),
+        ("shardctl encode-id --time 2026-01-01", "Print the smallest id since that time"),
+        ("shardctl encode-id --time 2026-01-01T12:00Z --shard 5", "Print the smallest of shard 5"),
     ),
     "shardctl topology": (
         ("shardctl topology check", "Read the file and list its problems"),
@@ -157,7 +162,7 @@ EXAMPLES = {
     ),
     "shardctl sandbox new": (
         ("shardctl sandbox new --shards 8 --nodes 2", "Write ./topology.yaml"),
-        ("shardctl sandbox new --shards 512 --nodes 4 --spare 2 --port 7100", "A larger one"),
+        ("shardctl sandbox new --shards 512 --nodes 4 --spare 2 --port 7100", "Write a larger one"),
     ),
     "shardctl sandbox up": (
         ("shardctl sandbox up", "Start the nodes that own shards, and the poolers"),
@@ -169,22 +174,22 @@ EXAMPLES = {
     ),
     "shardctl sandbox status": (
         ("shardctl sandbox status", "Show which servers run"),
-        ("shardctl sandbox status -o json", "For programs"),
+        ("shardctl sandbox status -o json", "Print it as JSON"),
     ),
     "shardctl sandbox traffic": (
         ("shardctl sandbox traffic", "Load every shard for 30 s, check every row"),
-        ("shardctl sandbox traffic --seconds 10m --clients 16", "For as long as a move may take"),
-        ("shardctl sandbox traffic --connect --logins 200", "A login for each operation"),
+        ("shardctl sandbox traffic --seconds 10m --clients 16", "As long as a move may take"),
+        ("shardctl sandbox traffic --connect --logins 200", "With a login for each operation"),
     ),
     "shardctl demo": (
         ("shardctl demo", "Show the story, remove the servers"),
-        ("shardctl demo --keep", "Leave the servers up"),
+        ("shardctl demo --keep", "Keep the servers running"),
     ),
 }
-"""For each command, by its whole name: what to type, and what that is for."""
+"""For each command, by its full name: what to type, and its purpose."""
 
 
 def of(command: str) -> str:
-    """Write the examples of a command as its help ends with them; empty where it has none."""
+    """Return the examples of a command as text for its help; empty if it has none."""
     lines = [f"  # {purpose}\n  {typed}" for typed, purpose in EXAMPLES.get(command, ())]
     return "\n".join(["Examples:", *lines]) if lines else ""

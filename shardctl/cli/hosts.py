@@ -1,4 +1,4 @@
-"""`shardctl hosts`: the way to every host, and whether what is needed is there."""
+"""`shardctl hosts`: how every host is reached, and whether it has what shardctl needs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import always_json, plural, print_csv, print_json, print_table, print_tsv
+from shardctl.cli.output import plural, print_csv, print_json, print_table, print_tsv
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
 
 
 @app.callback()
 def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
-    """Show how the host of every node and pooler is reached, by the topology; contacts none.
+    """Show how shardctl reaches the host of every node and pooler; contacts none of them.
 
-    `hosts check` tests it.
+    `hosts check` tests the connections.
     """
     if ctx.invoked_subcommand is not None:
         return
     from shardctl.checks import host_ways
 
-    with always_json(Report.json if output is Listing.json else Report.table):
-        ways = host_ways.ways(load_topology(ctx))
+    ways = host_ways.ways(load_topology(ctx))
     if output is Listing.json:
         print_json({"format": 1, "hosts": [way.as_json() for way in ways]})
         return
@@ -48,21 +47,21 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
 
 @app.command()
 def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
-    """Test every host: SSH, sudo, programs and their version, directories, disk, clock.
+    """Test every host: SSH, sudo, programs and their versions, directories, disk, clock.
 
-    Changes nothing. Each fault is told with what mends it; exit code 1 if there is an error.
+    Changes nothing. Each fault is printed with its fix; exit code 1 if there is an error.
     """
     from shardctl.checks import hosts as checks
     from shardctl.cli.progress import bars
 
-    with always_json(output), bars() as progress:
+    with bars() as progress:
         found = checks.test(load_topology(ctx), progress)
     if output is Report.json:
         results = [one.as_json() for one in found]
         print_json({"format": 1, "ok": checks.ok(found), "results": results})
     else:
         rows = [(o.host, o.server or "-", o.test, o.state.value, o.found) for o in found]
-        print_table(("host", "server", "test", "state", "found"), rows)
+        print_table(("host", "server", "test", "state", "found"), rows, coloured="state")
         for one in found:
             if one.hint:
                 of = f", {one.server}" if one.server else ""

@@ -1,4 +1,4 @@
-"""`shardctl init`: bring the fleet to what the topology says."""
+"""`shardctl init`: bring the fleet to the state of the topology file."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def init(
     yes: YesOption = False,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Take over schemas that shardctl did not make."),
+        typer.Option("--adopt", help="Take over schemas that shardctl did not create."),
     ] = False,
     without_poolers: Annotated[
-        bool, typer.Option("--without-poolers", help="Leave the poolers as they are.")
+        bool, typer.Option("--without-poolers", help="Do not change the poolers.")
     ] = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
@@ -44,15 +44,15 @@ def init(
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
-    """Bring the fleet to what the topology says; a second run changes nothing.
+    """Bring the fleet to the state of the topology file; a second run changes nothing.
 
-    Makes what is missing: database and roles, schema `shardctl`, and for each shard its
-    schema, sequences, next_id(), grants and migrations; then the map; at last the aliases that
-    the poolers offer. Shows the plan and asks first.
-    Killed at any moment and run again, it completes (but for a migration that asks for no
-    transaction: what its statements did stays done). It never gives a shard to another node
-    than the databases say, and never touches a schema that it did not make (but see --adopt).
-    Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
+    Creates what is missing: database and roles, schema `shardctl`, and for each shard its
+    schema, sequences, next_id(), grants and migrations; then the map, and last the aliases of
+    the poolers. Shows the plan and asks first.
+    If it is killed at any moment, the next run completes it (except a migration that asks for no
+    transaction: its finished statements stay done). It never gives a shard to another node than
+    the one in the map, and never changes a schema that it did not create (except with --adopt).
+    It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli import provision
     from shardctl.provision.fleet import Options, plan_init

@@ -1,4 +1,4 @@
-"""The log below $XDG_STATE_HOME/shardctl: everything that was run, with times."""
+"""The log in $XDG_STATE_HOME/shardctl: everything that shardctl ran, with times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardctl.masking import without_passwords
 
 
 def log_file() -> Path:
-    """Name today's log (UTC); raises OSError for a user without a home."""
+    """Return the path of today's log (UTC); raises OSError for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     day = time.strftime("%Y-%m-%d", time.gmtime())
     try:
@@ -23,10 +23,10 @@ def log_file() -> Path:
 
 
 def open_log(*, verbose: bool) -> None:
-    """Send the package's log to the day's file, and to standard error if `verbose`.
+    """Write the package's log to the day's file, and to standard error if `verbose`.
 
-    A log that cannot be written must not stop an operator: that is said once, on standard
-    error, and the command goes on.
+    A log that cannot be written must not stop an operator: one line on standard error reports it,
+    and the command continues.
     """
     import logging
 
@@ -45,7 +45,7 @@ def open_log(*, verbose: bool) -> None:
         _make()
         handlers.append(logging.FileHandler(log_file(), encoding="utf-8", delay=False))
     except OSError as error:
-        print(f"shardctl: no log is kept: {error}", file=sys.stderr)
+        print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:
         handlers.append(logging.StreamHandler())
     for handler in handlers:
@@ -55,7 +55,7 @@ def open_log(*, verbose: bool) -> None:
 
 
 def record_bug(trace: str) -> str:
-    """Append a traceback to the log; give where it can be read."""
+    """Append a traceback to the log; return where it is."""
     try:
         _make()
         with log_file().open("a", encoding="utf-8") as file:
@@ -67,6 +67,6 @@ def record_bug(trace: str) -> str:
 
 
 def _make() -> None:
-    """Make the log, for its owner's eyes: what an operator has run is in it."""
+    """Create the log, readable only for its owner: it has the operator's commands."""
     log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     log_file().touch(mode=0o600)

@@ -35,11 +35,11 @@ def migrate(
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
-    """Run new migrations on every shard; shows first what is pending where, and asks.
+    """Run new migrations on every shard; shows pending migrations and asks first.
 
-    A migration never waits longer for a lock than --lock-timeout: it lets go, waits and tries
-    again, so that it does not hold up the application's sessions behind it.
-    Nodes that cannot be read are left out and named, exit code 3, if the others agree on the map.
+    A migration never waits longer for a lock than --lock-timeout. Then it releases its locks,
+    waits and tries again, so that the application's sessions do not queue behind it.
+    It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli import provision
     from shardctl.provision.fleet import Options, plan_migrate

@@ -1,4 +1,4 @@
-"""`shardctl move-shards`: clone, cut over in a tenth of a second, confirm."""
+"""`shardctl move-shards`: copy, cut over in a tenth of a second, confirm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardctl.cli.options import (
     ReportOption,
     YesOption,
 )
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan, Options
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 app = command_app()
 
 _SHOWN = 4
-"""Aliases that the plan names of each pooler."""
+"""Aliases of each pooler that the plan lists."""
 
 
 @app.command()
 def move_shards(
     ctx: typer.Context,
     shards: Annotated[
-        str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; all of one node.")
+        str | None,
+        typer.Argument(metavar="[SHARDS]", help="Shards of one node, for example 2-3,17."),
     ] = None,
     *,
     to: Annotated[
@@ -44,7 +45,7 @@ def move_shards(
             "--to",
             metavar="NODE",
             autocompletion=completion.nodes,
-            help="The node that gets them.",
+            help="The target node.",
         ),
     ],
     source: Annotated[
@@ -53,22 +54,24 @@ def move_shards(
             "--from",
             metavar="NODE",
             autocompletion=completion.nodes,
-            help="Instead of SHARDS: with --half or --all.",
+            help="The source node, instead of SHARDS, with --half or --all.",
         ),
     ] = None,
     half: Annotated[
-        bool, typer.Option("--half", help="Half of the node's shards, by their sizes.")
+        bool,
+        typer.Option("--half", help="The upper half of each of the node's ranges, by size."),
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--method",
             metavar="METHOD",
             autocompletion=completion.methods,
-            help="How they get there: clone, so far.",
+            help="clone copies the whole server to a node without one, stream copies these shards "
+            "to a node that serves; the default depends on the target.",
         ),
-    ] = "clone",
+    ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -78,7 +81,7 @@ def move_shards(
             "--max-pause",
             metavar="DURATION",
             parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="The longest that clients may wait, such as 2s.",
+            help="The longest time that clients may wait, for example 2s.",
         ),
     ] = None,
     retain: Annotated[
@@ -87,7 +90,7 @@ def move_shards(
             "--retain",
             metavar="DURATION",
             parser=values.duration(),
-            help="How long retired schemas are kept, such as 7d.",
+            help="How long to keep retired schemas, for example 7d.",
         ),
     ] = None,
     max_rate: Annotated[
@@ -96,64 +99,64 @@ def move_shards(
             "--max-rate",
             metavar="SIZE",
             parser=values.size(plain="K"),
-            help="Limit the copy rate, such as 50M a second; a plain number is in kB.",
+            help="Limit the copy rate, for example 50M a second; a plain number is in kB.",
         ),
     ] = None,
     max_wal: MaxWalOption = None,
     lock_wait: LockWaitOption = None,
     terminate: Annotated[
-        bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
+        bool, typer.Option("--terminate", help="End transactions that block the cutover.")
     ] = False,
     read_only: Annotated[
         bool,
-        typer.Option("--read-only", help="Refuse writes during the cutover; reads go on."),
+        typer.Option("--read-only", help="Refuse writes during the cutover; reads continue."),
     ] = False,
     duplicate_shared: Annotated[
         bool,
-        typer.Option("--duplicate-shared", help="Let tables outside shards be cloned, too."),
+        typer.Option("--duplicate-shared", help="Clone tables outside shards, too."),
     ] = False,
     ignore_standby: Annotated[
         bool,
-        typer.Option("--ignore-standby", help="Standbys of the source are not promoted meanwhile."),
+        typer.Option("--ignore-standby", help="Confirm that failover is disabled on the source."),
     ] = False,
 ) -> None:
-    """Move shards to another node: clone their server, cut over, confirm row for row.
+    """Move shards to another node: copy them, cut over, compare every row.
 
-    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only
-    writes are refused for that time, and reads wait for a small part of it. What each side
-    does not own any more is kept under retired names until `shardctl prune`. Interrupted or
-    killed at any moment, `shardctl moves resume` goes on or `shardctl moves abort` takes it back.
+    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only,
+    writes are refused for that time, and reads wait for a small part of it. Each node keeps the
+    schemas that it no longer owns under retired names until `shardctl prune`. If the move is
+    interrupted or killed at any moment, `shardctl moves resume` continues it, and
+    `shardctl moves abort` undoes it.
     """
-    from shardctl.cli.moves import finish, tell
+    from shardctl.cli.moves import finish, report_step
     from shardctl.cli.progress import bars
     from shardctl.moves import service
     from shardctl.state import lock
 
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        options = _options(
-            topology,
-            max_pause,
-            retain,
-            max_wal,
-            max_rate=f"{max_rate // 1024}k" if max_rate else None,  # as pg_basebackup takes it
-            terminate=terminate,
-            read_only=read_only,
-            duplicate_shared=duplicate_shared,
-            ignore_standby=ignore_standby,
-        )
-        chosen = _shards(topology, shards, source, half=half, everything=everything)
-        decided = service.plan(topology, chosen, to, options, method=method)
-        facts = service.preflight(topology, decided)
-        lock.require_all_free(topology, [decided.source], command=service.COMMAND)
-        _show(decided, facts, output)
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    options = _options(
+        topology,
+        max_pause,
+        retain,
+        max_wal,
+        max_rate=f"{max_rate // 1024}k" if max_rate else None,  # pg_basebackup's syntax
+        terminate=terminate,
+        read_only=read_only,
+        duplicate_shared=duplicate_shared,
+        ignore_standby=ignore_standby,
+    )
+    chosen = _shards(topology, shards, source, half=half, everything=everything)
+    decided = service.plan(topology, chosen, to, options, method=method)
+    facts = service.preflight(topology, decided)
+    lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
+    _show(decided, facts, output)
     note_changes(ctx, decided.shards)
     if dry_run:
         return
     moved = plural(len(decided.shards), "shard")
     confirm(f"Move {moved} from {decided.source} to {decided.target}?", yes=yes)
     with bars() as progress:
-        context = service.start(topology, decided, progress, tell(decided.id), notice=say)
+        context = service.start(topology, decided, progress, report_step(decided.id), notice=say)
     finish(topology, context, output)
 
 
@@ -179,7 +182,7 @@ def _options(
 def _shards(
     topology: Topology, text: str | None, source: str | None, *, half: bool, everything: bool
 ) -> list[int]:
-    """Take the shards as they were named: a list, half of a node's, or all of them."""
+    """Return the chosen shards: a list, half of a node's, or all of them."""
     from shardctl.errors import UsageError
     from shardctl.moves import plan
     from shardctl.moves.preflight import check as preflight
@@ -191,19 +194,19 @@ def _shards(
     of_node = text is None and source is not None and half != everything
     if not listed and not of_node:
         raise UsageError(
-            "which shards is not clear", hint="give SHARDS, or --from NODE with --half or --all"
+            "no shards given", hint="specify SHARDS, or --from NODE with --half or --all"
         )
     if text is not None:
         return list(routes.listed(topology, text))
     node = topology.nodes.get(NodeName(source or ""))
     if node is None:
-        raise UsageError(f"{source!r} is no node", hint=f"nodes: {', '.join(topology.nodes)}")
+        raise UsageError(f"unknown node {source!r}", hint=f"nodes: {', '.join(topology.nodes)}")
     if everything:
         return list(node.shards)
     if len(node.shards) == 1:
         raise UsageError(
-            f"node {node.name} has shard {node.shards[0]} alone, of which there is no half",
-            hint="--all moves it",
+            f"node {node.name} owns only shard {node.shards[0]}, so --half has nothing to move",
+            hint="use --all to move it",
         )
     return list(
         plan.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
@@ -220,6 +223,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
                 "move": decided.id,
                 "source": decided.source,
                 "target": decided.target,
+                "method": decided.method,
                 "shards": list(decided.shards),
                 "size_bytes": sum(facts.sizes.values()),
                 "copy_bytes": facts.source_bytes,
@@ -246,8 +250,9 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
     print_table(
         ("what", "plan"),
         [
-            ("move", f"{decided.id}: shards {ranges.of(decided.shards)}"),
+            ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
             ("from, to", f"{decided.source} -> {decided.target}"),
+            ("method", decided.method),
             ("size of these shards", picture.size(sum(facts.sizes.values()))),
             ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
             ("free on the target", picture.size(facts.disk_free_bytes)),
@@ -262,7 +267,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
 
 
 def _for_clients(facts: Facts) -> list[tuple[str, str]]:
-    """Say what clients will see."""
+    """Return the plan's lines about clients."""
     wait = f"about {facts.predicted_pause_ms:.0f} ms"
     if facts.predicted_refused_ms is None:
         return [("clients wait", wait)]
@@ -271,7 +276,7 @@ def _for_clients(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _pooler(fact: PoolerFact) -> str:
-    """Say what the cutover is for a pooler."""
+    """Return what the cutover does with a pooler."""
     named = ", ".join(fact.paused[:_SHOWN])
     more = len(fact.paused) - _SHOWN
     return (

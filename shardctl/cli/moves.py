@@ -1,14 +1,14 @@
-"""`shardctl moves`: the journal of moves, how to go on with one, how to call it off."""
+"""`shardctl moves`: list, show, resume and abort moves."""
 
 from __future__ import annotations
 
 import sys
-from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import completion, picture, values
+from shardctl.cli import completion, moves_doctor, moves_shown, picture, values
+from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
@@ -19,10 +19,10 @@ from shardctl.cli.options import (
     MaxWalOption,
     Report,
     ReportOption,
+    WatchOption,
     YesOption,
 )
 from shardctl.cli.output import (
-    always_json,
     confirm,
     plural,
     print_csv,
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.state.progress import MoveProgress
     from shardctl.topology.model import Topology
 
-app = command_app(help="Show moves, go on with one, or call it off.", no_args_is_help=True)
+app = command_app(help="List, show, resume or abort moves.", no_args_is_help=True)
+app.command()(moves_doctor.doctor)
 
 MoveArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MOVE]",
         autocompletion=completion.moves,
-        help="Its id; the unfinished one by default.",
+        help="The move's id; the unfinished move by default.",
     ),
 ]
 ShownArgument = Annotated[
@@ -57,11 +57,10 @@ ShownArgument = Annotated[
     typer.Argument(
         metavar="[MOVE]",
         autocompletion=completion.moves,
-        help="Its id; the newest one by default.",
+        help="The move's id; the newest move by default.",
     ),
 ]
 
-_HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
 _BAR = 30
 
 
@@ -70,45 +69,66 @@ def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> 
     """List all moves, the newest first."""
     from shardctl.moves import service
 
-    with always_json(Report.json if output is Listing.json else Report.table):
-        ledger = service.read(load_topology(ctx))
-    _tell_unread(ledger)
-    rows = [_row(entry) for entry in ledger.entries]
+    ledger = service.read(load_topology(ctx))
+    _report_unread(ledger)
+    rows = [moves_shown.row(entry) for entry in ledger.entries]
+    short = map(moves_shown.short_row, ledger.entries)
     if output is Listing.json:
         print_json({"format": 1, "moves": [entry.as_json() for entry in ledger.entries]})
     elif output is Listing.tsv:
         print_tsv(rows)
     elif output is Listing.csv:
-        print_csv((_HEADER, *rows))
+        print_csv((moves_shown.HEADER, *rows))
     elif not ledger.entries:
-        print("there was no move yet")
+        print("no move has started yet")
     else:
-        print_table(_HEADER, rows)
+        print_table(moves_shown.HEADER, short, coloured="state")
 
 
 @app.command()
 def show(
-    ctx: typer.Context, move: ShownArgument = None, *, output: ReportOption = Report.table
+    ctx: typer.Context,
+    move: ShownArgument = None,
+    *,
+    output: ReportOption = Report.table,
+    watch: WatchOption = None,
 ) -> None:
-    """Show one move: its steps, and the cutover's sub-steps in milliseconds."""
+    """Show a move: its steps, its progress, and the cutover's sub-steps in milliseconds.
+
+    With --watch, it refreshes until the move has ended, or Ctrl-C.
+    """
     from shardctl.moves import service
 
-    with always_json(output):
-        ledger = service.read(load_topology(ctx))
-        _tell_unread(ledger)
-        entry = ledger.newest() if move is None else ledger.entry(move)
+    topology = load_topology(ctx)
+
+    def look(move: str | None) -> Entry:
+        ledger = service.read(topology)
+        _report_unread(ledger)
+        return ledger.newest() if move is None else ledger.entry(move)
+
+    entry = look(move)
+    if watch is not None:
+        drawn = output is Report.table and watching.on_terminal()
+        entry = moves_shown.until_over(
+            entry,
+            lambda: look(entry.move.id),
+            watch.total_seconds(),
+            show=None if drawn else lambda now: _show_move(now, output),
+        )
+    _show_move(entry, output)
+
+
+def _show_move(entry: Entry, output: Report) -> None:
+    """Print a move with its steps and its report."""
     if output is Report.json:
         print_json({"format": 1, **entry.as_json(), **entry.details()})
         return
-    print_table(_HEADER, [_row(entry)])
-    print_table(
-        ("step", "state", "took", "error"),
-        [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps],
-    )
-    if entry.progress is not None:
-        print(_copied(entry.progress))
+    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
+    print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
+    if told := moves_shown.copied(entry):
+        print(told)
     if entry.read_only:
-        print("read-only: its cutover refuses writes, and reads go on")
+        print("read-only: its cutover refuses writes, and reads continue")
     _show_report(entry.move.report or {})
 
 
@@ -127,25 +147,25 @@ def resume(
             "--max-pause",
             metavar="DURATION",
             parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="Another one than was planned, such as 2s.",
+            help="Replace the planned limit, for example 2s.",
         ),
     ] = None,
     max_wal: MaxWalOption = None,
     terminate: Annotated[
-        bool, typer.Option("--terminate", help="End transactions that hold up the cutover.")
+        bool, typer.Option("--terminate", help="End transactions that block the cutover.")
     ] = False,
     source_destroyed: Annotated[
         bool,
         typer.Option(
             "--source-destroyed",
-            help="You know that the source is gone for good; the target has claimed the shards.",
+            help="Confirm that the source is permanently lost; the target owns the shards.",
         ),
     ] = False,
 ) -> None:
-    """Go on with a move, wherever it stopped and whoever began it.
+    """Continue an unfinished move where it stopped, also another operator's.
 
-    A move that was called off before its point of no return tries its cutover again; one that is
-    past it is finished. A source that is gone for good keeps it from its end until you say so.
+    A move that stopped before its point of no return tries its cutover again; a later one is
+    finished. If the source is permanently lost, the move ends only with --source-destroyed.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import service
@@ -165,13 +185,13 @@ def resume(
         _show_entry(entry, output)
     if dry_run:
         return
-    confirm(f"Go on with move {entry.move.id}?", yes=yes)
+    confirm(f"Resume move {entry.move.id}?", yes=yes)
     with bars() as progress:
         context = service.resume(
             topology,
             entry,
             progress,
-            tell(entry.move.id),
+            report_step(entry.move.id),
             notice=say,
             max_pause_s=pause,
             max_wal_bytes=max_wal,
@@ -196,7 +216,7 @@ def abort(
         bool,
         typer.Option(
             "--target-destroyed",
-            help="You know that the target is gone for good and has never served.",
+            help="Confirm that the target is permanently lost and has never served clients.",
         ),
     ] = False,
     restart_source: Annotated[
@@ -205,16 +225,16 @@ def abort(
             "--restart-source",
             metavar="NODE",
             autocompletion=completion.nodes,
-            help="This source takes no logins because its disk is full: free it on its host first.",
+            help="The source accepts no logins because its disk is full: free its disk first.",
         ),
     ] = None,
 ) -> None:
-    """Call a move off before its point of no return: the source keeps its shards.
+    """Abort a move before its point of no return: the source keeps its shards.
 
-    Lifts the fence, serves the clients, deletes the clone that this move made, drops its slot.
-    A target that was told to take over and is gone for good keeps the source from serving until
-    you say so. A source whose disk the move's WAL has filled takes no logins: name it with
-    --restart-source, and its slot is removed on its host, and its server started.
+    Lifts the fence, serves the clients, deletes the clone that this move made, and drops its slot.
+    If a target is permanently lost after the decision, the source serves again only with
+    --target-destroyed. If the move's WAL has filled the source's disk, the source accepts no
+    logins: --restart-source removes the slot on its host and starts its server.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import service
@@ -233,25 +253,25 @@ def abort(
         _show_entry(entry, output)
     if dry_run:
         return
-    confirm(f"Call off move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
+    confirm(f"Abort move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
     with bars() as progress:
         service.abort(
             topology,
             entry,
             progress,
-            tell(entry.move.id, undoing=True),
+            report_step(entry.move.id, undoing=True),
             notice=say,
             target_destroyed=target_destroyed,
         )
     if output is Report.json:
         _show_entry(_entry(topology, entry.move.id), output)
-    say(f"move {entry.move.id} is aborted; node {entry.move.source} owns its shards as before")
+    say(f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards")
 
 
 def _rescue(
     topology: Topology, node: str, move: str | None, *, dry_run: bool, yes: bool
 ) -> str | None:
-    """Let a source take logins again, and give its move; None where nothing was to be done."""
+    """Restart a source that accepts no logins; return its move, or None for a dry run."""
     from shardctl.moves import rescue
     from shardctl.state import lock
 
@@ -259,14 +279,14 @@ def _rescue(
     say(planned.sentence)
     if dry_run:
         return None
-    confirm(f"Do that, and abort move {planned.move}?", yes=yes)
+    confirm(f"Do this and abort move {planned.move}?", yes=yes)
     rescue.carry_out(planned)
-    say(f"node {planned.node} takes logins again")
+    say(f"node {planned.node} accepts logins again")
     return planned.move
 
 
-def tell(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
-    """Give what says each step as it begins."""
+def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
+    """Return the callback that prints each step as it begins."""
 
     def one(step: Step) -> None:
         say(f"move {move}: {'undo ' if undoing else ''}{step.name}: {step.sentence}")
@@ -275,7 +295,7 @@ def tell(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
 
 
 def finish(topology: Topology, context: MoveContext, output: Report) -> None:
-    """Say how a move ended, and print its timeline where the output is for people."""
+    """Print how a move ended, and its timeline where the output is a table."""
     from shardctl.moves import service
 
     entry = service.read(topology).entry(context.plan.id)
@@ -288,40 +308,40 @@ def finish(topology: Topology, context: MoveContext, output: Report) -> None:
         say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
     else:
         say(
-            f"move {entry.move.id} is {entry.state}; `shardctl prune` gives the space back when "
-            "its time has come"
+            f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
+            "to free the space"
         )
 
 
 _ALL_HAD = (
-    "; the target had all that the source had committed. `shardctl prune` wants "
+    "; the target had replayed all commits of the source. `shardctl prune` requires "
     "--accept-unconfirmed"
 )
 _DOUBTS = {
-    "": "nothing was compared",
-    "forked": "rows could not be compared, for the target's snapshot was lost" + _ALL_HAD,
-    "differs": "the copies differ, and `shardctl prune` leaves them; `shardctl moves show` names "
+    "": "no rows were compared",
+    "forked": "rows could not be compared because the target's snapshot was lost" + _ALL_HAD,
+    "differs": "the copies differ, and `shardctl prune` keeps them; `shardctl moves show` lists "
     "the tables",
 }
 
 
 def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
-    """Say why a move is not confirmed."""
+    """Return why a move is not confirmed."""
     if not (altered := report.get("uncompared")):
         return _DOUBTS[proof or ""]
-    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5} more" if altered[5:] else "")
+    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5:,} more" if altered[5:] else "")
     return (
-        f"{report['tables']} tables are equal, and clients of the target have dropped, renamed or "
-        f"altered {shown} before they could be compared{_ALL_HAD}"
+        f"{report['tables']} tables are equal, but clients of the target dropped, renamed or "
+        f"altered {shown} before the comparison{_ALL_HAD}"
     )
 
 
 def _entry(topology: Topology, move: str | None) -> Entry:
-    """Find the move that is meant; a node that cannot be asked is told, for it may know more."""
+    """Find the move; report unreachable nodes, whose journals may have others."""
     from shardctl.moves import service
 
     ledger = service.read(topology)
-    _tell_unread(ledger)
+    _report_unread(ledger)
     return ledger.entry(move)
 
 
@@ -329,16 +349,7 @@ def _show_entry(entry: Entry, output: Report) -> None:
     if output is Report.json:
         print_json({"format": 1, **entry.as_json()})
     else:
-        print_table(_HEADER, [_row(entry)])
-
-
-def _copied(progress: MoveProgress) -> str:
-    """Say how far the copy of a move was when that was last written."""
-    total = "" if progress.total is None else f" of {picture.size(progress.total)}"
-    rate = "" if progress.rate is None else f", {picture.size(round(progress.rate))} a second"
-    left = "" if progress.eta_s is None else f", about {progress.eta_s:.0f} s to go"
-    when = f" (at {progress.at.astimezone(UTC):%H:%M:%S} UTC)"
-    return f"{progress.phase}: {picture.size(progress.bytes)}{total}{rate}{left}{when}"
+        print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
 
 
 def _show_report(report: dict[str, Any]) -> None:
@@ -363,40 +374,19 @@ def _show_report(report: dict[str, Any]) -> None:
         refused = report.get("refused_ms")
         if refused is not None:
             print(f"writes were refused for {refused:.0f} ms")
-        whoever = "clients" if refused is None else "reads"
-        print(f"{whoever} waited at most {pause:.0f} ms{beside}")
+        waiting = "clients" if refused is None else "reads"
+        print(f"{waiting} waited at most {pause:.0f} ms{beside}")
     for pooler, waited in report.get("pooler_waits_ms", {}).items():
         print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     if report.get("proof") == "compared":
         print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
     if limit := report.get("wal_limit"):
         held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
-        print(f"its slot was dropped: it held back {held} of WAL, and the limit is {most}")
+        print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
     for table in report.get("differing", ()):
         print(f"differs: {table}")
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
-    from shardctl.topology import ranges
-
-    shown = entry.as_json()
-    return (
-        entry.move.id,
-        entry.state,
-        entry.move.source,
-        entry.move.target,
-        ranges.of(entry.move.shards),
-        shown["step"] or "-",
-        entry.move.who,
-        shown["started"],
-        ", ".join(entry.can()) or "-",
-    )
-
-
-def _ms(took: float | None) -> str:
-    return "-" if took is None else f"{took:,.1f} ms"
-
-
-def _tell_unread(ledger: Ledger) -> None:
+def _report_unread(ledger: Ledger) -> None:
     for node, reason in ledger.unread:
-        say(f"shardctl: node {node}: its journal could not be read: {reason}")
+        say(f"shardctl: node {node}: cannot read its journal: {reason}")

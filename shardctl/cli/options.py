@@ -26,16 +26,16 @@ class Listing(StrEnum):
     csv = "csv"
 
 
-ReportOption = Annotated[Report, typer.Option("-o", "--output", help="How to print the result.")]
-ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="How to print the result.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
+ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to the question.")]
 DryRunOption = Annotated[
     bool,
-    typer.Option("--dry-run", help="Read and check everything, show the plan, change nothing."),
+    typer.Option("--dry-run", help="Check everything and show the plan, but change nothing."),
 ]
 AllOrNothingOption = Annotated[
     bool,
-    typer.Option("--all-or-nothing", help="Change nothing, exit 1, where a node cannot be read."),
+    typer.Option("--all-or-nothing", help="If a node is unreachable, change nothing and exit 1."),
 ]
 MaxWalOption = Annotated[
     int | None,
@@ -43,7 +43,7 @@ MaxWalOption = Annotated[
         "--max-wal",
         metavar="SIZE",
         parser=values.size(),
-        help="The most WAL that the source keeps for it.",
+        help="The most WAL that the source keeps for the move.",
     ),
 ]
 LockWaitOption = Annotated[
@@ -52,11 +52,20 @@ LockWaitOption = Annotated[
         "--lock-wait",
         metavar="DURATION",
         parser=values.duration(),
-        help="Wait so long until no other command changes the fleet, such as 10m.",
+        help="How long to wait for other commands that change the fleet, for example 10m.",
+    ),
+]
+WatchOption = Annotated[
+    values.Duration | None,
+    typer.Option(
+        "--watch",
+        metavar="DURATION",
+        parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
+        help="Look again and again; a plain number is in seconds.",
     ),
 ]
 JobsOption = Annotated[
-    int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions a node.")
+    int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions per node.")
 ]
 LOCK_TIMEOUT = values.Duration(seconds=2)
 LockTimeoutOption = Annotated[
@@ -65,10 +74,10 @@ LockTimeoutOption = Annotated[
         "--lock-timeout",
         metavar="DURATION",
         parser=values.duration(plain="ms", least=values.Duration(milliseconds=1)),
-        help="How long to wait for a table's lock; a plain number is in ms.",
+        help="How long to wait for a lock on a table; a plain number is in ms.",
     ),
 ]
 AttemptsOption = Annotated[
     int,
-    typer.Option("--attempts", min=1, metavar="N", help="How often to try for a chunk's locks."),
+    typer.Option("--attempts", min=1, metavar="N", help="How often to try to lock a batch."),
 ]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardctl.cli.options import Report
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
 
 
 def print_json(value: Any) -> None:
@@ -24,13 +26,13 @@ def print_json(value: Any) -> None:
 
 
 def print_tsv(rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as tab-separated values; None of the columns holds a tab or line break."""
+    """Print rows as tab-separated values; no cell may have a tab or line break."""
     for row in rows:
         print("\t".join(row))
 
 
 def print_csv(rows: Iterable[Sequence[str | None]]) -> None:
-    """Print rows, the header among them, as comma-separated values (RFC 4180, but for LF)."""
+    """Print rows, the header first, as comma-separated values (RFC 4180, but with LF)."""
     for row in rows:
         print(",".join(map(_csv, row)))
 
@@ -47,18 +49,21 @@ def _csv(cell: str | None) -> str:
     return cell if plain else '"' + cell.replace('"', '""') + '"'
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table for people on standard output."""
-    from rich import box
+def console() -> Console:
+    """Give what prints on standard output; where that is no terminal, lines are never folded."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    # Where nobody looks at a terminal, lines are never folded.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+
+
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, coloured: str = ""
+) -> None:
+    """Print a table for people on standard output; see `tables.fit`."""
+    from shardctl.cli import tables
+
+    out = console()
+    out.print(tables.fit(header, rows, out.width, coloured=coloured))
 
 
 def plural(count: int, noun: str) -> str:
@@ -71,18 +76,51 @@ def plural(count: int, noun: str) -> str:
 
 
 def say(message: str) -> None:
-    """Tell something beside the result, on standard error."""
-    print(message, file=sys.stderr)
+    """Print a text beside the result on standard error."""
+    print(folded(message), file=sys.stderr)
+
+
+def folded(text: str) -> str:
+    """Break lines between words where standard error is a terminal, which would do it anywhere."""
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
+
+
+def say_error(error: ShardctlError) -> None:
+    """Print an error and its hint on standard error, with the program's name in red."""
+    # A message that begins with a place in a file gets no prefix: editors jump to the place.
+    program, message = ("", str(error)) if error.located else ("shardctl:", f" {error}")
+    hint = f"\n  {error.hint}" if error.hint else ""
+    text = folded(f"{program}{message}{hint}")
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text.assemble((program, "bold red"), text.removeprefix(program))
+    Console(stderr=True, highlight=False).print(shown, soft_wrap=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before a change; raises declined, Interrupted, UsageError where nobody can be asked."""
+    """Ask before a change; raises declined, Interrupted, and UsageError without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            "this changes the fleet, and there is no terminal to ask on: nothing was changed",
-            hint="add --yes, which answers the question",
+            "this command changes the fleet and needs a terminal to ask: nothing was changed",
+            hint="add --yes to run it without a terminal",
         )
     try:
         agreed = typer.confirm(question, err=True)
@@ -93,17 +131,6 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Refused("declined", "declined: nothing was changed")
 
 
-@contextlib.contextmanager
-def always_json(output: Report) -> Iterator[None]:
-    """With `-o json`, print an object with the errors when there will be no other result."""
-    try:
-        yield
-    except ShardctlError as error:
-        if output is Report.json:
-            print_json({"format": 1, **errors_json(error)})
-        raise
-
-
 def errors_json(error: ShardctlError) -> dict[str, Any]:
-    """Give the errors that one is made of, as JSON has them."""
+    """Return the parts of an error in the shape of docs/reference/json.md."""
     return {"errors": [one.error_json() for one in error.parts()]}

@@ -1,4 +1,4 @@
-"""`shardctl pgbouncer`: what the poolers offer, as files and in force."""
+"""`shardctl pgbouncer`: the aliases of the poolers, in files and loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardctl.cli.options import (
     ReportOption,
     YesOption,
 )
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 from shardctl.errors import Problems
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def render(
     ctx: typer.Context,
     pooler: NamesArgument = None,
 ) -> None:
-    """Print the file of aliases as it should be; changes nothing.
+    """Print the expected file of aliases; changes nothing.
 
-    The map's version in its head is the databases'. Nodes that cannot be read are named, and
-    the others have to agree on the map.
+    Its header has the map version of the databases. It lists unreachable nodes, and the reachable
+    nodes must agree on the map.
     """
     from shardctl.provision import maps, poolers
     from shardctl.state import lock
@@ -58,7 +58,7 @@ def render(
     topology = load_topology(ctx)
     chosen = _choose(topology, pooler)
     agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer render"), strict=False)
-    _tell_left_out(agreed.left_out)
+    _report_left_out(agreed.left_out)
     for one in chosen:
         print(poolers.rendered(topology, one, agreed.version), end="")
 
@@ -70,19 +70,18 @@ def diff(
     *,
     output: ReportOption = Report.table,
 ) -> None:
-    """Show what differs between each pooler's file and what it should be; exit 1 if anything.
+    """Show the differences between each pooler's file and the expected one; exit 1 if any.
 
-    Looks at files only: `shardctl verify` also looks at what the poolers have loaded.
+    Compares only files: `shardctl verify` also checks what the poolers have loaded.
     """
     from shardctl.provision import maps, poolers
     from shardctl.state import lock
 
-    with always_json(output):
-        topology = load_topology(ctx)
-        chosen = _choose(topology, pooler)
-        agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer diff"), strict=False)
-        _tell_left_out(agreed.left_out)
-        found = poolers.compare(topology, chosen, agreed.version)
+    topology = load_topology(ctx)
+    chosen = _choose(topology, pooler)
+    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer diff"), strict=False)
+    _report_left_out(agreed.left_out)
+    found = poolers.compare(topology, chosen, agreed.version)
     if output is Report.json:
         print_json({"format": 1, "poolers": [one.as_json() for one in found]})
     else:
@@ -101,34 +100,33 @@ def apply(
     yes: YesOption = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace a file that was changed by hand or is another's."),
+        typer.Option("--force", help="Replace a file that was edited or is not shardctl's."),
     ] = False,
     lock_wait: LockWaitOption = None,
     all_or_nothing: AllOrNothingOption = False,
 ) -> None:
-    """Bring every pooler's aliases to what the topology says, and see that it offers them.
+    """Bring every pooler's aliases up to date, and check that it offers them.
 
-    Writes the file, keeps the one before, lets the pooler read it, and compares what it offers.
-    A pooler that does not take it gets the old file back. A topology that contradicts the map in
-    the databases is refused: a stale file must not lead clients to a node that does not own them.
-    Nodes that cannot be read are named, exit code 3, if the others agree on the map.
+    Writes the file, keeps a backup, runs RELOAD, and checks the aliases that the pooler offers.
+    If the pooler rejects the file, it restores the old one. It refuses a topology that contradicts
+    the map in the databases: a stale file must not route clients to a node that does not own their
+    shard. It lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli.progress import bars
     from shardctl.provision import maps, poolers
     from shardctl.state import lock
 
     purpose = lock.purpose(poolers.APPLY)
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        chosen = _choose(topology, pooler)
-        agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
-        plan = poolers.plan(
-            topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
-        )
-        poolers.require_free(plan)
-        for cost in plan.costs():
-            say(f"note: {cost}")
-        _show(plan, agreed.left_out, output)
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    chosen = _choose(topology, pooler)
+    agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
+    plan = poolers.plan(
+        topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
+    )
+    poolers.require_free(plan)
+    for cost in plan.costs():
+        say(f"note: {cost}")
+    _show(plan, agreed.left_out, output)
     note_changes(ctx, plan.changes())
     if not dry_run and plan.changes():
         confirm(f"Change {plural(len(plan.changes()), 'pooler')}?", yes=yes)
@@ -140,7 +138,7 @@ def apply(
 
 
 def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
-    """Give the poolers that are meant, and say it where there are none at all."""
+    """Return the chosen poolers; report a topology without poolers."""
     from shardctl.provision import poolers
 
     if not topology.poolers:
@@ -148,7 +146,7 @@ def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
     return poolers.chosen(topology, names or [])
 
 
-def _tell_left_out(left_out: Sequence[NodeLeftOut]) -> None:
+def _report_left_out(left_out: Sequence[NodeLeftOut]) -> None:
     for one in left_out:
         say(f"note: {one.message}")
 
@@ -186,7 +184,7 @@ def _show(plan: PoolersPlan, left_out: Sequence[NodeLeftOut], output: Report) ->
 
 ACTIONS = {
     "write": "write and RELOAD",
-    "reload": "RELOAD: the file is right, what is loaded is not",
+    "reload": "RELOAD: the file is up to date, but not loaded",
     "none": "nothing to do",
 }
 
@@ -194,7 +192,7 @@ ACTIONS = {
 def _print_diffs(found: list[Compared]) -> None:
     for one in found:
         if one.state == "same":
-            say(f"pooler {one.pooler.name}: {one.pooler.databases_file} is as it should be")
+            say(f"pooler {one.pooler.name}: {one.pooler.databases_file} is up to date")
         elif one.error is not None:
             say(f"pooler {one.pooler.name}: {one.error.message}")
             say(f"  {one.error.hint}")

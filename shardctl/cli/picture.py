@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,33 +41,33 @@ def palette(encoding: str | None) -> Palette:
 
 
 def size(count: int | None) -> str:
-    """Write bytes as pg_size_pretty does.
+    """Write bytes in the units of pg_size_pretty.
 
     >>> size(10239), size(10240), size(57344), size(98762087), size(None)
-    ('10239 bytes', '10 kB', '56 kB', '94 MB', '-')
+    ('10,239 bytes', '10 kB', '56 kB', '94 MB', '-')
     """
     if count is None:
         return "-"
     if abs(count) < 10240:
-        return f"{count} bytes"
+        return f"{count:,} bytes"
     value = count / 1024
     units = ["kB", "MB", "GB", "TB", "PB"]
     while abs(value) >= 10239.5 and len(units) > 1:
         value /= 1024
         units.pop(0)
-    return f"{int(value + 0.5)} {units[0]}"
+    return f"{int(value + 0.5):,} {units[0]}"
 
 
 def number(count: int | None) -> str:
     """Write a count, shortened from 10,000 on.
 
     >>> number(9999), number(12345), number(2_345_678), number(1_500_000_000), number(None)
-    ('9999', '12 k', '2.3 M', '1.5 G', '-')
+    ('9,999', '12 k', '2.3 M', '1.5 G', '-')
     """
     if count is None:
         return "-"
     if count < 10_000:
-        return str(count)
+        return f"{count:,}"
     value, unit = count / 1000, "k"
     for larger in ("M", "G", "T"):
         if value < 999.5:
@@ -93,15 +94,18 @@ def duration(seconds: float | None) -> str:
     return f"{minute}m {second}s" if minutes else f"{second}s"
 
 
-def shorten(ranges: str, *, parts: int, ellipsis: str) -> str:
+def shorten(ranges: str, *, parts: int = 12, ellipsis: str | None = None) -> str:
     """Keep the first `parts` of a range list, and say how many more there are.
 
     >>> shorten("0-3,7,9,12-14", parts=2, ellipsis="...")
-    '0-3,7,... (+2)'
+    '0-3,7,... (+2 more)'
     """
     found = ranges.split(",")
     more = len(found) - parts
-    return ranges if more <= 0 else f"{','.join(found[:parts])},{ellipsis} (+{more})"
+    if more <= 0:
+        return ranges
+    dots = palette(sys.stdout.encoding).ellipsis if ellipsis is None else ellipsis
+    return f"{','.join(found[:parts])},{dots} (+{more:,} more)"
 
 
 def bar(count: int, largest: int, *, width: int, palette: Palette = BLOCKS) -> str:

@@ -1,4 +1,4 @@
-"""What this run has printed: an error that follows JSON has its place in standard error."""
+"""Whether this run has printed JSON: later errors then go only to standard error."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ class _Printed:
 
 
 PRINTED = _Printed()
-"""One object a run."""
+"""One object per run."""

@@ -1,4 +1,4 @@
-"""Progress of long work as bars on standard error, where that is a terminal."""
+"""Progress of long work on standard error: drawn on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -7,57 +7,116 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from shardctl.fanout import Progress, Silent
+from shardctl.cli import figures
+from shardctl.meter import Meters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import rich.progress
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from shardctl.fanout import Progress
+
+_FIRST_S, _EVERY_S = 2.0, 5.0
+"""Without a terminal: before the first line, and between two."""
+_KEYS = 4
+"""So many keys are named in a line."""
+_BAR = 20
+_WITH_BAR = 80
+"""Narrower terminals have no room for a bar."""
 
 
 @contextlib.contextmanager
 def bars() -> Iterator[Progress]:
-    """Show a bar for each key (a node) with phase, done/total, rate and ETA."""
-    if not sys.stderr.isatty():
-        yield Silent()
-        return
+    """Show for each key (a node) its phase, what is done, and its pace or what it waits for.
+
+    Without a terminal it prints a line after two seconds, every five seconds from then on, and
+    at the end; nothing for work that ends sooner.
+    """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.fields[key]}"),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
-        yield _Bars(drawn)
+    meters = Meters()
+    console = Console(stderr=True)
+    terminal = sys.stderr.isatty() and not console.is_dumb_terminal
+    shown = _drawn if terminal else _lines
+    with shown(meters, console):
+        yield meters
 
 
-class _Bars:
-    def __init__(self, drawn: rich.progress.Progress) -> None:
-        self._drawn = drawn
-        self._tasks: dict[str, rich.progress.TaskID] = {}
-        self._lock = threading.Lock()
+@contextlib.contextmanager
+def _drawn(meters: Meters, console: Console) -> Iterator[None]:
+    from rich.live import Live
 
-    def expect(self, key: str, phase: str, total: int) -> None:
-        with self._lock:
-            if key in self._tasks:
-                self._drawn.reset(self._tasks[key], total=total, description=phase)
-            else:
-                self._tasks[key] = self._drawn.add_task(phase, total=total, key=key, rate="")
+    # Results go to standard output, wherever that leads.
+    with Live(
+        get_renderable=lambda: table(meters, console.width),
+        console=console,
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=False,
+    ):
+        yield
 
-    def advance(self, key: str, done: int = 1) -> None:
-        with self._lock:
-            task = self._tasks[key]
-            self._drawn.advance(task, done)
-            speed = self._drawn.tasks[task].speed
-            self._drawn.update(task, rate=f"{speed:.0f}/s" if speed else "")
+
+def table(meters: Meters, width: int) -> Table:
+    """Draw a line for each key; what does not fit `width` ends with an ellipsis."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    with_bar = width >= _WITH_BAR
+    drawn = Table.grid(padding=(0, 2, 0, 0))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(overflow="ellipsis")
+    if with_bar:
+        drawn.add_column(width=_BAR)
+    drawn.add_column(no_wrap=True, justify="right")
+    drawn.add_column(overflow="ellipsis")
+    for key, one in meters.read().items():
+        counted = one.total or one.done
+        cells: list[RenderableType] = [Text(key), Text(one.phase, no_wrap=True)]
+        if with_bar:
+            bar = ProgressBar(one.total, min(one.done, one.total), _BAR)
+            cells.append(bar if one.total else "")
+        cells.append(Text(figures.amount(one.done, one.total, one.unit) if counted else ""))
+        style = "yellow" if one.waits or one.stalled_s else ""
+        cells.append(Text(figures.pace(one), style, no_wrap=True))
+        drawn.add_row(*cells)
+    return drawn
+
+
+@contextlib.contextmanager
+def _lines(meters: Meters, console: Console) -> Iterator[None]:
+    """Print lines from a thread, so that work that is stalled is shown, too."""
+    del console
+    ended = threading.Event()
+    told = threading.Event()
+
+    def tell() -> None:
+        pause_s = _FIRST_S
+        while not ended.wait(pause_s):
+            if text := sentence(meters):
+                told.set()
+                print(text, file=sys.stderr, flush=True)
+            pause_s = _EVERY_S if told.is_set() else _FIRST_S
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if told.is_set():
+            print(sentence(meters), file=sys.stderr, flush=True)
+
+
+def sentence(meters: Meters) -> str:
+    """Say how far the keys are whose work goes on, or all where nothing is left; or nothing."""
+    every = meters.read()
+    at_work = {key: one for key, one in every.items() if not one.complete} or every
+    shown = [figures.line(key, one) for key, one in list(at_work.items())[:_KEYS]]
+    more = len(at_work) - _KEYS
+    text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    return f"progress: {text}" if text else ""

@@ -1,4 +1,4 @@
-"""What `init` and `migrate` share: show the plan, carry it out, report."""
+"""Shared parts of `init` and `migrate`: show the plan, apply it, report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from shardctl.cli import picture
 from shardctl.cli.context import note_changes
 from shardctl.cli.options import Report
 from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
@@ -31,7 +32,7 @@ def run(
 ) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
-    JSON is one object, which is printed at the end, because it tells what came of the plan.
+    JSON is one object, printed at the end, because it contains the result.
     """
     from shardctl.provision.fleet import require_free
 
@@ -61,7 +62,7 @@ def run(
 
 
 def _question(plan: FleetPlan) -> str:
-    return f"Carry out {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
+    return f"Apply {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
 
 
 def _where(plan: FleetPlan) -> str:
@@ -80,7 +81,7 @@ def _carry_out(plan: FleetPlan, options: Options) -> None:
 
 
 def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
-    """Give the shape of docs/reference/json.md; `plan` is None where none could be made."""
+    """Return the shape of docs/reference/json.md; `plan` is None if it could not be made."""
     from shardctl.provision.plan import summary
 
     told: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
@@ -113,23 +114,23 @@ def _report(plan: FleetPlan, took_s: float) -> None:
 
 
 def show(plan: FleetPlan) -> None:
-    """Print the plan; a table with no lines becomes a sentence."""
+    """Print the plan; an empty one as a sentence."""
     changes = plan.changes()
     if changes:
         print_table(("where", "action", "what", "name", "shards"), _rows(changes))
     elif plan.left_out:
-        print("nothing to do on the nodes that can be read")
+        print("nothing to do on the reachable nodes")
     else:
         topology = plan.topology
         poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""
         print(
-            f"nothing to do: {topology.shard_count} shards on "
-            f"{len(topology.owning())} nodes{poolers} are as the topology says"
+            f"nothing to do: {topology.shard_count:,} shards on "
+            f"{len(topology.owning())} nodes{poolers} are up to date"
         )
 
 
 def _rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Give a line for each change, and one for all functions that are made together."""
+    """Yield a line for each change, and one for all functions that are made together."""
     from shardctl.topology import ranges
 
     def key(change: Change) -> tuple[str, str, str]:
@@ -138,8 +139,8 @@ def _rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
     for (node, action, kind), same in groupby(changes, key):
         lines = list(same)
         if kind == "function" and len(lines) > 1:
-            yield node, action, kind, f"shardctl.* ({len(lines)})", ""
+            yield node, action, kind, f"shardctl.* ({len(lines):,})", ""
             continue
         for line in lines:
-            shards = ranges.of(line.shards) if line.shards else ""
+            shards = picture.shorten(ranges.of(line.shards)) if line.shards else ""
             yield node, action, kind, line.name or "", shards

@@ -1,4 +1,4 @@
-"""`shardctl prune`: drop retired schemas that are proved to live elsewhere."""
+"""`shardctl prune`: drop retired schemas whose shards are proved to be live on another node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardctl.cli import picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,59 +30,58 @@ def prune(
     yes: YesOption = False,
     lock_wait: LockWaitOption = None,
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait until `retain` has passed.")
+        bool, typer.Option("--now", help="Ignore the retention time (`retain`).")
     ] = False,
     accept_unconfirmed: Annotated[
         bool,
         typer.Option(
-            "--accept-unconfirmed", help="Also of moves that could not be compared row for row."
+            "--accept-unconfirmed", help="Include moves whose rows could not be compared."
         ),
     ] = False,
 ) -> None:
-    """Drop the retired schemas of closed moves, after proof that each shard lives elsewhere.
+    """Drop the retired schemas of closed moves, after proof that each shard is on another node.
 
-    A schema stays when its move is not closed or was not compared, `retain` has not passed, the
-    nodes' maps do not agree, the owner does not have the shard, or something uses it or depends
-    on it; each is named with its reason.
+    It keeps a schema if its move is not closed or was not compared, `retain` has not passed, the
+    nodes' maps disagree, the owner does not have the shard, or a session or object uses it. It
+    lists each with its reason.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import prune as pruning
     from shardctl.moves import service
     from shardctl.state import lock
 
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        ledger = service.read(topology)
-        found = pruning.plan(
-            topology,
-            ledger,
-            accept_unconfirmed=accept_unconfirmed,
-            now=now,
-            purpose=lock.purpose(pruning.COMMAND),
-        )
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    ledger = service.read(topology)
+    found = pruning.plan(
+        topology,
+        ledger,
+        accept_unconfirmed=accept_unconfirmed,
+        now=now,
+        purpose=lock.purpose(pruning.COMMAND),
+    )
     _show(found, ledger, output)
     chosen = [one for one in found if one.why_not is None]
     note_changes(ctx, chosen)
     if dry_run or not chosen:
         return
-    confirm(f"Drop {_told(chosen)}?", yes=yes)
+    confirm(f"Drop {_counted(chosen)}?", yes=yes)
     try:
         with bars() as progress:
             pruning.carry_out(topology, chosen, progress)
     except pruning.PruneUnfinished as error:
-        say(f"{_told(error.dropped)} dropped")
+        say(f"{_counted(error.dropped)} dropped")
         raise
-    say(f"done: {_told(chosen)} dropped; the space is free for others")
+    say(f"done: {_counted(chosen)} dropped; the space is free")
 
 
-def _told(schemas: Sequence[Retired]) -> str:
+def _counted(schemas: Sequence[Retired]) -> str:
     space = picture.size(sum(one.size_bytes for one in schemas))
     return f"{plural(len(schemas), 'retired schema')} ({space})"
 
 
 def _show(found: list[Retired], ledger: Ledger, output: Report) -> None:
     for node, reason in ledger.unread:
-        say(f"shardctl: node {node}: its journal could not be read: {reason}")
+        say(f"shardctl: node {node}: cannot read its journal: {reason}")
     if output is Report.json:
         free = sum(one.size_bytes for one in found if one.why_not is None)
         retired = [one.as_json() for one in found]

@@ -1,4 +1,4 @@
-"""`shardctl read-only`: refuse writes to shards, and let them in again."""
+"""`shardctl read-only`: refuse writes to shards, and accept them again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from shardctl.cli import completion, values
+from shardctl.cli import completion, picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 app = command_app(
-    help="Refuse writes to shards while they serve reads; let them in again.", no_args_is_help=True
+    help="Refuse writes to shards while they serve reads; accept them again.", no_args_is_help=True
 )
 
 ShardsArgument = Annotated[
-    str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; or --node.")
+    str | None, typer.Argument(metavar="[SHARDS]", help="For example 2-3,17; or use --node.")
 ]
 NodeOption = Annotated[
     str | None,
@@ -42,13 +42,13 @@ WaitOption = Annotated[
         "--wait",
         metavar="DURATION",
         parser=values.duration(),
-        help="How long to wait for sessions that use a table, such as 30s.",
+        help="How long to wait for sessions that use a table, for example 30s.",
     ),
 ]
 
 
 class Named(NamedTuple):
-    """Which shards, as they were given: one of the two."""
+    """The shards as given: exactly one of the two is set."""
 
     shards: str | None
     node: str | None
@@ -66,11 +66,11 @@ def on(
     yes: YesOption = False,
     lock_wait: LockWaitOption = None,
 ) -> None:
-    """Refuse writes to the tables of shards, for everybody, owners and superusers too.
+    """Refuse writes to the tables of shards for all roles, owners and superusers too.
 
-    They get SQLSTATE 25006 with the shard's number. Reads go on. When it has ended, all who were
-    writing before have ended too. DDL is not refused, nor are sequences. It lasts until
-    `read-only off`, also when the server starts again or the shard moves.
+    Writers get SQLSTATE 25006 with the shard's number; reads continue. When the command returns,
+    all earlier writes have ended. It refuses neither DDL nor sequences. It lasts until
+    `read-only off`, also after a restart of the server or a move of the shard.
     """
     from shardctl.access.read_only import Wanted
 
@@ -90,9 +90,9 @@ def off(
     yes: YesOption = False,
     lock_wait: LockWaitOption = None,
 ) -> None:
-    """Let writes into shards again, and leave their schemas as they were before.
+    """Accept writes to shards again, and restore their schemas.
 
-    Writes are let in at once; removing the triggers then waits for those who read.
+    The tables accept writes at once; removing the triggers then waits for readers.
     """
     from shardctl.access.read_only import Wanted
 
@@ -116,39 +116,38 @@ def _run(
     from shardctl.cli.progress import bars
     from shardctl.state import lock
 
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        chosen = _shards(topology, named)
-        plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
-        changed = [one.node for one in plans if one.todo]
-        lock.require_all_free(topology, changed, command=wanted.command)
-        _show(topology, plans, wanted, output)
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    chosen = _shards(topology, named)
+    plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
+    changed = [one.node for one in plans if one.todo]
+    lock.require_all_free(topology, changed, command=wanted.command)
+    _show(topology, plans, wanted, output)
     count = sum(len(one.todo) for one in plans)
     note_changes(ctx, count)
     if dry_run or not count:
         return
     where = f"{plural(count, 'shard')} on {plural(sum(bool(p.todo) for p in plans), 'node')}"
-    asked = f"Refuse writes to {where}?" if wanted == "on" else f"Let writes into {where}?"
+    asked = f"Refuse writes to {where}?" if wanted == "on" else f"Accept writes to {where}?"
     confirm(asked, yes=yes)
     with bars() as progress:
         fleet.carry_out(topology, plans, wanted, wait_s=wait.total_seconds(), progress=progress)
-    say(f"done: {where} {'refuse' if wanted == 'on' else 'take'} writes")
+    say(f"done: {where} {'refuse' if wanted == 'on' else 'accept'} writes")
 
 
 def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
-    """Take the shards as they were named: a list, or all of a node; raises UsageError."""
+    """Return the chosen shards: a list, or all of a node; raises UsageError."""
     from shardctl.errors import UsageError
     from shardctl.topology import routes
     from shardctl.topology.model import NodeName
 
     text, name = named
     if (text is None) == (name is None):
-        raise UsageError("which shards is not clear", hint="give SHARDS or --node NODE")
+        raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
     if text is not None:
         return routes.listed(topology, text)
     node = topology.nodes.get(NodeName(name or ""))
     if node is None:
-        raise UsageError(f"{name!r} is no node", hint=f"nodes: {', '.join(topology.nodes)}")
+        raise UsageError(f"unknown node {name!r}", hint=f"nodes: {', '.join(topology.nodes)}")
     return node.shards
 
 
@@ -167,7 +166,7 @@ def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output:
         )
     elif not any(one.todo for one in plans):
         count = sum(len(one.unchanged) for one in plans)
-        are = "read-only already" if wanted == "on" else "not read-only"
+        are = "already read-only" if wanted == "on" else "not read-only"
         print(f"nothing to do: {plural(count, 'shard')} {'is' if count == 1 else 'are'} {are}")
     else:
         print_table(
@@ -176,9 +175,9 @@ def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output:
                 (
                     one.node,
                     wanted.value,
-                    ranges.of(one.todo),
+                    picture.shorten(ranges.of(one.todo)),
                     f"{one.tables:,}",
-                    ranges.of(one.unchanged),
+                    picture.shorten(ranges.of(one.unchanged)),
                 )
                 for one in plans
             ],

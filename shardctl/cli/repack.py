@@ -11,7 +11,7 @@ from shardctl.cli import picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
@@ -25,11 +25,11 @@ _RECENT = values.Duration(days=7)
 _SECOND = values.Duration(seconds=1)
 _WAIT = values.Duration(minutes=1)
 _SHOWN = 20
-"""Tables that the plan shows: the worst."""
+"""How many tables the plan shows, the worst first."""
 _LEFT_OUT = {
     "little": "too little estimated bloat (--min-bloat)",
-    "recent": "a repack not long ago (--recent)",
-    "unknown": "no ANALYZE yet, so nobody knows their bloat (--min-bloat 0 takes them)",
+    "recent": "repacked recently (--recent)",
+    "unknown": "bloat unknown without ANALYZE (--min-bloat 0 includes them)",
 }
 
 
@@ -37,7 +37,8 @@ _LEFT_OUT = {
 def repack(
     ctx: typer.Context,
     shards: Annotated[
-        str | None, typer.Argument(metavar="[SHARDS]", help="Such as 2-3,17; all by default.")
+        str | None,
+        typer.Argument(metavar="[SHARDS]", help="For example 2-3,17; all by default."),
     ] = None,
     *,
     output: ReportOption = Report.table,
@@ -47,7 +48,7 @@ def repack(
     min_bloat: Annotated[
         int,
         typer.Option(
-            "--min-bloat", min=0, max=99, metavar="PERCENT", help="Tables with at least that much."
+            "--min-bloat", min=0, max=99, metavar="PERCENT", help="The least estimated bloat."
         ),
     ] = 20,
     recent: Annotated[
@@ -56,12 +57,12 @@ def repack(
             "--recent",
             metavar="DURATION",
             parser=values.duration(),
-            help="Leave out what was repacked since then.",
+            help="Skip tables that were repacked within this time.",
         ),
     ] = _RECENT,
     jobs: Annotated[
         int,
-        typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time on each node."),
+        typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time per node."),
     ] = 1,
     wait_timeout: Annotated[
         values.Duration,
@@ -69,24 +70,24 @@ def repack(
             "--wait-timeout",
             metavar="DURATION",
             parser=values.duration(plain="s", least=_SECOND),
-            help="Give up a table that is in use for longer; a plain number is in seconds.",
+            help="Skip a table that is in use for longer; a plain number is in seconds.",
         ),
     ] = _WAIT,
     terminate: Annotated[
         bool,
         typer.Option(
-            "--terminate", help="Instead, cancel statements and end sessions that use it."
+            "--terminate", help="Do not skip it: cancel statements and end sessions that use it."
         ),
     ] = False,
     no_superuser_check: Annotated[
-        bool, typer.Option("--no-superuser-check", help="Let a role try that is no superuser.")
+        bool, typer.Option("--no-superuser-check", help="Allow a role that is not a superuser.")
     ] = False,
 ) -> None:
-    """Write bloated tables anew with pg_repack, in index order, while they are in use.
+    """Rewrite bloated tables with pg_repack, in index order, while they are in use.
 
-    The worst come first; bloat is estimated from what ANALYZE found. A table is written in the
-    order of the index that it is clustered by, or of its primary key. Cleans up first what
-    killed runs left. Interrupted or killed at any moment, the same command does the rest.
+    The worst come first; bloat is estimated from the statistics of ANALYZE. A table is written in
+    the order of the index that it is clustered by, or of its primary key. Removes leftovers of
+    killed runs first. If it is interrupted or killed, run it again: it repacks the rest.
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import repack as repacking
@@ -94,24 +95,23 @@ def repack(
     from shardctl.state import lock
     from shardctl.topology import routes
 
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        options = _options(
-            min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
-        )
-        chosen = topology.owners() if shards is None else routes.listed(topology, shards)
-        plan = repacking.plan(topology, chosen, options)
-        lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
-        if output is Report.table or dry_run:
-            _show(plan, output)
-        note_changes(ctx, plan.nodes)
-        if dry_run:
-            return
-        result = None
-        if plan.nodes:
-            confirm(_question(plan), yes=yes)
-            with bars() as progress:
-                result = repack_run.carry_out(topology, plan, progress, say)
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    options = _options(
+        min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
+    )
+    chosen = topology.owners() if shards is None else routes.listed(topology, shards)
+    plan = repacking.plan(topology, chosen, options)
+    lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
+    if output is Report.table or dry_run:
+        _show(plan, output)
+    note_changes(ctx, plan.nodes)
+    if dry_run:
+        return
+    result = None
+    if plan.nodes:
+        confirm(_question(plan), yes=yes)
+        with bars() as progress:
+            result = repack_run.carry_out(topology, plan, progress, say)
     if result is not None:
         _report(plan, result, output)
     elif output is Report.json:
@@ -137,7 +137,7 @@ def _options(
 
 
 def _show(plan: Plan, output: Report) -> None:
-    """Print what would be repacked and what cannot be, worst first."""
+    """Print the tables to repack and those that cannot be, the worst first."""
     if output is Report.json:
         print_json(_json(plan, None))
         return
@@ -145,8 +145,9 @@ def _show(plan: Plan, output: Report) -> None:
         say(f"note: node {node}: {note}")
     for node, leftovers in plan.leftovers.items():
         for one in leftovers:
-            of = one.name or "a table that is gone"
-            say(f"note: node {node}: a killed pg_repack left of {of}: {', '.join(one.objects)}")
+            of = one.name or "a dropped table"
+            objects = ", ".join(one.objects)
+            say(f"note: node {node}: leftovers of a killed pg_repack of {of}: {objects}")
     shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
     if shown:
         print_table(
@@ -161,7 +162,7 @@ def _show(plan: Plan, output: Report) -> None:
     for verdict, why in _LEFT_OUT.items():
         count = plan.left_out(verdict)  # type: ignore[arg-type]  # its keys are verdicts
         if count:
-            say(f"left out: {plural(count, 'table')}: {why}")
+            say(f"skipped: {plural(count, 'table')}: {why}")
 
 
 def _row(one: Candidate) -> tuple[str, str, str, str, str]:
@@ -182,7 +183,7 @@ def _question(plan: Plan) -> str:
 
 
 def _report(plan: Plan, result: Result, output: Report) -> None:
-    """Print the space given back: a line for each node and name of table, over all its shards."""
+    """Print the freed space: a line for each node and table name, over all its shards."""
     repacked = result.repacked
     if output is Report.json:
         print_json(_json(plan, result))
@@ -196,16 +197,16 @@ def _report(plan: Plan, result: Result, output: Report) -> None:
         same = list(group)
         before, after = sum(o.before_bytes for o in same), sum(o.after_bytes for o in same)
         sizes = map(picture.size, (before, after, before - after))
-        rows.append((node, name, str(len(same)), *sizes))
+        rows.append((node, name, f"{len(same):,}", *sizes))
     if rows:
-        print_table(("node", "table", "shards", "before", "after", "given back"), rows)
+        print_table(("node", "table", "shards", "before", "after", "freed"), rows)
     given = sum(one.before_bytes - one.after_bytes for one in repacked)
     done = "" if result.error else "done: "
-    say(f"{done}{plural(len(repacked), 'table')} repacked; {picture.size(given)} given back")
+    say(f"{done}{plural(len(repacked), 'table')} repacked; {picture.size(given)} freed")
 
 
 def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
-    """Give the shape of docs/reference/json.md; tables that are left out are only counted."""
+    """Return the shape of docs/reference/json.md; skipped tables are only counted."""
     from shardctl.maintenance.repack import COMMAND
 
     repacked = result.repacked if result else ()
@@ -237,7 +238,7 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
 
 
 def _end(plan: Plan, error: ShardctlError | None) -> None:
-    """Raise what is to be told at the end: tables that are left, and those that cannot be."""
+    """Raise the errors at the end: tables that remain, and tables that cannot be repacked."""
     from shardctl.errors import together
     from shardctl.maintenance.repack import tables_refused
 

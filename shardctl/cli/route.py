@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 app = command_app()
 
 _WITHIN_S = 0.5
-"""How long databases have to answer, so that the file answers soon where none is there."""
+"""How long to wait for databases, so that the file is used soon if none answers."""
 
 HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 
 
-# A key may be negative: what looks like an option is an argument.
+# A key may be negative: an argument may look like an option.
 @app.command(context_settings={"ignore_unknown_options": True})
 def route(
     ctx: typer.Context,
@@ -34,24 +34,24 @@ def route(
     *,
     ids: Annotated[bool, typer.Option("--id", help="The arguments are existing ids.")] = False,
     text: Annotated[
-        bool, typer.Option("--text", help="Keys are text, also what looks like a number or UUID.")
+        bool, typer.Option("--text", help="Keys are text, even if they look like numbers or UUIDs.")
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no database: answer from the file alone.")
+        bool, typer.Option("--offline", help="Contact no database: use only the topology file.")
     ] = False,
     output: ListingOption = Listing.table,
 ) -> None:
-    """Show where keys live: shard, schema, node, pooler aliases, connection strings.
+    """Show where the rows of keys are: shard, schema, node, pooler aliases, connection strings.
 
     An integer's shard is the key modulo the number of shards, never negative; that of a UUID
     or any other text is the first 15 hexadecimal digits of its SHA-256 modulo that number.
-    The databases say which node owns a shard: all nodes are asked at once for their map, once for
-    all keys, and the newest map that comes within half a second is used. Where none comes, or with
-    --offline, the topology file is used. Standard error says which it was, and where the file is
-    stale. Good keys are answered, bad ones named, exit code 2.
+    The map in the databases names the node that owns a shard: route asks all nodes at once, and
+    uses the newest map that arrives within half a second. If none arrives, or with --offline, it
+    uses the topology file. Standard error shows which map was used, and where the file is stale.
+    It lists bad keys on standard error, answers the rest, and exits with code 2.
     """
     if ids and text:
-        raise UsageError("an id is a number", hint="give --id or --text")
+        raise UsageError("--id and --text exclude each other", hint="give one of them")
     topology = load_topology(ctx)
     shards: list[tuple[str, int]] = []
     problems: list[ShardctlError] = []
@@ -70,33 +70,33 @@ def route(
         except ShardctlError as problem:
             problems.append(problem)
     if told is not None:
-        _tell_stale(topology, told, sorted({shard for _, shard in shards}))
+        _report_stale(topology, told, sorted({shard for _, shard in shards}))
     _print(topology, found, told, output)
     if problems:
         raise Problems(problems)
 
 
 def _ask(topology: Topology, *, offline: bool) -> Told | None:
-    """Ask the databases for their map, and say which map is used; None is the file's."""
+    """Ask the databases for their map, and report which map is used; None is the file's."""
     file = topology.path.name
     if offline:
-        say(f"note: the map of {file}; no database was asked")
+        say(f"note: using the map of {file}; no database was contacted")
         return None
     from shardctl.state.newest import newest
 
     told = newest(topology, command="route", within_s=_WITHIN_S)
     if told is None:
         say(
-            f"note: no database answered within {_WITHIN_S:g} s: this is the map of {file}, "
-            "which may be stale"
+            f"note: no database answered within {_WITHIN_S:g} s: using the map of {file}, which "
+            "may be stale"
         )
     else:
-        say(f"note: map version {told.map.version}, from node {told.node}")
+        say(f"note: using map version {told.map.version} from node {told.node}")
     return told
 
 
-def _tell_stale(topology: Topology, told: Told, shards: list[int]) -> None:
-    """Say which of these shards the file gives to other nodes than the map does."""
+def _report_stale(topology: Topology, told: Told, shards: list[int]) -> None:
+    """Report shards that the file gives to other nodes than the map."""
     from shardctl.topology import ranges
     from shardctl.topology.model import ShardId
 
@@ -108,7 +108,7 @@ def _tell_stale(topology: Topology, told: Told, shards: list[int]) -> None:
     for (by_file, by_map), listed in stale.items():
         say(
             f"note: {topology.path.name} is stale: it gives shards {ranges.of(listed)} to node "
-            f"{by_file}, the map to node {by_map}"
+            f"{by_file}, but the map gives them to node {by_map}"
         )
 
 
@@ -124,7 +124,7 @@ def _of_id(topology: Topology, given: str) -> int:
 
     number = keys.integer(given)
     if number is None:
-        raise UsageError(f"{given[:40]!r} is no integer")
+        raise UsageError(f"invalid id {given[:40]!r}: not an integer")
     try:
         shard = Layout.of(topology.id).decode(number).shard
     except IdOutOfRange as error:
@@ -145,7 +145,7 @@ def _print(
 ) -> None:
     from shardctl.libpq import dsn
 
-    PRINTED.json = True  # an object a line from here on: what is no key has none
+    PRINTED.json = True  # one object a line from here on: bad keys have none
     database = topology.database.name
     rows = []
     for key, route in found:

@@ -1,4 +1,4 @@
-"""`shardctl rows`: rows that belong to another shard than the one that holds them."""
+"""`shardctl rows`: rows that belong to another shard than the one they are in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from shardctl.cli.options import (
     YesOption,
 )
 from shardctl.cli.output import (
-    always_json,
     confirm,
     plural,
     print_csv,
@@ -42,11 +41,13 @@ _ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 ShardsArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[SHARDS]", help="Shards to search, such as 2-3,17; all by default."),
+    typer.Argument(
+        metavar="[SHARDS]", help="Shards to search, for example 2-3,17; all by default."
+    ),
 ]
 TableOption = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="NAME", help="Only this table; may be given several times."),
+    typer.Option("--table", metavar="NAME", help="Search only this table; can be repeated."),
 ]
 
 
@@ -59,24 +60,23 @@ def misplaced(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", min=1, metavar="N", help="Rows to list of each table, shard and right shard."
+            "--limit", min=1, metavar="N", help="Rows to list per table, shard and right shard."
         ),
     ] = 20,
     output: ListingOption = Listing.table,
 ) -> None:
     """List rows whose key belongs to another shard; exit 1 if there are any.
 
-    The key's column is named by `-- shardctl: key TABLE.COLUMN` in a migration, or by
-    `database.keys`. In other tables, the shard in the id counts. Reads every row.
+    A migration's `-- shardctl: key TABLE.COLUMN`, or `database.keys`, names the key's column. In
+    other tables, the shard in the id counts. Reads every row.
     """
     from shardctl.errors import Problems
     from shardctl.maintenance import misplaced as searching
 
-    with always_json(Report.json if output is Listing.json else Report.table):
-        topology = load_topology(ctx)
-        report = searching.search(topology, _shards(topology, shards), table or (), limit=limit)
-        if report.problems and not report.found:
-            raise Problems(list(report.problems))
+    topology = load_topology(ctx)
+    report = searching.search(topology, _shards(topology, shards), table or (), limit=limit)
+    if report.problems and not report.found:
+        raise Problems(list(report.problems))
     if output is Listing.json:
         print_json(
             {
@@ -98,7 +98,7 @@ def misplaced(
     rows = sum(one.rows for one in report.found)
     listed = sum(len(one.examples) for one in report.found)
     if listed < rows:
-        say(f"{listed:,} of {plural(rows, 'row')} listed; --limit lists more")
+        say(f"{listed:,} of {plural(rows, 'row')} listed; use --limit to list more")
     if report.problems:
         raise Problems(list(report.problems))
     if rows:
@@ -118,20 +118,19 @@ def move(
 ) -> None:
     """Move misplaced rows to the shards that they belong to.
 
-    Rows are copied, compared and then deleted, with all their values, ids too. A row is left
-    where its shard has another row with the same key, or while another session uses it.
-    Interrupted or killed at any moment, the same command does the rest.
+    It copies rows with all their values, ids too, compares the copies, and then deletes the
+    originals. A row stays if its shard has another row with the same key, or while another session
+    uses it. If it is interrupted or killed, run it again: it moves the rest.
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import row_move
     from shardctl.maintenance.row_copy import COMMAND
     from shardctl.state import lock
 
-    with always_json(output):
-        topology = load_topology(ctx, lock_wait=lock_wait)
-        plan = row_move.plan(topology, _shards(topology, shards), table or ())
-        lock.require_all_free(topology, plan.nodes, command=COMMAND)
-        _show(plan, output)
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    plan = row_move.plan(topology, _shards(topology, shards), table or ())
+    lock.require_all_free(topology, plan.nodes, command=COMMAND)
+    _show(plan, output)
     note_changes(ctx, plan.pairs)
     if dry_run or not plan.pairs:
         return
@@ -142,7 +141,7 @@ def move(
 
 
 def _show(plan: Plan, output: Report) -> None:
-    """Print the plan; one with no lines becomes a sentence."""
+    """Print the plan; an empty one as a sentence."""
     if output is Report.json:
         cluster = plan.topology.cluster
         print_json({"format": 1, "cluster": cluster, "moves": plan.as_json()})
@@ -166,8 +165,8 @@ def _show(plan: Plan, output: Report) -> None:
     )
     if any(not pair.table.by_id for pair in plan.pairs):
         say(
-            "note: rows keep their ids, which name the shard that made them: "
-            "`verify --deep` goes on to report these as other_shard"
+            "note: rows keep their ids, which contain the shard that made them: "
+            "`shardctl verify --deep` still reports them as other_shard"
         )
 
 
@@ -187,7 +186,7 @@ def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
 
 
 def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
-    r"""Escape what would end a line or a column.
+    r"""Escape characters that would end a line or a column.
 
     >>> print(*_on_one_line(("a\tb",)))
     a\tb

@@ -10,7 +10,7 @@ from shardctl.cli import completion, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, Refused, ShardctlError
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ app = command_app()
 @app.command()
 def run(
     ctx: typer.Context,
-    command: Annotated[
-        str, typer.Argument(metavar="COMMAND", help="One word, which a shell there takes apart.")
-    ],
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="Shell command, quoted.")],
     *,
     on: Annotated[
         str | None,
@@ -39,7 +37,7 @@ def run(
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="USER", help="As whom; over SSH by sudo."),
+        typer.Option("--user", metavar="USER", help="Run it as this user; over SSH with sudo."),
     ] = None,
     timeout: Annotated[
         values.Duration | None,
@@ -47,31 +45,30 @@ def run(
             "--timeout",
             metavar="DURATION",
             parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="When to kill it, such as 30s.",
+            help="Kill it after this time, for example 30s.",
         ),
     ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Run a shell command on every host in parallel; equal answers are shown once.
+    """Run a shell command on every host in parallel; equal outputs are printed once.
 
-    Without --on it runs once on each machine. With it, once for each node or pooler that is
-    named, which the command finds in $SHARDCTL_NAME, $SHARDCTL_KIND, $SHARDCTL_PORT,
-    $SHARDCTL_DATA_DIRECTORY and others. Exit code 1 where one ended with another code than 0.
+    Without --on it runs once on each machine. With --on it runs once for each named node or
+    pooler, described by $SHARDCTL_NAME, $SHARDCTL_KIND, $SHARDCTL_PORT, $SHARDCTL_DATA_DIRECTORY
+    and more. Exit code 1 if any run exits with another code than 0.
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import run as running
     from shardctl.maintenance import targets
 
-    with always_json(output):
-        ctx.obj.changes = False  # its output is its result: it ends when no one reads that
-        topology = load_topology(ctx)
-        chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
+    ctx.obj.changes = False  # its output is its result: it ends when its reader does
+    topology = load_topology(ctx)
+    chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
     note_changes(ctx, chosen)
     if chosen and not dry_run:
         noun = "host" if on is None else "server"
-        confirm(f"Run this on {plural(len(chosen), noun)}?", yes=yes)
+        confirm(f"Run this command on {plural(len(chosen), noun)}?", yes=yes)
     seconds = timeout.total_seconds() if timeout else None
     work = running.Run("id -un" if dry_run else command, user, seconds)
     try:
@@ -82,8 +79,8 @@ def run(
         for note in [] if dry_run else running.record(topology, command, work.results):
             say(f"note: {note}")
         raise Interrupted(
-            "interrupted: the command was killed wherever it ran",
-            hint="what it did until then stays done",
+            "interrupted: shardctl killed the command on every host where it was running",
+            hint="its changes until then remain",
         ) from interrupt
     _show(results, command, output, dry_run=dry_run)
     for note in [] if dry_run else running.record(topology, command, results):
@@ -106,10 +103,10 @@ def _show(results: Sequence[Result], command: str, output: Report, *, dry_run: b
 
 
 def _folded(results: Sequence[Result]) -> list[list[Result]]:
-    """Group results that say the same, in the order of the first of each."""
+    """Group equal results, in the order of the first of each."""
     found: dict[tuple[int | None, str, str], list[Result]] = {}
     for one in results:
-        # What did not begin has nothing to show; what it says is an error.
+        # A run that did not start has no output, only an error.
         if one.begun:
             found.setdefault((one.code, one.stdout, one.stderr), []).append(one)
     return list(found.values())
@@ -129,7 +126,7 @@ def _show_folded(same: Sequence[Result]) -> None:
 
 
 def _leave(results: Sequence[Result]) -> None:
-    """Leave with the errors that there are, and the exit code of all; raises Problems, Exit."""
+    """Exit with the errors and the exit code of all runs; raises Problems, Exit."""
     from shardctl.maintenance.run import exit_code
 
     code = exit_code(results)

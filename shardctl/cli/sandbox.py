@@ -9,7 +9,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes, topology_file
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, confirm, print_json, print_table, say
+from shardctl.cli.output import confirm, print_json, print_table, say
 from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
@@ -27,7 +27,7 @@ app = command_app(
 )
 
 FORESEEN = {
-    "make": "would be made and started",
+    "make": "would be created and started",
     "start": "would be started",
     "reload": "is up; would reload its settings",
     "up": "is up",
@@ -43,20 +43,20 @@ def new(
     shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards.")],
     nodes: Annotated[int, typer.Option("--nodes", metavar="M", help="How many nodes own them.")],
     spare: Annotated[
-        int, typer.Option("--spare", metavar="K", help="How many more nodes own none yet.")
+        int, typer.Option("--spare", metavar="K", help="How many spare nodes own no shards.")
     ] = 0,
     port: Annotated[
         int,
-        typer.Option("--port", metavar="P", help="The pooler's port; the nodes have the next."),
+        typer.Option("--port", metavar="P", help="The pooler's port; the nodes get the next ones."),
     ] = 6100,
 ) -> None:
-    """Write a topology for local servers; a file that is there is never overwritten."""
+    """Write a topology for local servers; never overwrites an existing file."""
     from shardctl.sandbox import new as topology
 
     path = topology_file(ctx)
     data = topology.write(path, shards=shards, nodes=nodes, spare=spare, port=port)
     say(f"wrote {path}; the servers' data will be in {data}")
-    say("  `shardctl sandbox up` starts the servers")
+    say("  run `shardctl sandbox up` to start the servers")
 
 
 @app.command()
@@ -67,34 +67,33 @@ def up(
     dry_run: DryRunOption = False,
     yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; up never asks
 ) -> None:
-    """Start a server for every node that owns shards, and every pooler; a second run the missing.
+    """Start a server for every node that owns shards, and every pooler; skips running ones.
 
-    Makes data directories where there are none. The servers outlive the command. Where this
-    machine has no PgBouncer, that is said, and the nodes are started all the same.
+    Creates missing data directories. The servers keep running after the command. Without PgBouncer
+    on this machine it starts only the nodes, and reports that.
     """
     from shardctl.sandbox import poolers, servers
 
-    with always_json(output):
-        topology = load_topology(ctx)
-        if topology.poolers and not poolers.available():
-            say(f"note: {poolers.WITHOUT} poolers")
-        if dry_run:
-            plan = servers.foresee(topology)
-            pooled = poolers.foresee(topology)
-            both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
-            note_changes(ctx, any(does != "up" for _, does in both))
-            _print(
-                topology,
-                output,
-                ("server", "address", "plan"),
-                [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
-                nodes=[_foreseen(n, does) for n, does in plan],
-                poolers=[_foreseen(p, does) for p, does in pooled],
-            )
-            return
-        with bars() as progress:
-            found = servers.up(topology, progress)
-            offering = poolers.up(topology, progress)
+    topology = load_topology(ctx)
+    if topology.poolers and not poolers.available():
+        say(f"note: {poolers.WITHOUT} poolers")
+    if dry_run:
+        plan = servers.foresee(topology)
+        pooled = poolers.foresee(topology)
+        both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
+        note_changes(ctx, any(does != "up" for _, does in both))
+        _print(
+            topology,
+            output,
+            ("server", "address", "plan"),
+            [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
+            nodes=[_foreseen(n, does) for n, does in plan],
+            poolers=[_foreseen(p, does) for p, does in pooled],
+        )
+        return
+    with bars() as progress:
+        found = servers.up(topology, progress)
+        offering = poolers.up(topology, progress)
     _print(
         topology,
         output,
@@ -110,41 +109,40 @@ def down(
     ctx: typer.Context,
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove the data that `sandbox up` made, too.")
+        bool, typer.Option("--delete", help="Also remove the data that `sandbox up` created.")
     ] = False,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Stop the poolers, and the servers of all nodes, those without shards too."""
+    """Stop the poolers and the servers of all nodes, including nodes without shards."""
     from shardctl.sandbox import poolers, servers
 
-    with always_json(output):
-        topology = load_topology(ctx)
-        seen = servers.status(topology)
-        ours = [str(one.node.data_directory) for one in seen if delete and one.ours]
-        for path in ours:
-            say(f"{'would be' if dry_run else 'to be'} removed: {path}")
-        if dry_run:
-            pooled = poolers.status(topology)
-            pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
-            note_changes(ctx, ours or any(pids))
-            _print(
-                topology,
-                output,
-                STATUS,
-                [*map(_row, seen), *map(_pooler_row, pooled)],
-                nodes=map(_json, seen),
-                poolers=map(_pooler_json, pooled),
-            )
-            return
-        if delete:
-            confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=yes)
-        with bars() as progress:
-            try:
-                ended = poolers.down(topology, progress, delete=delete)
-            finally:  # a pooler that stays is no reason to leave the nodes up
-                found = servers.down(topology, progress, delete=delete)
+    topology = load_topology(ctx)
+    seen = servers.status(topology)
+    ours = [str(one.node.data_directory) for one in seen if delete and one.ours]
+    for path in ours:
+        say(f"{'would be' if dry_run else 'to be'} removed: {path}")
+    if dry_run:
+        pooled = poolers.status(topology)
+        pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
+        note_changes(ctx, ours or any(pids))
+        _print(
+            topology,
+            output,
+            STATUS,
+            [*map(_row, seen), *map(_pooler_row, pooled)],
+            nodes=map(_json, seen),
+            poolers=map(_pooler_json, pooled),
+        )
+        return
+    if delete:
+        confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=yes)
+    with bars() as progress:
+        try:
+            ended = poolers.down(topology, progress, delete=delete)
+        finally:  # a pooler that does not stop must not keep the nodes running
+            found = servers.down(topology, progress, delete=delete)
     _print(
         topology,
         output,
@@ -163,10 +161,9 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show which servers run, and where their data is."""
     from shardctl.sandbox import poolers, servers
 
-    with always_json(output):
-        topology = load_topology(ctx)
-        found = servers.status(topology)
-        pooled = poolers.status(topology)
+    topology = load_topology(ctx)
+    found = servers.status(topology)
+    pooled = poolers.status(topology)
     _print(
         topology,
         output,
@@ -197,10 +194,10 @@ def _print(
 
 
 def _up_row(one: Up) -> tuple[str, str, str]:
-    said = DID[one.did]
+    result = DID[one.did]
     if one.waiting:
-        said += f"; after a restart: {', '.join(one.waiting)}"
-    return one.node.name, f"{one.node.host}:{one.node.port}", said
+        result += f"; restart needed for: {', '.join(one.waiting)}"
+    return one.node.name, f"{one.node.host}:{one.node.port}", result
 
 
 def _up_json(one: Up) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Signals that end a process, as Ctrl-C: what runs elsewhere is ended before."""
+"""Treats signals that end a process as Ctrl-C, so that remote commands are ended first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
+    """Make SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
 
-    Who ignores one, as under nohup, goes on ignoring it. Only the main thread may handle signals.
+    An ignored signal, as under nohup, stays ignored. Only the main thread may handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

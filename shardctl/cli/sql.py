@@ -19,10 +19,9 @@ from shardctl.cli.options import (
     Listing,
     ListingOption,
     LockWaitOption,
-    Report,
     YesOption,
 )
-from shardctl.cli.output import always_json, confirm, plural, say
+from shardctl.cli.output import confirm, plural, say
 from shardctl.errors import Interrupted, UsageError, together
 
 if TYPE_CHECKING:
@@ -37,29 +36,29 @@ app = command_app()
 def sql(
     ctx: typer.Context,
     statement: Annotated[
-        str | None, typer.Argument(metavar="[STATEMENT]", help="One, or several between `;`.")
+        str | None,
+        typer.Argument(metavar="[STATEMENT]", help="One statement, or several separated by `;`."),
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Read them there; - is stdin.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Read statements from a file; - is stdin."),
     ] = None,
     shards: Annotated[
         str | None,
-        typer.Option("--shards", metavar="LIST", help="Such as 2-3,17; all by default."),
+        typer.Option("--shards", metavar="LIST", help="For example 2-3,17; all by default."),
     ] = None,
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="Once on every node instead, in the database.")
+        bool, typer.Option("--nodes", help="Run once on every node instead, in the database.")
     ] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="Let it change something; asks first.")
-    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Allow changes; asks first.")] = False,
     timeout: Annotated[
         values.Duration | None,
         typer.Option(
             "--timeout",
             metavar="DURATION",
             parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="For each statement, such as 30s.",
+            help="Limit each statement, for example 30s.",
         ),
     ] = None,
     jobs: JobsOption = 4,
@@ -70,24 +69,22 @@ def sql(
 ) -> None:
     """Run a statement in every shard, or on every node, in parallel, and join the rows.
 
-    In each shard it is a transaction of its own, with the shard's schema and then public as
-    search_path. It only reads, unless --write is given: then it is recorded, and refused while a
-    move has not ended. Rows have a column `shard` (or `node`) before their own.
+    It runs in one transaction per shard, with the shard's schema and then public as search_path.
+    It may only read, unless --write is given: then shardctl records it, and refuses it during a
+    move. The first column of the rows is `shard` (or `node`).
     """
     from shardctl.cli import sql_output
     from shardctl.maintenance import sql_plan
     from shardctl.maintenance.sql import Run
     from shardctl.state import lock
 
-    json = Report(output.value) if output is Listing.json else Report.table
     text = _text(statement, file)
-    with always_json(json):
-        ctx.obj.changes = False  # its output is its result: it ends when no one reads that
-        topology = load_topology(ctx, lock_wait=lock_wait if write else None)
-        chosen = _shards(topology, shards, nodes=nodes)
-        plan = sql_plan.plan(topology, text, shards=chosen, write=write)
-        if write:
-            lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
+    ctx.obj.changes = False  # its output is its result: it ends when its reader does
+    topology = load_topology(ctx, lock_wait=lock_wait if write else None)
+    chosen = _shards(topology, shards, nodes=nodes)
+    plan = sql_plan.plan(topology, text, shards=chosen, write=write)
+    if write:
+        lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
     for note in plan.places.notes:
         say(f"note: {note}")
     note_changes(ctx, write and plan.places.chosen)
@@ -95,16 +92,15 @@ def sql(
         sql_output.show_plan(plan, output)
         return
     if write and plan.places.chosen:
-        confirm(f"Run this in {_told(plan)}?", yes=yes)
+        confirm(f"Run this statement in {_places(plan)}?", yes=yes)
     began = time.monotonic()
     run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:
-        with always_json(json):
-            shown = sql_output.show(run, output)
+        shown = sql_output.show(run, output)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(run) from interrupt
     rows = f"{plural(shown.rows, 'row')} from" if shown.rows or not write else "done:"
-    done = f"{len(run.done):,} of {_told(plan)}" if run.failed else _told(plan)
+    done = f"{len(run.done):,} of {_places(plan)}" if run.failed else _places(plan)
     say(f"{rows} {done} in {time.monotonic() - began:.1f} s")
     if shown.problems:
         raise together(shown.problems)
@@ -112,7 +108,7 @@ def sql(
 
 def _text(statement: str | None, file: Path | None) -> str:
     if (statement is None) == (file is None):
-        raise UsageError("what to run is not clear", hint="give STATEMENT, or --file FILE")
+        raise UsageError("no statement given", hint="give STATEMENT or --file FILE")
     if statement is not None:
         return statement
     try:
@@ -124,7 +120,7 @@ def _text(statement: str | None, file: Path | None) -> str:
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{file}: {reason}", hint="give a file of SQL") from error
+        raise UsageError(f"{file}: {reason}", hint="give a readable SQL file in UTF-8") from error
 
 
 def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardId] | None:
@@ -139,7 +135,7 @@ def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardI
     return list(routes.listed(topology, text))
 
 
-def _told(plan: Plan) -> str:
+def _places(plan: Plan) -> str:
     count, nodes = len(plan.places.chosen), plural(len(plan.places.nodes), "node")
     return nodes if plan.shards is None else f"{plural(count, 'shard')} on {nodes}"
 
@@ -148,12 +144,12 @@ def _interrupted(run: Run) -> Interrupted:
     from shardctl.maintenance import folding
 
     if not run.plan.write:
-        return Interrupted("interrupted: what ran was cancelled", hint="nothing was changed")
+        return Interrupted("interrupted: shardctl cancelled the statement; nothing was changed")
     done = set(run.done)
     left = [place for place in run.plan.places.chosen if place not in done]
     unknown = [one.place for one in run.failed if one.unknown]
-    doubt = f"; not known of {folding.where(unknown)}" if unknown else ""
+    doubt = f"; unknown for {folding.where(unknown)}" if unknown else ""
     return Interrupted(
-        f"interrupted: committed in {len(done)} of {_told(run.plan)}{doubt}",
-        hint=f"to run it in the others: {folding.rest(left)}" if left else "nothing is left",
+        f"interrupted: committed in {len(done):,} of {_places(run.plan)}{doubt}",
+        hint=f"to run it in the rest: {folding.rest(left)}" if left else "",
     )

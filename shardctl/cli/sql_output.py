@@ -1,13 +1,18 @@
-"""How `shardctl sql` shows what comes: tables at the end, or TSV, CSV or JSON lines at once."""
+"""How `shardctl sql` prints rows: tables at the end, or TSV, CSV or JSON lines at once."""
 
 from __future__ import annotations
 
-from contextlib import closing
+import os
+import stat
+import sys
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardctl.cli import picture
 from shardctl.cli.options import Listing
 from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
+from shardctl.cli.progress import bars
 from shardctl.errors import Refused, ShardctlError
 from shardctl.maintenance import folding
 from shardctl.maintenance.folding import Folded
@@ -15,7 +20,7 @@ from shardctl.maintenance.sql import Answer, Failure, Warned
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.maintenance.folding import Columns
     from shardctl.maintenance.places import Place
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Shown:
-    """How many rows came, and what to end with."""
+    """The number of printed rows, and the errors to end with."""
 
     rows: int = 0
     problems: list[ShardctlError] = field(default_factory=list)
@@ -47,26 +52,28 @@ def show_plan(plan: Plan, output: Listing) -> None:
         elif output is Listing.csv:
             print_csv((("node", "shards"), *rows))
         else:
-            print_table(("node", "shards"), rows)
+            print_table(
+                ("node", "shards"), [(node, picture.shorten(which)) for node, which in rows]
+            )
     for place, error in plan.places.left_out:
         say(f"{folding.where([place])}: {error.message}")
 
 
 def show(run: Run, output: Listing) -> Shown:
-    """Run it and print what comes of it."""
+    """Run it and print the results."""
     shown = _stream(run, output) if output is not Listing.table else _tables(run)
     shown.problems += folding.errors(run)
     return shown
 
 
 def _stream(run: Run, output: Listing) -> Shown:
-    """Print as it comes; memory does not grow with the rows."""
+    """Print rows as they arrive; memory does not grow with their number."""
     shown, folded = Shown(), Folded()
     warnings: dict[str, list[Place]] = {}
     first: Columns = ()
     differing: dict[Columns, list[Place]] = {}
-    # Who closes the pipe has the run ended, not forgotten.
-    with closing(run.events()) as events:
+    # If the reader closes the pipe, the run is ended.
+    with _progress(run), closing(run.events()) as events:
         for event in events:
             if isinstance(event, Warned):
                 warnings.setdefault(event.message, []).append(event.place)
@@ -88,17 +95,27 @@ def _stream(run: Run, output: Listing) -> Shown:
                 shown.rows += len(event.batch.rows)
     for (_, command), places in folded.commands.items():
         say(f"{command}: {folding.where(places)}")
-    _tell(warnings)
+    _warn(warnings)
     shown.problems += [
         Refused(
             "columns_differ",
-            f"{folding.where(list(dict.fromkeys(places)))}: rows left out: columns "
-            f"{_names(columns)}, the first rows have {_names(first)}",
-            hint="-o table and -o json show both; or name the columns in the statement",
+            f"{folding.where(list(dict.fromkeys(places)))}: rows skipped: expected columns "
+            f"{_names(first)}, found {_names(columns)}",
+            hint="use -o table or -o json, or list the columns in the statement",
         )
         for columns, places in differing.items()
     ]
     return shown
+
+
+@contextmanager
+def _progress(run: Run) -> Iterator[None]:
+    """Show progress, unless rows appear on the same terminal, or in a pager there."""
+    if sys.stderr.isatty() and not stat.S_ISREG(os.fstat(1).st_mode):
+        yield
+        return
+    with bars() as run.progress:
+        yield
 
 
 def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
@@ -116,13 +133,14 @@ def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
 def _tables(run: Run) -> Shown:
     folded = Folded()
     warnings: dict[str, list[Place]] = {}
-    for event in run.events():
-        if isinstance(event, Answer):
-            folded.add(event)
-        elif isinstance(event, Warned):
-            warnings.setdefault(event.message, []).append(event.place)
+    with bars() as run.progress:
+        for event in run.events():
+            if isinstance(event, Answer):
+                folded.add(event)
+            elif isinstance(event, Warned):
+                warnings.setdefault(event.message, []).append(event.place)
     label = "node" if run.plan.shards is None else "shard"
-    # What a place had given before it failed is no answer.
+    # Rows of a place that failed later do not count.
     failed = {one.place for one in run.failed}
     shown, last = Shown(), 0
     tables = [
@@ -134,29 +152,27 @@ def _tables(run: Run) -> Shown:
     ):
         kept = [one for one in found if one[0] not in failed]
         if statement == last:
-            say(f"note: columns differ: {folding.where([place for place, _ in kept])} apart")
+            say(f"note: columns differ: {folding.where([place for place, _ in kept])} separately")
         last = statement
         shown.rows += len(kept)
         _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
     if folded.commands:
         rows = [
-            (command, _which(sorted(places, key=_key)))
+            (command, picture.shorten(_which(sorted(places, key=_key))))
             for (_, command), places in sorted(folded.commands.items())
         ]
         print_table(("command", f"{label}s"), rows)
-    _tell(warnings)
+    _warn(warnings)
     return shown
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-    from rich.markup import escape
-
     cells = [[_cell(value) for value in row] for row in rows]
-    print_table([escape(name) for name in header], cells)
+    print_table(header, cells)
 
 
 def _cell(value: str | None) -> str:
-    r"""Write a value for people, with nothing in it that a terminal would obey.
+    r"""Format a value for people, without control characters.
 
     >>> _cell(None), _cell("a\x1b[2J\nb")
     ('NULL', 'a\\x1b[2J\nb')
@@ -166,7 +182,7 @@ def _cell(value: str | None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
 
 
-def _tell(warnings: dict[str, list[Place]]) -> None:
+def _warn(warnings: dict[str, list[Place]]) -> None:
     for message, places in warnings.items():
         say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
 

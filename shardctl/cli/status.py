@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import output as printing
 from shardctl.cli import status_picture, status_tables, values
+from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import always_json, print_json, say
+from shardctl.cli.options import Report, ReportOption, WatchOption
+from shardctl.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rich.console import RenderableType
 
     from shardctl.checks.status import Status
 
@@ -31,37 +31,28 @@ def status(
     ctx: typer.Context,
     *,
     output: ReportOption = Report.table,
-    watch: Annotated[
-        values.Duration | None,
-        typer.Option(
-            "--watch",
-            metavar="DURATION",
-            parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
-            help="Look again and again; a plain number is in seconds.",
-        ),
-    ] = None,
+    watch: WatchOption = None,
     sample: Annotated[
         values.Duration,
         typer.Option(
             "--sample",
             metavar="DURATION",
             parser=values.duration(plain="s"),
-            help="How long to count transactions; 0: do not. A plain number is in seconds.",
+            help="How long to count transactions; 0 to skip. A plain number is in seconds.",
         ),
     ] = _SAMPLE,
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 
-    Changes nothing. What cannot be reached is shown as such, and the exit code is
-    0 all the same. With --watch it goes on until Ctrl-C, which is exit code 0 too.
+    Changes nothing. Lists unreachable nodes and poolers, with exit code 0. With --watch it repeats
+    until Ctrl-C, also with exit code 0.
     """
     from shardctl.checks.status import observe
     from shardctl.cli.progress import bars
     from shardctl.errors import ShardctlError
     from shardctl.fanout import Silent
 
-    with always_json(output):
-        topology = load_topology(ctx)
+    topology = load_topology(ctx)
     if watch is None:
         with bars() as progress:
             found = observe(topology, sample_s=sample.total_seconds(), progress=progress)
@@ -73,52 +64,35 @@ def status(
         try:  # a move writes a new one
             topology = load_topology(ctx)
         except ShardctlError as error:
-            say(f"shardctl: {error}; going by what it said before")
+            say(f"shardctl: {error}; using the previous topology")
         return observe(topology, sample_s=sample.total_seconds(), progress=Silent())
 
-    try:
-        if output is Report.table and sys.stdout.isatty():
-            _watch_in_place(look, watch.total_seconds())
-        else:
-            _every(watch.total_seconds(), lambda: _print(look(), output))
-    except KeyboardInterrupt:
-        return
+    def draw(width: int) -> tuple[RenderableType, bool]:
+        return _drawn(look(), width, watch.total_seconds()), True
+
+    def again() -> bool:
+        _print(look(), output)
+        return True
+
+    if output is Report.table and watching.on_terminal():
+        watching.in_place(watch.total_seconds(), draw)
+    else:
+        watching.every(watch.total_seconds(), again)
 
 
-def _every(seconds: float, refresh: Callable[[], None]) -> None:
-    """Call `refresh` for ever, with `seconds` between the begins, or one after the other."""
-    never = threading.Event()
-    while True:
-        began = time.monotonic()
-        refresh()
-        never.wait(max(0.0, began + seconds - time.monotonic()))
-
-
-def _watch_in_place(look: Callable[[], Status], seconds: float) -> None:
-    """Draw each refresh over the one before; what does not fit the terminal is cut off."""
-    from rich.console import Console, Group
-    from rich.live import Live
+def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
+    """Draw all that there is to see, with lines that end where the terminal does."""
+    from rich.console import Group
     from rich.text import Text
 
-    console = Console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-
-        def refresh() -> None:
-            found = look()
-            lines = [
-                *status_picture.draw(found, console.width),
-                "",
-                *status_tables.unreached(found),
-            ]
-            text = Text("\n".join(lines), no_wrap=True, overflow="crop")
-            head = Text(f"{status_tables.title(found)}  (every {seconds:g} s; Ctrl-C ends)")
-            live.update(Group(head, *status_tables.tables(found), text), refresh=True)
-
-        _every(seconds, refresh)
+    lines = [*status_picture.draw(found, width), "", *status_tables.unreached(found)]
+    text = Text("\n".join(lines), no_wrap=True, overflow="crop")
+    head = Text(f"{status_tables.title(found)}  (every {seconds:g} s; Ctrl-C ends)")
+    return Group(head, *status_tables.tables(found, width), text)
 
 
 def _print(found: Status, output: Report) -> None:
-    """Print the whole result, and on standard error what could not be reached."""
+    """Print the result, and unreachable nodes and poolers on standard error."""
     if output is Report.json:
         print_json(found.as_json())
     else:
@@ -130,9 +104,10 @@ def _print(found: Status, output: Report) -> None:
 
 def show(found: Status) -> None:
     """Print the title, the tables and the picture of the shards."""
-    from rich.console import Console
+    from rich.text import Text
 
+    console = printing.console()
     print(status_tables.title(found))
-    # Where nobody looks at a terminal, lines are never folded.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(*status_tables.tables(found))
-    print("\n".join(status_picture.draw(found, shutil.get_terminal_size().columns)))
+    console.print(*status_tables.tables(found, console.width))
+    lines = status_picture.draw(found, shutil.get_terminal_size().columns)
+    console.print(Text("\n".join(lines), overflow="fold"))

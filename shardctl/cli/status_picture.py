@@ -41,10 +41,10 @@ def draw(found: Status, width: int) -> list[str]:
         lines.append(f"bars: databases; strips: each character is {each}, {full}")
     refusing = sum(len(node.read_only) for node in found.nodes)
     if refusing:
-        lines += ["", f"read-only shards: {refusing}", *_read_only(found)]
+        lines += ["", f"read-only shards: {refusing:,}", *_read_only(found)]
     count = sum(len(node.retired) for node in found.nodes)
     if count:
-        lines += ["", f"retired schemas: {count}", *_retired(found)]
+        lines += ["", f"retired schemas: {count:,}", *_retired(found)]
     return lines
 
 
@@ -57,8 +57,8 @@ def _read_only(found: Status) -> Iterator[str]:
             since = (
                 f" since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if mark.since else ""
             )
-            part = "" if mark.whole else f", only {mark.refusing} of {mark.tables} tables"
-            yield f"  {node.name}: {ranges.of(shards)}{since}, by {mark.by}{part}"
+            part = "" if mark.whole else f", only {mark.refusing:,} of {mark.tables:,} tables"
+            yield f"  {node.name}: {picture.shorten(ranges.of(shards))}{since}, by {mark.by}{part}"
 
 
 def _retired(found: Status) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _retired(found: Status) -> Iterator[str]:
             sizes = [one.size_bytes for one in schemas if one.size_bytes is not None]
             size = picture.size(sum(sizes)) if sizes else "of unknown size"
             told = _when(moves[move], found.time)
-            yield f"  {node.name}: {len(schemas)} of move {move}, {size}, {told}"
+            yield f"  {node.name}: {len(schemas):,} of move {move}, {size}, {told}"
 
 
 def _when(entry: Entry, now: datetime) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from shardctl.cli import picture
+from shardctl.cli import figures, picture
+from shardctl.cli.tables import fit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from shardctl.checks.status import Status
     from shardctl.checks.status_nodes import NodeStatus, Slot, Standby
@@ -31,72 +29,69 @@ def title(found: Status) -> str:
 
 
 def unreached(found: Status) -> list[str]:
-    """Say in a line each what could not be looked at, which are other servers, unknown disks."""
+    """Return a line each for unreachable servers, for other servers, and for unknown disks."""
     told = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
-    # A node without shards that is not there waits to be cloned onto: its row says so.
+    # The row of a spare node that is down shows it already.
     missed = [text for state, text in told if state in {"down", "unreadable"}]
     others = [text for state, text in told if state == "up"]
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
-    lines = [f"could not be reached: {', '.join(missed)}"] if missed else []
-    lines += [f"not the node of the topology: {', '.join(others)}"] if others else []
+    lines = [f"unreachable: {', '.join(missed)}"] if missed else []
+    lines += [f"not the node in the topology: {', '.join(others)}"] if others else []
     disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]
-    return lines + ([f"disks that are not known: {', '.join(disks)}"] if disks else [])
+    return lines + ([f"free disk space unknown: {', '.join(disks)}"] if disks else [])
 
 
-def tables(found: Status) -> list[Table]:
+def tables(found: Status, width: int) -> list[RenderableType]:
     """Make a table of the nodes, of the poolers and of open moves where there are any."""
-    made = [_nodes(found)]
+    made = [_nodes(found, width)]
     if found.poolers:
-        made.append(_table(_POOLERS, map(_pooler_row, found.poolers)))
+        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width, coloured="state"))
     if found.unclosed:
-        made.append(_table(_MOVES, (_move_row(move, found.time) for move in found.unclosed)))
+        rows = (_move_row(found, move) for move in found.unclosed)
+        made.append(fit(_MOVES, rows, width, coloured="state"))
     return made
 
 
-def _nodes(found: Status) -> Table:
+def _nodes(found: Status, width: int) -> RenderableType:
     """Make a row for each node, and a column for replication where there is any."""
     replication = any(n.slots or n.standbys for n in found.nodes)
     header = (*_NODES, "replication") if replication else _NODES
-    return _table(header, (_row(node)[: len(header)] for node in found.nodes))
-
-
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    rows = (_row(node)[: len(header)] for node in found.nodes)
+    return fit(header, rows, width, coloured="role")
 
 
 def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
     if one.error is not None:
         return one.name, "down", *["-"] * (len(_POOLERS) - 2)
-    waiting = str(one.waiting)
+    waiting = f"{one.waiting:,}"
     if one.waiting:
         waiting += f" (longest {one.longest_wait_s:.1f} s)"
     shown = ", ".join(one.paused[:_RANGES])
-    more = f" and {len(one.paused) - _RANGES} more" if len(one.paused) > _RANGES else ""
+    more = f" and {len(one.paused) - _RANGES:,} more" if len(one.paused) > _RANGES else ""
     return (
-        one.name, "up", one.version or "-", str(one.clients), waiting, str(one.servers),
+        one.name, "up", one.version or "-", f"{one.clients:,}", waiting, f"{one.servers:,}",
         (shown + more) or "-",
     )  # fmt: skip
 
 
-def _move_row(one: Entry, now: datetime) -> tuple[str, ...]:
+def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     from shardctl.topology import ranges
 
-    move = one.move
+    move, slot = one.move, found.slot_of(one)
+    step = one.step or "-"
+    if slot is not None and slot.lag_bytes is not None:
+        held = picture.size(slot.retained_bytes)
+        step += f"\n{picture.size(slot.lag_bytes)} behind, holds {held} of WAL"
     listed = picture.shorten(
         ranges.of(move.shards),
         parts=_RANGES,
         ellipsis=picture.palette(sys.stdout.encoding).ellipsis,
     )
+    if one.progress is not None:
+        step += f"\n{figures.copied(one.progress, found.time)}"
     return (
-        move.id, one.state, move.source, move.target, f"{len(move.shards)}: {listed}",
-        one.step or "-", move.who, picture.duration((now - move.started).total_seconds()),
+        move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",
+        step, move.who, picture.duration((found.time - move.started).total_seconds()),
         ", ".join(one.can()) or "-",
     )  # fmt: skip
 
@@ -110,10 +105,10 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
     if not owned:
         shards = "none"
     elif node.state == "up" and live != owned:
-        shards = f"{live} of {owned}: {listed}"
+        shards = f"{live:,} of {owned:,}: {listed}"
     else:
-        shards = f"{owned}: {listed}"
-    clients = "-" if node.sessions is None else str(node.sessions)
+        shards = f"{owned:,}: {listed}"
+    clients = "-" if node.sessions is None else f"{node.sessions:,}"
     if node.idle_in_transaction:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
     disk = f"{picture.size(node.disk.free_bytes)} free" if node.disk else "-"
@@ -127,7 +122,7 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         picture.size(node.size_bytes),
         picture.number(node.rows),
         clients,
-        "-" if node.tps is None else f"{node.tps:.1f}",
+        "-" if node.tps is None else f"{node.tps:,.1f}",
         disk,
         "\n".join(replication),
     )
@@ -141,4 +136,6 @@ def _standby(one: Standby) -> str:
 
 def _slot(one: Slot) -> str:
     does = "active" if one.active else "inactive"
-    return f"{one.type} slot {one.name}: {does}, holds {picture.size(one.retained_bytes)} of WAL"
+    lag = "" if one.lag_bytes is None else f"{picture.size(one.lag_bytes)} behind, "
+    held = picture.size(one.retained_bytes)
+    return f"{one.type} slot {one.name}: {does}, {lag}holds {held} of WAL"

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or that are read by no one any more."""
+"""Standard streams that are closed, full, or have lost their reader."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class ResultUnwritten(ShardctlError):
-    """A result that standard output did not take."""
+    """A result that could not be written to standard output."""
 
     def __init__(self, reason: str, *, done: bool) -> None:
         super().__init__(
             f"standard output: {reason}",
-            hint="what the command changes is done, and its result is not complete: "
-            "run the same command again to see that nothing is left"
+            hint="all changes were made, but the result is incomplete: run the same command again "
+            "to check that nothing is left"
             if done
-            else "the result is not complete: make room, and run the command again",
+            else "the result is incomplete: free space, then run the command again",
         )
         self.exit_code = 3 if done else 1
 
 
 class Stream:
-    """A text stream that fails once: what comes afterwards is thrown away.
+    """A text stream that fails once, and discards all later output.
 
-    `failed` is called with the failure, and may raise something.
+    It calls `failed` with the error, which may raise one.
     """
 
     def __init__(self, stream: Any, failed: Callable[[OSError], None]) -> None:
@@ -42,26 +42,26 @@ class Stream:
         self._failed = failed
 
     def __getattr__(self, name: str) -> Any:
-        """Be the stream in all else."""
+        """Delegate all other attributes to the stream."""
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or throw away."""
+        """Write, or discard."""
         try:
             self._stream.write(text)
         except OSError as error:
-            self._throw_away(error)
+            self._discard(error)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or throw away."""
+        """Flush, or discard."""
         try:
             self._stream.flush()
         except OSError as error:
-            self._throw_away(error)
+            self._discard(error)
 
-    def _throw_away(self, error: OSError) -> None:
-        # What the buffer holds would fail again with every flush, the interpreter's last one too.
+    def _discard(self, error: OSError) -> None:
+        # The buffered text would fail again with every flush, including the interpreter's last one.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -69,12 +69,12 @@ class Stream:
 
 
 class Streams:
-    """The streams of a run: output that fails ends what only reads, and no change midway."""
+    """The streams of a run: a failed output ends a command that only reads, but not a change."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.unwritten: ResultUnwritten | None = None
-        """What to tell at the end of a command that went on."""
+        """The error to report at the end of a command that continued."""
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class Streams:
 
     def _output_failed(self, error: OSError) -> None:
         changes = self._settings.changes
-        left = error.errno == errno.EPIPE  # its reader has what it wanted, as `head` does
+        left = error.errno == errno.EPIPE  # the reader has ended, as `head` does
         if left and not changes:
             raise error
         if left:
@@ -102,7 +102,7 @@ class Streams:
 
 
 def _open_closed() -> None:
-    """Open what was closed at the start: another file would get its number, and the output."""
+    """Open closed standard streams: otherwise another file would get the number and the output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w" if number else "r", encoding="utf-8")  # noqa: SIM115  # until the end

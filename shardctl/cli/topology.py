@@ -1,13 +1,14 @@
-"""`shardctl topology`: read the file and say what is wrong with it."""
+"""`shardctl topology`: check the topology file, and print its JSON Schema."""
 
 from __future__ import annotations
 
 import typer
 
+from shardctl.cli import picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import always_json, plural, print_json
+from shardctl.cli.output import plural, print_json
 
 app = command_app(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
 
@@ -21,8 +22,7 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     from shardctl.cli.output import print_table
     from shardctl.topology import ranges
 
-    with always_json(output):
-        topology = load_topology(ctx)
+    topology = load_topology(ctx)
     if output is Report.json:
         nodes = [
             {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
@@ -33,12 +33,17 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     print_table(
         ("node", "address", "shards", ""),
         (
-            (n.name, f"{n.host}:{n.port}", str(len(n.shards)), ranges.of(n.shards))
+            (
+                n.name,
+                f"{n.host}:{n.port}",
+                f"{len(n.shards):,}",
+                picture.shorten(ranges.of(n.shards)),
+            )
             for n in topology.nodes.values()
         ),
     )
     print(
-        f"{topology.path} is right: cluster {topology.cluster}, "
+        f"{topology.path} is valid: cluster {topology.cluster}, "
         f"{plural(topology.shard_count, 'shard')}, {plural(len(topology.nodes), 'node')}, "
         f"{plural(len(topology.poolers), 'pooler')}"
     )

@@ -1,4 +1,4 @@
-"""`shardctl sandbox traffic`: a load that proves, row by row, that nothing it wrote was lost."""
+"""`shardctl sandbox traffic`: a load that checks each row it wrote."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import values
+from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
-from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.cli.output import plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SECONDS = values.Duration(seconds=30)
 
 
 class Aliases(StrEnum):
-    """Which aliases the load goes through."""
+    """The aliases that the load uses."""
 
     shard = "shard"
     node = "node"
@@ -50,7 +50,7 @@ def traffic(
         bool,
         typer.Option(
             "--connect",
-            help="A new login for each operation, at a fixed rate, however long answers take.",
+            help="Log in for each operation, at a fixed rate, however long answers take.",
         ),
     ] = False,
     logins: Annotated[
@@ -60,7 +60,7 @@ def traffic(
             min=0.1,
             max=2000,
             metavar="N",
-            help=f"Logins a second with --connect; {_LOGINS} unless given.",
+            help=f"Logins a second with --connect; {_LOGINS} by default.",
         ),
     ] = None,
     seconds: Annotated[
@@ -69,25 +69,28 @@ def traffic(
             "--seconds",
             metavar="DURATION",
             parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
-            help="How long; Ctrl-C ends it. A plain number is in seconds.",
+            help="How long to run; Ctrl-C ends it. A plain number is in seconds.",
         ),
     ] = _SECONDS,
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", min=0.01, metavar="N", help="Operations a second and client, at the most."
+            "--rate", min=0.01, metavar="N", help="The most operations a second per client."
         ),
     ] = None,
     aliases: Annotated[
         Aliases,
-        typer.Option("--aliases", help="An alias a shard, a node, no pooler, or shardctl.router."),
+        typer.Option(
+            "--aliases",
+            help="Connect by aliases of shards or of nodes, directly, or with shardctl.router.",
+        ),
     ] = Aliases.shard,
     shards: Annotated[
         str | None,
-        typer.Option("--shards", metavar="SHARDS", help="Only these, such as 0-3,17."),
+        typer.Option("--shards", metavar="SHARDS", help="Only these shards, for example 0-3,17."),
     ] = None,
     keep_table: Annotated[
-        bool, typer.Option("--keep-table", help="Leave the load's table and its rows there.")
+        bool, typer.Option("--keep-table", help="Keep the load's table and its rows.")
     ] = False,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
@@ -95,35 +98,33 @@ def traffic(
 ) -> None:
     """Write, update and read rows in every shard, then check each acknowledged one.
 
-    The rows go into a table of the load's own, which is dropped at the end. Clients keep
-    to shards of their own, wait for every answer, and never send a write twice. With aliases a
-    node (or without poolers) they read the map, and read it again when they meet the fence.
+    The load creates a table of its own, and drops it at the end. Each client has its own shards,
+    waits for every answer, and never sends a write twice. With aliases of nodes, or without
+    poolers, clients read the map, and read it again after an error of a fence.
 
-    With `--connect` there are no such clients, unless `--clients` asks for some beside it. Each
-    operation begins when its time has come and logs in anew, as users of an application do who
-    know nothing of each other. Latencies count from the instant at which it was due.
+    With `--connect` there are no such clients, unless `--clients` adds some. Each operation starts
+    at its scheduled time with a new login, as independent users of an application do. Latencies
+    count from the scheduled time.
 
-    Every second it tells, on standard error, the time, operations a second, how long they took,
-    and errors. Exit code 1 if an operation failed, or a row is lost, there twice, or where it
-    must not be.
+    Every second it prints, on standard error, the time, operations a second, their latencies, and
+    errors. Exit code 1 if an operation failed, or a row is lost, duplicated, or on the wrong node.
     """
-    with always_json(output):
-        topology = load_topology(ctx)
-        require_local(topology)
-        given = _given(
-            topology,
-            aliases=aliases,
-            shards=shards,
-            clients=clients,
-            rate=rate,
-            logins=logins,
-            connect=connect,
-        )
-        note_changes(ctx, given)
-        if dry_run:
-            _foresee(topology, given, output)
-            return
-        found = _run(topology, given, seconds.total_seconds(), keep_table=keep_table)
+    topology = load_topology(ctx)
+    require_local(topology)
+    given = _given(
+        topology,
+        aliases=aliases,
+        shards=shards,
+        clients=clients,
+        rate=rate,
+        logins=logins,
+        connect=connect,
+    )
+    note_changes(ctx, given)
+    if dry_run:
+        _foresee(topology, given, output)
+        return
+    found = _run(topology, given, seconds.total_seconds(), keep_table=keep_table)
     if output is Report.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
@@ -133,7 +134,7 @@ def traffic(
 
 
 def require_local(topology: Topology) -> None:
-    """Refuse a topology with servers that are not of this machine; raises Problems."""
+    """Refuse a topology with servers on other machines; raises Problems."""
     from shardctl.errors import Problems, ShardctlError
     from shardctl.hosts import ports
     from shardctl.sandbox.servers import not_local
@@ -149,7 +150,7 @@ def require_local(topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class _Given:
-    """What the load is to be, checked; as `Load.start` takes it."""
+    """The checked options of the load, for `Load.start`."""
 
     aliases: Aliases
     shards: Sequence[ShardId] | None
@@ -168,21 +169,21 @@ def _given(
     logins: float | None,
     connect: bool,
 ) -> _Given:
-    """Take the options together; raises UsageError, and what naming shards does."""
+    """Check the options; raises UsageError, and what `routes.listed` raises."""
     from shardctl.errors import UsageError
     from shardctl.topology import routes
 
     if logins is not None and not connect:
-        raise UsageError("--logins is of --connect alone", hint="give --connect, too")
+        raise UsageError("--logins works only with --connect", hint="add --connect")
     if rate is not None and connect and clients is None:
         raise UsageError(
-            "--rate is for clients, and with --connect there are none",
-            hint="--logins is the rate of --connect; --clients adds clients",
+            "--rate limits clients, but --connect has none",
+            hint="use --logins for the rate of --connect, or add clients with --clients",
         )
     if connect and aliases is Aliases.router:
         raise UsageError(
-            "--connect logs in anew, and shardctl.router keeps its connections",
-            hint="give --aliases another kind",
+            "--connect logs in for each operation, but shardctl.router keeps its connections",
+            hint="use --aliases shard, node or direct",
         )
     return _Given(
         aliases,
@@ -194,7 +195,7 @@ def _given(
 
 
 def _foresee(topology: Topology, given: _Given, output: Report) -> None:
-    """Do every check of the real run, and say what it would do."""
+    """Run every check of the real run, and print what it would do."""
     from shardctl.topology import ranges
     from shardctl.traffic import table
     from shardctl.traffic.plan import plan
@@ -210,11 +211,14 @@ def _foresee(topology: Topology, given: _Given, output: Report) -> None:
         print_json({"format": 1, "cluster": topology.cluster, **found})
     else:
         through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
-        print(f"would make table {TABLE} in shards {ranges.of(shards)}, load it {through}, drop it")
+        print(
+            f"would create table {TABLE} in shards {picture.shorten(ranges.of(shards))}, load it "
+            f"{through}, drop it"
+        )
 
 
 def _run(topology: Topology, given: _Given, seconds: float, *, keep_table: bool) -> Found:
-    """Run the load until its time is over or Ctrl-C comes, and check its rows."""
+    """Run the load until its time is over or Ctrl-C, and check its rows."""
     from shardctl.traffic.load import Load
 
     with Load.start(
@@ -232,19 +236,19 @@ def _run(topology: Topology, given: _Given, seconds: float, *, keep_table: bool)
                 say(f"{time.strftime('%H:%M:%S')}  {line(second)}")
             load.stop()
         except KeyboardInterrupt:
-            say("ending; the rows are checked all the same")
+            say("interrupted: stopping the load, then checking its rows")
         found = load.check()
-    _tell_of_the_table(load, keep=keep_table)
+    _report_table(load, keep=keep_table)
     return found
 
 
-def _tell_of_the_table(load: Load, *, keep: bool) -> None:
+def _report_table(load: Load, *, keep: bool) -> None:
     from shardctl.traffic.ways import TABLE
 
     if keep:
-        say(f"table {TABLE} stays in every shard; the next load empties it")
+        say(f"kept table {TABLE} in every shard; the next load empties it")
     elif load.left:
-        say(f"note: {', '.join(load.left)} could not be looked at: {TABLE} may still be there")
+        say(f"note: {', '.join(load.left)}: unreachable: table {TABLE} may still exist there")
 
 
 def line(second: Spread) -> str:
@@ -257,12 +261,12 @@ def line(second: Spread) -> str:
     return (
         f"{second.operations:>6,} operations  "
         f"p50 {_ms(second.p50_ms):>9}  p99 {_ms(second.p99_ms):>9}  "
-        f"max {_ms(second.longest_ms):>9}  errors {second.errors}"
+        f"max {_ms(second.longest_ms):>9}  errors {second.errors:,}"
     )
 
 
 def show(found: Found) -> None:
-    """Print what the load has found: a summary, the slowest shards, errors, rows that are wrong."""
+    """Print the results of the load: a summary, the slowest shards, errors, wrong rows."""
     print_table(("load", ""), _summary(found))
     shards = sorted(found.latencies.shards, key=lambda shard: -shard.longest_ms)[:_SLOWEST]
     print_table(
@@ -271,7 +275,7 @@ def show(found: Found) -> None:
     if found.failures:
         print_table(
             ("SQLSTATE", "errors", "first at", "first message"),
-            [(f.code, str(f.count), f"{f.at_s:.1f} s", f.first) for f in found.failures],
+            [(f.code, f"{f.count:,}", f"{f.at_s:.1f} s", f.first) for f in found.failures],
         )
     for example in found.verdict.examples:
         print(example)
@@ -289,48 +293,48 @@ def _summary(found: Found) -> list[tuple[str, str]]:
         ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
         ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
         ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
-        ("longest", f"{_ms(found.longest_ms)} (this process held up: {_ms(found.held_up_ms)})"),
+        ("longest", f"{_ms(found.longest_ms)} (this process was delayed {_ms(found.held_up_ms)})"),
     ]
     if found.logins is not None:
         longest = found.logins.latencies.overall.longest_ms
-        late = f"begun late by up to {_ms(found.logins.late_ms)}"
+        late = f"started up to {_ms(found.logins.late_ms)} late"
         rows.append(("logins", f"{found.logins.per_s:g}/s, longest {_ms(longest)} ({late})"))
     if found.moved:
         rows += [
-            ("moved shards", ranges.of(found.moved)),
+            ("moved shards", picture.shorten(ranges.of(found.moved))),
             ("longest on these", _ms(found.longest_moved_ms)),
-            ("longest on others", _ms(found.longest_stayed_ms)),
+            ("longest elsewhere", _ms(found.longest_stayed_ms)),
         ]
     if found.fenced:
-        rows.append(("met the fence", f"{found.fenced:,}, and done by the new owner"))
-    rows += [(f"node {name}", f"not looked at: {why}") for name, why in found.unseen.items()]
+        rows.append(("fence errors", f"{found.fenced:,}, then done by the new owner"))
+    rows += [(f"node {name}", f"not checked: {why}") for name, why in found.unseen.items()]
     return rows
 
 
 _THROUGH = {
-    "shard": "an alias a shard",
-    "node": "an alias a node",
-    "direct": "straight to the nodes",
-    "router": "by shardctl.router",
+    "shard": "by aliases of shards",
+    "node": "by aliases of nodes",
+    "direct": "directly on the nodes",
+    "router": "with shardctl.router",
 }
 
 
 def _shard_row(shard: ShardLatency) -> tuple[str, ...]:
     moved = "moved" if shard.moved else ""
-    counts = f"{shard.operations:,}", str(shard.errors)
+    counts = f"{shard.operations:,}", f"{shard.errors:,}"
     return f"shard {shard.shard}", moved, *counts, _ms(shard.longest_ms)
 
 
 def _verdict(found: Found) -> str:
-    """Say in one line whether all is well."""
+    """Return the verdict in one line."""
     from shardctl.topology import ranges
 
-    told = [plural(found.errors, "error")] if found.errors else []
-    told += [f"{count:,} {flaw}" for flaw, count in found.verdict.counts.items() if count]
+    faults = [plural(found.errors, "error")] if found.errors else []
+    faults += [f"{count:,} {flaw}" for flaw, count in found.verdict.counts.items() if count]
     if found.unserved:
-        told.append(f"shards {ranges.of(found.unserved)} are served by no node")
+        faults.append(f"no node serves shards {picture.shorten(ranges.of(found.unserved))}")
     rows = plural(found.acknowledged_inserts, "acknowledged row")
-    return ", ".join(told) if told else f"all is well: {rows} found, each once"
+    return ", ".join(faults) if faults else f"all is well: {rows} found, each once"
 
 
 def _ms(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Durations and sizes on the command line: one syntax, which is that of topology.yaml."""
+"""Durations and sizes on the command line, in the syntax of topology.yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Duration(timedelta):
-    """A duration that is shown as one writes it.
+    """A duration that prints in the syntax of the command line.
 
     >>> print(Duration(seconds=90), Duration(days=7), Duration(milliseconds=150), Duration())
     90s 7d 150ms 0s
@@ -20,7 +20,7 @@ class Duration(timedelta):
 
     @property
     def ms(self) -> int:
-        """Count its whole milliseconds."""
+        """Its whole milliseconds."""
         return self // timedelta(milliseconds=1)
 
     def __str__(self) -> str:
@@ -33,9 +33,9 @@ class Duration(timedelta):
 def duration(
     *, plain: str | None = None, least: Duration | None = None
 ) -> Callable[[object], Duration]:
-    """Give the parser of an option; `plain` is the unit of a number without one.
+    """Return the parser of an option; `plain` is the unit of a number without one.
 
-    What it gives raises typer.BadParameter.
+    The parser raises typer.BadParameter.
     """
 
     def parse(value: object) -> Duration:
@@ -55,9 +55,9 @@ def duration(
 
 
 def size(*, plain: str | None = None) -> Callable[[object], int]:
-    """Give the parser of an option for bytes; `plain` is the unit of a number without one.
+    """Return the parser of an option for bytes; `plain` is the unit of a number without one.
 
-    What it gives raises typer.BadParameter.
+    The parser raises typer.BadParameter.
     """
 
     def parse(value: object) -> int:

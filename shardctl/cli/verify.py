@@ -1,4 +1,4 @@
-"""`shardctl verify`: proof that the fleet is what the file says."""
+"""`shardctl verify`: compare the fleet with the topology file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion
+from shardctl.cli import completion, picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import always_json, plural, print_json, print_table, say
+from shardctl.cli.output import console, plural, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
@@ -30,19 +30,19 @@ def verify(
             "--check",
             metavar="NAME",
             autocompletion=completion.checks,
-            help="Only this check; can be given repeatedly.",
+            help="Run only this check; can be repeated.",
         ),
     ] = None,
-    list_checks: Annotated[bool, typer.Option("--list", help="Name the checks and leave.")] = False,
+    list_checks: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read all rows: every id, every key. Takes long.")
+        bool, typer.Option("--deep", help="Read all rows: every id, every key. Takes a long time.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings too.")] = False,
 ) -> None:
-    """Compare topology, databases and poolers; report every difference with what mends it.
+    """Compare topology, databases and poolers; report every difference with its fix.
 
-    Changes nothing. A node that cannot be reached is one finding, and the others are checked
-    all the same. Exit code 1 if there is an error.
+    Changes nothing. An unreachable node is one finding, and all other nodes are checked. Exit code
+    1 if there is an error.
     """
     from shardctl.checks.registry import CHECKS
     from shardctl.checks.verify import verify as examine
@@ -51,7 +51,7 @@ def verify(
     if list_checks:
         print_table(("check", "finds"), [(c.name, c.about) for c in CHECKS.values()])
         return
-    with always_json(output), bars() as progress:
+    with bars() as progress:
         topology = load_topology(ctx)
         report = examine(topology, check or [], deep=deep, progress=progress, notice=say)
     if output is Report.json:
@@ -64,17 +64,26 @@ def verify(
 
 def show(report: Verified) -> None:
     """Print findings, gravest first, then what was examined."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from shardctl.cli.tables import COLOURS
+
+    out = console()
     order = ["error", "warning", "note"]
     for finding in sorted(report.findings, key=lambda f: order.index(f.severity)):
-        print(f"{finding.severity}: {finding.check}: {_subject(finding)}: {_difference(finding)}")
-        print(f"  {finding.hint}")
+        severity = (finding.severity, COLOURS.get(finding.severity, ""))
+        said = f": {finding.check}: {_subject(finding)}: {_difference(finding)}"
+        out.print(Text.assemble(severity, said, overflow="fold"))
+        out.print(Padding(Text(finding.hint, overflow="fold"), (0, 0, 0, 2), expand=False))
     counts = report.counts()
     told = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
     what = "all is well" if report.ok(strict=True) else told
     poolers = f" and {plural(report.poolers, 'pooler')}" if report.poolers else ""
-    print(
+    out.print(
         f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "
-        f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s"
+        f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s",
+        markup=False,
     )
 
 
@@ -87,9 +96,9 @@ def _subject(finding: Finding) -> str:
     if finding.node:
         parts.append(f"node {finding.node}")
     if finding.shards:
-        shards = ranges.of(finding.shards).replace(",", ", ")
+        shards = picture.shorten(ranges.of(finding.shards)).replace(",", ", ")
         count = len(finding.shards)
-        parts.append(f"shard {shards}" if count == 1 else f"{count} shards ({shards})")
+        parts.append(f"shard {shards}" if count == 1 else f"{count:,} shards ({shards})")
     return ", ".join(parts) or "fleet"
 
 
@@ -97,4 +106,4 @@ def _difference(finding: Finding) -> str:
     what = f"{finding.object}: " if finding.object else ""
     if finding.severity == "note":
         return f"{what}{finding.actual}"
-    return f"{what}{finding.actual}; should be: {finding.expected}"
+    return f"{what}expected {finding.expected}, found {finding.actual}"

@@ -1,4 +1,4 @@
-"""The talk's example, laid out in a directory of its own on free ports."""
+"""Copies the talk's example into a directory of its own, on free ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POOLERS = re.compile(r"^poolers:\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 
 
 def source() -> Path:
-    """Find the example: packed into a wheel, or at the root of a checkout."""
+    """Return the directory of the example, in a wheel or at the root of a checkout."""
     package = Path(shardctl.__file__).parent
     places = [package / "demo" / "example", package.parent]
     for place in places:
@@ -23,16 +23,16 @@ def source() -> Path:
             return place
     raise Refused(
         "example_missing",
-        f"the example's topology.yaml is not in {' or '.join(map(str, places))}",
-        hint="install shardctl again, from a wheel or from a checkout",
+        f"cannot find the example's topology.yaml in {' or '.join(map(str, places))}",
+        hint="reinstall shardctl, from a wheel or from a checkout",
     )
 
 
 def lay_out(directory: Path, *, poolers: bool) -> Path:
-    """Copy the example into `directory` and give its topology file, with ports that are free.
+    """Copy the example into `directory`, with free ports, and return its topology file.
 
-    Ports that are taken are exchanged for others; all else stays as it is in the file, but for
-    the poolers where they are not wanted.
+    Replaces ports that are in use, and removes the poolers on request; the rest of the file stays
+    the same.
     """
     example = source()
     shutil.copytree(example / "migrations", directory / "migrations")
@@ -51,7 +51,7 @@ def lay_out(directory: Path, *, poolers: bool) -> Path:
 
 
 def _free(wanted: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], str]:
-    """Choose another port where one is taken; all are held until all are chosen."""
+    """Choose another port for each that is in use; holds all until all are chosen."""
     held: list[socket.socket] = []
     chosen: dict[tuple[str, ...], str] = {}
     try:

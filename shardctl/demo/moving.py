@@ -1,4 +1,4 @@
-"""The talk's story: shards go to new nodes while clients write, and nobody notices."""
+"""The talk's story: shards move to new nodes while clients write, without an error."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 MOVES = (("2-3", "c"), ("6-7", "d"))
 CLIENTS = 8
 RATE = 100.0
-"""Operations a second of each client: load enough to notice, on any laptop."""
+"""Operations a second per client: enough load for any laptop."""
 
 LOGINS = 50.0
-"""Logins a second beside these, an operation each, also while clients wait."""
+"""Additional logins a second, each with one operation, also while clients wait."""
 
 _OPERATIONS = 800
-"""How many operations the load does before the first move, and after the last."""
+"""Operations of the load before the first move, and after the last."""
 _SECONDS = 60.0
 _POLL = 0.05
 
 
 def demo_failed(what: str) -> Refused:
-    """Report that the tour met something that is not as it must be."""
+    """Report an unexpected result of the tour."""
     return Refused(
         "demo_failed", f"the demo failed: {what}", hint="this is a bug; please report it"
     )
@@ -44,7 +44,7 @@ def demo_failed(what: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One move of the story; times in milliseconds, None where it was not measured."""
+    """One move of the story; the pause in ms, None if it was not measured."""
 
     shards: str
     source: str
@@ -54,13 +54,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the moves and the load beside them came to."""
+    """The moves, and the report of the load during them."""
 
     moves: tuple[Moved, ...]
     report: Report
 
 
-def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) -> Story:
+def run(topology: Topology, progress: Progress, on_move: Callable[[Moved], None]) -> Story:
     """Move shards under load, and compare every row; raises demo_failed and what a move raises."""
     aliases: Aliases = "shard" if topology.poolers else "direct"
     with Load.start(topology, clients=CLIENTS, aliases=aliases, rate=RATE, logins=LOGINS) as load:
@@ -68,7 +68,7 @@ def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) 
         moves = []
         for shards, target in MOVES:
             moves.append(_move(loader.load(topology.path), shards, target, progress))
-            told(moves[-1])
+            on_move(moves[-1])
         _wait(load, load.ended + _OPERATIONS)
         report = load.check()
     wrong = {
@@ -81,19 +81,19 @@ def tell(topology: Topology, progress: Progress, told: Callable[[Moved], None]) 
     if any(wrong.values()) or not report.ok:
         found = ", ".join(f"{count} {what}" for what, count in wrong.items() if count)
         first = "; ".join(f"{f.code}: {f.first}" for f in report.failures)
-        raise demo_failed(f"the load found {found or 'something'} ({first})")
+        raise demo_failed(f"the load found {found or 'errors'} ({first})")
     return Story(tuple(moves), report)
 
 
 def give_back(topology: Topology, progress: Progress) -> int:
-    """Prune what the moves retired, and give the bytes; raises demo_failed."""
+    """Prune what the moves retired, and return the freed bytes; raises demo_failed."""
     purpose = lock.purpose(prune.COMMAND)
     found = prune.plan(
         topology, service.read(topology), accept_unconfirmed=False, now=True, purpose=purpose
     )
     kept = [one for one in found if one.why_not is not None]
     if kept or not found:
-        why = f"{kept[0].schema}: {kept[0].why_not}" if kept else "there was nothing to prune"
+        why = f"{kept[0].schema}: {kept[0].why_not}" if kept else "it found no retired schemas"
         raise demo_failed(f"prune did not drop everything: {why}")
     prune.carry_out(topology, found, progress)
     return sum(one.size_bytes for one in found)
@@ -105,12 +105,12 @@ def _move(topology: Topology, text: str, target: str, progress: Progress) -> Mov
     options = Options(pause, 0, clone_with=topology.move.clone_with)
     decided = service.plan(topology, shards, target, options)
     service.preflight(topology, decided)
-    world = service.start(topology, decided, progress, lambda _: None)
-    return Moved(text, decided.source, decided.target, world.timeline.pause_ms)
+    context = service.start(topology, decided, progress, lambda _: None)
+    return Moved(text, decided.source, decided.target, context.timeline.pause_ms)
 
 
 def _wait(load: Load, operations: int) -> None:
-    """Wait until the load has done so many operations; raises demo_failed."""
+    """Wait until the load has done `operations` operations; raises demo_failed."""
     deadline = time.monotonic() + _SECONDS
     while load.ended < operations:
         if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 ROWS = 3000
-"""Rows that go into every shard."""
+"""Rows to write into every shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row that was written: what the database made of it."""
+    """A written row, with the id that the database made."""
 
     id: int
     user_id: int
@@ -54,7 +54,7 @@ class Row:
 
 
 class Tour:
-    """A sandbox in a temporary directory; `run` tells each step as it ends.
+    """A sandbox in a temporary directory; `run` yields each step as it ends.
 
     As a context manager it stops the servers and removes the directory, unless `keep`.
     """
@@ -63,7 +63,7 @@ class Tour:
         self._progress = progress
         self._keep = keep
         self.directory = Path(tempfile.mkdtemp(prefix="shardctl-demo-"))
-        # Where shardctl runs as root, the servers run as another user, who has to get in.
+        # If shardctl runs as root, the servers run as another user, who must be able to enter.
         self.directory.chmod(0o755)
         try:
             file = example.lay_out(self.directory, poolers=poolers.available())
@@ -80,12 +80,12 @@ class Tour:
             return
         try:
             poolers.down(self.topology, fanout.Silent(), delete=True)
-        finally:  # a pooler that stays is no reason to leave the nodes up
+        finally:  # a pooler that does not stop must not keep the nodes running
             servers.down(self.topology, fanout.Silent(), delete=True)
         shutil.rmtree(self.directory)
 
     def run(self) -> Iterator[Step]:
-        """Do the tour; raises demo_failed, or what a step raises."""
+        """Run the tour; raises demo_failed, or what a step raises."""
         began = time.monotonic()
 
         def step(did: str, result: str) -> Step:
@@ -102,8 +102,8 @@ class Tour:
         if topology.poolers:
             offering = poolers.up(topology, self._progress)
             versions = {p.version for p in status_poolers.observe(topology)}
-            told = f"{len(offering)} x PgBouncer {', '.join(map(str, versions))}"
-            yield step("poolers started", told)
+            started = f"{len(offering)} x PgBouncer {', '.join(map(str, versions))}"
+            yield step("poolers started", started)
 
         plan = fleet.plan_init(topology)
         fleet.carry_out(plan, fleet.Options(), self._progress)
@@ -116,8 +116,8 @@ class Tour:
         yield step("shardctl init, once more", "nothing to do")
 
         rows = _insert(topology)
-        way = "through PgBouncer, an alias a shard" if topology.poolers else "straight to the nodes"
-        yield step("rows written", f"{len(rows):,} {way}")
+        route = "through PgBouncer, by aliases of shards" if topology.poolers else "on the nodes"
+        yield step("rows written", f"{len(rows):,} {route}")
 
         distinct, misplaced = _check(topology, rows)
         yield step("ids checked", f"{distinct:,} distinct, {misplaced} in a wrong shard")
@@ -133,27 +133,28 @@ class Tour:
         yield from self._move(step)
 
     def _move(self, step: Callable[[str, str], Step]) -> Iterator[Step]:
-        """Move shards under load, have all verified, and give the space back."""
+        """Move shards under load, verify the fleet, and free the space."""
         steps: list[Step] = []
 
-        def told(one: moving.Moved) -> None:
+        def on_move(one: moving.Moved) -> None:
             pause = "unknown" if one.pause_ms is None else f"{one.pause_ms:.0f} ms"
             did = f"shardctl move-shards {one.shards} --to {one.target}"
-            steps.append(step(did, f"cloned {one.source}; clients held for {pause}"))
+            steps.append(step(did, f"cloned {one.source}; clients waited {pause}"))
 
-        story = moving.tell(self.topology, self._progress, told)
+        story = moving.run(self.topology, self._progress, on_move)
         self.topology = loader.load(self.topology.path)
         yield from steps
         report = story.report
         done = sum(report.operations.values())
         load = f"{done:,} operations: {report.clients} clients, {moving.LOGINS:g} logins a second"
-        yield step("the load beside it", load)
+        yield step("load during the moves", load)
         longest, stayed = report.longest_moved_ms or 0, report.longest_stayed_ms or 0
-        yield step("longest wait", f"{longest:.0f} ms on moved shards, {stayed:.0f} ms on others")
+        waits = f"{longest:.0f} ms on moved shards, {stayed:.0f} ms elsewhere"
+        yield step("longest wait", waits)
         if report.logins is not None:
             latencies = report.logins.latencies
-            moved, others = (latencies.longest_ms(moved=one) or 0 for one in (True, False))
-            found = f"{moved:.0f} ms on moved shards, {others:.0f} ms on others"
+            moved, stayed = (latencies.longest_ms(moved=one) or 0 for one in (True, False))
+            found = f"{moved:.0f} ms on moved shards, {stayed:.0f} ms elsewhere"
             yield step("longest wait of a login", found)
         written = report.acknowledged_inserts
         yield step(
@@ -163,20 +164,20 @@ class Tour:
         )
         verify(self.topology, self._progress)
         given = moving.give_back(self.topology, self._progress)
-        yield step("shardctl verify, prune", f"all is well, {given / 2**20:.1f} MB given back")
+        yield step("shardctl verify, prune", f"all is well, {given / 2**20:.1f} MB freed")
 
 
 def verify(topology: Topology, progress: Progress) -> Report:
-    """Have everything verified, and raise demo_failed unless all is well."""
+    """Verify the fleet; raises demo_failed for any finding."""
     report = checks.verify(topology, (), deep=True, progress=progress)
     if not report.ok(strict=True):
-        told = "; ".join(f"{f.check} {f.code} {f.actual}" for f in report.findings)
-        raise demo_failed(f"verify found {told}")
+        found = "; ".join(f"{f.check} {f.code} {f.actual}" for f in report.findings)
+        raise demo_failed(f"verify found {found}")
     return report
 
 
 def _connect(topology: Topology, shard: ShardId) -> psycopg.Connection[tuple[int, ...]]:
-    """Connect to a shard as an application's first role does: by its alias, if there are any."""
+    """Connect to a shard as the first application role, by its alias if a pooler has one."""
     route = routes.of_shard(topology, shard)
     role = topology.database.app_roles[0]
     if route.poolers:
@@ -193,13 +194,13 @@ def _connect(topology: Topology, shard: ShardId) -> psycopg.Connection[tuple[int
 
 
 def _insert(topology: Topology) -> list[Row]:
-    """Write ROWS rows into every shard, one session a shard, and give them as they came back."""
+    """Write ROWS rows into every shard, one session per shard, and return them."""
 
     def fill(shard: ShardId) -> list[Row]:
-        # Users whose key leads to this shard.
+        # Users whose keys belong to this shard.
         users = [shard + topology.shard_count * n for n in range(ROWS)]
         if any(keys.shard_of(user, topology.shard_count) != shard for user in users):
-            raise demo_failed(f"a key of shard {shard} leads elsewhere")
+            raise demo_failed(f"a key of shard {shard} belongs to another shard")
         insert = (
             "INSERT INTO photos_by_user (user_id, caption, image_url)"
             " VALUES (%s, 'a sunset', 'https://photos.example/' || %s) RETURNING id"
@@ -220,7 +221,7 @@ def _insert(topology: Topology) -> list[Row]:
 
 
 def _check(topology: Topology, rows: list[Row]) -> tuple[int, int]:
-    """Count distinct ids and ids that name another shard than the row's; all must be right."""
+    """Count distinct ids, and ids of another shard than the row's; raises demo_failed for any."""
     layout = Layout.of(topology.id)
     distinct = len({row.id for row in rows})
     misplaced = sum(layout.decode(row.id).shard != row.shard for row in rows)
@@ -230,7 +231,7 @@ def _check(topology: Topology, rows: list[Row]) -> tuple[int, int]:
 
 
 def _route_back(topology: Topology, row: Row) -> str:
-    """Find a row again with nothing but its id."""
+    """Find a row by its id."""
     route = routes.of_shard(topology, Layout.of(topology.id).decode(row.id).shard)
     query = "SELECT user_id FROM photos_by_user WHERE id = %s"
     with _connect(topology, route.shard) as connection:

@@ -20,7 +20,7 @@ DEFAULTS = ("postgres", "nobody")
 
 _SECONDS = 30.0
 _IDS = 'id -u; for name; do id -u -- "$name" 2>/dev/null || echo none; done'
-# Of what is not there nothing bars the way; nor can it be seen behind a directory that does.
+# Of what is missing nothing bars the way; nor can it be seen behind a directory that does.
 _BLOCKED = """
 for part; do
     [ -e "$part" ] || [ -L "$part" ] || exit 0
@@ -37,8 +37,8 @@ def account_refused(name: str, reason: str, hint: str) -> Refused:
 def server_account(wanted: str | None) -> str | None:
     """Choose who runs a server: `wanted` (a node's `os_user`) or the default.
 
-    None means oneself: whoever is not root runs servers as nobody else. Raises
-    account_refused for an unknown user, for root, and for somebody else.
+    None means shardctl's own user: only root runs servers as another. Raises
+    account_refused for an unknown user, for root, and for another session.
     """
     if os.geteuid() != 0:
         if wanted is not None and wanted != pwd.getpwuid(os.geteuid()).pw_name:
@@ -54,16 +54,16 @@ def server_account(wanted: str | None) -> str | None:
                 break
             return name
     name = wanted or " or ".join(DEFAULTS)
-    reason = "PostgreSQL refuses root" if _exists(name) else "there is no such user"
+    reason = "PostgreSQL does not run as root" if _exists(name) else "no such user"
     raise account_refused(
-        name, reason, "name an ordinary user of this machine as os_user of the node"
+        name, reason, "set os_user of the node to an ordinary user of this machine"
     )
 
 
 def account_on(host: Host, wanted: str | None) -> str | None:
     """Choose who runs a server on `host`, as `server_account` does here.
 
-    None means whoever shardctl is there. Raises account_refused; SudoRefused where that one may
+    None means shardctl's login user. Raises account_refused; SudoRefused where that one may
     not become `wanted`, and what is raised where the host cannot be reached.
     """
     if isinstance(host, Local):
@@ -77,8 +77,8 @@ def account_on(host: Host, wanted: str | None) -> str | None:
     if name is None or there[name] == "0":
         raise account_refused(
             name or " or ".join(names),
-            "PostgreSQL refuses root" if name else "there is no such user on its host",
-            "name an ordinary user of that machine as os_user of the node",
+            "PostgreSQL does not run as root" if name else "no such user on its host",
+            "set os_user of the node to an ordinary user of that machine",
         )
     host.run(["true"], user=name, timeout=_SECONDS)
     return name
@@ -87,7 +87,7 @@ def account_on(host: Host, wanted: str | None) -> str | None:
 def blocked_at(path: Path, account: str | None, host: Host | None = None) -> Path | None:
     """Find the first directory on the way to `path` that `account` may not enter.
 
-    `path` itself counts if it is there; what is not there yet blocks nobody. All is tried as
+    `path` itself counts if it is there; what does not exist blocks no user. All is tried as
     that user on `host`, which is this machine if None, so access lists and mounts are honoured.
     None: the way is free.
     """
@@ -100,12 +100,12 @@ def blocked_at(path: Path, account: str | None, host: Host | None = None) -> Pat
 
 
 def way_out(blocked: Path, account: str) -> str:
-    """Say what lets `account` enter `blocked`."""
-    return f"let the user {account} pass: chmod o+x {blocked}"
+    """Describe what lets `account` enter `blocked`."""
+    return f"allow the user {account} to enter it: chmod o+x {blocked}"
 
 
 def make_way(path: Path, account: str | None) -> bool:
-    """Make a directory and those above it, such that `account` may pass; tell if it is new."""
+    """Make a directory and its parents, which `account` may enter; return if it is new."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ BACKUP = ".shardctl-backup"
 UNFINISHED = ".shardctl-new"
 """What the name of a file that is being written has at its end; only a killed write leaves one."""
 
-HINT = "make room or give permission there, or correct the path"
+HINT = "free disk space, correct the permissions, or correct the path"
 
 _ABSENT = 66  # EX_NOINPUT of sysexits.h, as `scripts/file.sh` has it
 _SECONDS = 30.0
@@ -40,7 +40,7 @@ _MOST_BYTES = 16 << 20
 class Place:
     """Where a file is, without links; two that are equal are one file, on whichever hosts.
 
-    `folder` tells machine, device and inode of its directory. What several machines share over
+    `folder` is machine, device and inode of its directory. What several machines share over
     a network is something else to each.
     """
 
@@ -52,7 +52,7 @@ class Place:
 class FileRefused(ShardctlError):
     """A file that could not be read or written, for the reason that the host gave.
 
-    Where its host was lost meanwhile, it may have been written all the same.
+    Where the connection to its host was lost, it may have been written all the same.
     """
 
     def __init__(self, path: Path | str, reason: str, *, hint: str = HINT) -> None:
@@ -171,7 +171,7 @@ def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
     try:
         yield
     except CommandTimedOut as error:
-        raise FileRefused(path, f"nothing came of it within {error.seconds:g} s") from error
+        raise FileRefused(path, f"no result within {error.seconds:g} s") from error
     except (HostUnreachable, HostLost, SudoRefused) as error:
         raise FileRefused(path, _told(error), hint=error.hint) from error
     except CommandFailed as error:
@@ -181,13 +181,13 @@ def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
 
 
 def _told(error: HostUnreachable | HostLost | SudoRefused) -> str:
-    """Say what became of a host, without the whole of the script that it was to run."""
+    """Describe what became of a host, without the whole of the script that it was to run."""
     if isinstance(error, HostLost):
-        return f"host {error.host} was lost meanwhile: {error.reason}"
+        return f"the connection to host {error.host} was lost during the operation: {error.reason}"
     return error.message
 
 
 def _refused(path: Path | str, error: CommandFailed) -> FileRefused:
     lines = error.completed.stderr.strip().splitlines()
-    reason = lines[-1] if lines else f"the shell ended with code {error.completed.code}"
+    reason = lines[-1] if lines else f"the shell exited with code {error.completed.code}"
     return FileRefused(path, reason)

@@ -38,7 +38,7 @@ class Host(Protocol):
     ) -> Completed:
         """Run `argv`, never through a shell, and give its output.
 
-        `user` None is whoever shardctl runs as there; `env` adds to the environment;
+        `user` None is shardctl's login user there; `env` adds to the environment;
         `timeout` is in seconds. Raises CommandFailed and CommandTimedOut; of another machine
         also HostUnreachable, where nothing was begun, and HostLost.
         """
@@ -67,21 +67,21 @@ class Host(Protocol):
         user: str | None = None,
         timeout: float | None = None,
     ) -> Held:
-        """Prepare to run `argv`, so that it begins soon after it is told to go.
+        """Prepare to run `argv`, so that it starts soon after `go`.
 
         Another machine holds it back for as long as `seconds`, if it can; where it cannot, or its
-        connection breaks, the command is begun when it is told to go. Raises nothing.
+        connection breaks, the command is started by `go`. Raises nothing.
         """
 
 
 class Held(Protocol):
-    """A command that is held back; one that is neither told to go nor dropped never runs."""
+    """A command that is held back; without `go` it never runs."""
 
     def go(self) -> Completed:
         """Let it run, once, and give its output; raises what `Host.run` raises."""
 
     def drop(self) -> None:
-        """Give it up, unless it was told to go."""
+        """Give it up, unless `go` was called."""
 
 
 def shown(argv: Sequence[str]) -> str:
@@ -97,10 +97,10 @@ class CommandFailed(ShardctlError):
     """A command that ended with another code than 0, or that could not be begun."""
 
     def __init__(self, argv: Sequence[str], completed: Completed) -> None:
-        said = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-TAIL:]
+        lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-TAIL:]
         super().__init__(
-            "\n  ".join([f"{shown(argv)} failed with code {completed.code}", *said]),
-            hint="the lines above are the program's own: correct what they name, then try again",
+            "\n  ".join([f"{shown(argv)} failed with code {completed.code}", *lines]),
+            hint="fix the cause printed above, then try again",
         )
         self.argv = list(argv)
         self.completed = completed
@@ -112,7 +112,7 @@ class CommandTimedOut(ShardctlError):
     def __init__(self, argv: Sequence[str], seconds: float) -> None:
         super().__init__(
             f"{shown(argv)} did not end within {seconds:g} s and was killed",
-            hint="look at what it waits for (a full or slow disk, a lock), then try again",
+            hint="find out what it waits for (a full or slow disk, a lock), then try again",
         )
         self.argv = list(argv)
         self.seconds = seconds
@@ -124,7 +124,7 @@ class HostUnreachable(ShardctlError):
     def __init__(self, host: str, reason: str, *, hint: str = "") -> None:
         super().__init__(
             f"host {host} cannot be reached by ssh: {reason}",
-            hint=hint or f"find out with: ssh -v {shlex.quote(host)} true",
+            hint=hint or f"try: ssh -v {shlex.quote(host)} true",
         )
         self.host = host
         self.reason = reason
@@ -133,15 +133,15 @@ class HostUnreachable(ShardctlError):
 class HostLost(ShardctlError):
     """A machine that was lost while a command ran there.
 
-    Whether the command was carried out, is under way still, or will be killed by its host when
-    that notices, is not known: look at what it should have done.
+    The command may have completed, may be running still, or may be killed by its host: check its
+    effect.
     """
 
     def __init__(self, host: str, argv: Sequence[str], reason: str) -> None:
         super().__init__(
-            f"host {host} was lost while it ran {shown(argv)}: {reason}",
-            hint="the command may or may not have been carried out: when the host is back,"
-            " look at what it should have done, then try again",
+            f"host {host}: the connection was lost while {shown(argv)} was running: {reason}",
+            hint="the command may have completed or not: when the host is back, check its "
+            "effect, then try again",
         )
         self.host = host
         self.argv = list(argv)
@@ -149,13 +149,13 @@ class HostLost(ShardctlError):
 
 
 class SudoRefused(ShardctlError):
-    """A user as whom nothing may be run on a machine."""
+    """A user as which the login may not run commands on a machine."""
 
     def __init__(self, host: str, login: str, user: str, reason: str) -> None:
         super().__init__(
             f"host {host}: {login} may not run commands as {user}: {reason}",
-            hint="allow it there without a password (see `man sudoers`), with the line"
-            f" `{login} ALL=({user}) NOPASSWD: ALL`, or log in as {user}",
+            hint=f"allow it without a password with the sudoers line `{login} ALL=({user}) "
+            f"NOPASSWD: ALL` (see `man sudoers`), or log in as {user}",
         )
         self.host = host
         self.login = login

@@ -23,7 +23,7 @@ SSH_PORT = 22
 
 _SECONDS = 10.0
 _NOT_INSTALLED = 127
-# Lines of an authority's keys are marked CA; they say nothing of the host's own.
+# Lines of an authority's keys are marked CA; they do not concern the host's own.
 _FOUND = re.compile(
     r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
     re.MULTILINE,
@@ -52,17 +52,17 @@ class Entry:
 
 
 class HostKeyUnknown(HostUnreachable):
-    """A host whose key nobody has vouched for."""
+    """A host whose key is in no known_hosts file."""
 
     def __init__(self, host: str, address: str, key: HostKey, files: Sequence[Path]) -> None:
         scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
         name = address.rpartition("]:")[0].lstrip("[") or address
         super().__init__(
             host,
-            f"its key {key.kind} {key.fingerprint} is not known",
-            hint=f"compare it with the host's own (`ssh-keygen -lf` on it), then add it with"
-            f" `ssh-keyscan {scan}{name} >> {_first(files)}`; or let shardctl accept the keys of"
-            " new hosts with `ssh: {accept_new: true}`",
+            f"unknown host key {key.kind} {key.fingerprint}",
+            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
+            f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
+            "host keys with `ssh: {accept_new: true}`",
         )
         self.address = address
         self.key = key
@@ -73,13 +73,13 @@ class HostKeyChanged(HostUnreachable):
 
     def __init__(self, host: str, address: str, key: HostKey, entry: Entry) -> None:
         where = f"{entry.file}:{entry.line}"
-        why = f"which {where} revokes" if entry.revoked else f"not the one in {where}"
+        why = f"{where} revokes it" if entry.revoked else f"it differs from {where}"
         super().__init__(
             host,
-            f"it shows the key {key.kind} {key.fingerprint}, {why};"
-            " somebody may be in between, or the host was set up anew",
-            hint="find out which. If the host was set up anew, forget its old key with"
-            f" `ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
+            f"it presents the host key {key.kind} {key.fingerprint}, but {why}: the "
+            "connection may be intercepted, or the host was reinstalled",
+            hint="find out which; if the host was reinstalled, remove its old key with "
+            f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
         )
         self.address = address
         self.key = key
@@ -97,23 +97,23 @@ def address(host: str, port: int) -> str:
 
 
 def entries(files: Iterable[Path], address: str) -> list[Entry]:
-    """List what the files know of a host, in their order; what cannot be read says nothing.
+    """List what the files know of a host, in their order; unreadable files count as empty.
 
     Raises HostUnreachable where OpenSSH's `ssh-keygen`, which reads them, is not installed.
     """
     found = []
     for file in files:
         try:
-            said = Local().run(["ssh-keygen", "-F", address, "-f", str(file)], timeout=_SECONDS)
-        except CommandFailed as error:  # the file is missing, or says nothing of the host
+            output = Local().run(["ssh-keygen", "-F", address, "-f", str(file)], timeout=_SECONDS)
+        except CommandFailed as error:  # the file is missing, or does not have the host
             if error.completed.code != _NOT_INSTALLED:
                 continue
             raise HostUnreachable(
                 address,
-                "ssh-keygen, which reads known_hosts files, is not installed here",
-                hint="install OpenSSH's client",
+                "ssh-keygen is not installed on this machine",
+                hint="install the OpenSSH client",
             ) from error
-        for line, mark, kind, coded in _FOUND.findall(said.stdout):
+        for line, mark, kind, coded in _FOUND.findall(output.stdout):
             with suppress(binascii.Error):
                 blob = base64.b64decode(coded, validate=True)
                 found.append(Entry(file, int(line), kind, blob, revoked=mark == "REVOKED"))
@@ -136,13 +136,13 @@ def vouch(
         return
     if not others:
         raise HostKeyUnknown(host, address, key, files)
-    # A host known by keys of other kinds only is one that somebody else may stand in for.
+    # A host known by keys of other kinds only is one that another session may stand in for.
     of_its_kind = [entry for entry in others if entry.kind == key.kind]
     raise HostKeyChanged(host, address, key, (of_its_kind or others)[0])
 
 
 def add(file: Path, address: str, key: HostKey, *, hashed: bool) -> None:
-    """Write down a host's key, after what is there; raises OSError."""
+    """Append a host's key to the file; raises OSError."""
     name = HostKeys.hash_host(address) if hashed else address
     text = f"{name} {key.kind} {base64.b64encode(key.blob).decode()}\n"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

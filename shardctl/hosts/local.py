@@ -33,7 +33,7 @@ _HELD = ("sh", "-c", 'read -r word && exec "$@"', "sh")
 class Local:
     """Runs commands as subprocesses, each in a session of its own.
 
-    Ctrl-C at the terminal therefore reaches shardctl alone, which stops at a safe point.
+    Ctrl-C at the terminal therefore reaches only shardctl, which stops at a safe point.
     """
 
     def run(
@@ -46,7 +46,7 @@ class Local:
         timeout: float | None = None,
         keep_open: Collection[int] = (),
     ) -> Completed:
-        """Run `argv` as `Host.run` says; the command inherits the descriptors in `keep_open`.
+        """Run `argv` as in `Host.run`; the command inherits the descriptors in `keep_open`.
 
         Another `user` than oneself needs root, and exists; the command then begins in `/`,
         with that user's groups and an environment without the caller's own variables.
@@ -66,7 +66,7 @@ class Local:
         input: str | None = None,  # noqa: A002  # as above
         timeout: float | None = None,
     ) -> Completed:
-        """Run `argv` as `Host.stream` says."""
+        """Run `argv` as in `Host.stream`."""
         began = time.monotonic()
         lines, errors = Lines(line), Text()
         process = self._begin(argv, user=user, env=env or {}, keep_open=())
@@ -85,7 +85,7 @@ class Local:
         user: str | None = None,
         timeout: float | None = None,
     ) -> Held:
-        """Prepare to run `argv` as `Host.hold` says: a process waits for the word, and becomes it.
+        """Prepare to run `argv` as in `Host.hold`: a process waits for the word, and becomes it.
 
         It ends with this one, so it needs no limit of its own.
         """
@@ -152,7 +152,7 @@ class _Waiting:
     timeout: float | None
 
     def go(self) -> Completed:
-        """Let it run, as `Held.go` says."""
+        """Let it run, as in `Held.go`."""
         began = time.monotonic()
         completed = _finish(self.process, self.argv, "go\n", self.timeout)
         return _judged(self.argv, self.user, began, completed)
@@ -194,7 +194,7 @@ def _converse(
 ) -> None:
     """Feed and drain a process until it has closed its outputs; raises TimeoutExpired.
 
-    All at once, for it may wait to be read before it reads; and whoever has left its process
+    All at once, for it may wait to be read before it reads; and a command that has left its process
     group with an output open does not make this wait beyond the deadline.
     """
     pipes = (process.stdin, process.stdout, process.stderr)
@@ -223,7 +223,7 @@ def _converse(
 
 
 def _given(pipe: int, left: memoryview) -> memoryview:
-    """Write what goes into a pipe now, and give what is left; nothing, if nobody reads there."""
+    """Write what goes into a pipe now, and give the rest; nothing, if no process reads there."""
     try:
         return left[os.write(pipe, left[:_PIECE]) :]
     except BlockingIOError:

@@ -19,12 +19,13 @@ _LOOK_S = 30.0
 
 
 class PortInUse(ShardctlError):
-    """A port that something else listens on; `program` is None where /proc does not tell."""
+    """A port that something else listens on; `program` is None where /proc does not show it."""
 
     def __init__(self, host: str, port: int, program: str | None) -> None:
         super().__init__(
             f"port {port} of {host} is in use" + (f" by {program}" if program else ""),
-            hint=f"stop {program or 'what listens there'}, or give the node another port",
+            hint=f"stop {program or 'the program that listens there'}, or give the node "
+            "another port",
         )
         self.host = host
         self.port = port
@@ -32,7 +33,7 @@ class PortInUse(ShardctlError):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether `host` is a name or address of this machine's loopback.
+    """Return whether `host` is a name or address of this machine's loopback.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.2", "::1", "10.0.0.1", "db1")]
     [True, True, True, False, False]
@@ -46,7 +47,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_here(host: str) -> bool:
-    """Tell whether `host` is this machine: one of its addresses, or a socket's directory.
+    """Return whether `host` is this machine: one of its addresses, or a socket's directory.
 
     >>> [is_here(host) for host in ("localhost", "/run/postgresql", "192.0.2.1")]
     [True, True, False]
@@ -67,10 +68,10 @@ def _source(family: int, address: tuple[Any, ...]) -> str | None:
 
 
 def knock(host: str, port: int) -> Literal["open", "closed", "silent"]:
-    """Tell whether a program takes PostgreSQL's connections at an address; waits some seconds.
+    """Return whether a program takes PostgreSQL's connections at an address; waits some seconds.
 
-    `closed`: that machine says that none does. `silent`: nobody says anything, so a program may
-    be there all the same.
+    `closed`: that machine shows that none does. `silent`: no program reports anything, so a
+    program may be there all the same.
     """
     if host.startswith("/"):
         found: list[tuple[Any, Any]] = [(socket.AF_UNIX, f"{host}/.s.PGSQL.{port}")]
@@ -99,7 +100,7 @@ def claim_free(host: str, port: int) -> None:
     """Raise PortInUse when a server could not listen on `port` of `host` now.
 
     Other obstacles (a privileged port, an address that this machine lacks) are left to the
-    server, whose log says them best.
+    server, whose log has them.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -125,7 +126,7 @@ def listener(port: int, host: Host | None = None) -> str | None:
 
 
 def addresses(host: str) -> set[str]:
-    """Give the addresses of a host; none for a socket's directory, or a name that nobody knows."""
+    """Give the addresses of a host; none for a socket's directory, or an unknown name."""
     return {str(address[0]) for _, address in _known(host)}
 
 

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class HostUnfit(Refused):
-    """What keeps shardctl from a machine before anybody is asked there."""
+    """What keeps shardctl from a machine before it contacts that machine."""
 
 
 class OsUserRefused(HostUnfit):
-    """A user as whom shardctl cannot run commands on a machine."""
+    """A user as which shardctl cannot run commands on a machine."""
 
     def __init__(self, what: str, user: str, why: str, hint: str | None = None) -> None:
         super().__init__(
             "os_user_refused",
-            f"{what}: nothing can be run as its os_user {user}: {why}",
+            f"{what}: cannot run commands as its os_user {user}: {why}",
             hint=hint or f"correct os_user in the topology, or run shardctl as root or as {user}",
         )
 
@@ -47,9 +47,9 @@ def host_of(of: Node | Pooler) -> Host:
             key = of.relative[0]
             raise HostUnfit(
                 "relative_path",
-                f"{what}: {key} is relative to the topology's file ({getattr(of, key)}), and "
-                f"{of.host} is another machine",
-                hint="write the whole path, as it is there",
+                f"{what}: {key} is a relative path ({getattr(of, key)}), but {of.host} "
+                "is another machine",
+                hint="write the absolute path on that machine",
             )
         return Ssh(_settings(of))
     if of.os_user is not None:
@@ -58,7 +58,7 @@ def host_of(of: Node | Pooler) -> Host:
 
 
 def _settings(of: Node | Pooler) -> SshSettings:
-    """Say how to log in: where the topology does not, the address and ~/.ssh/config do."""
+    """Describe how to log in: where the topology does not, the address and ~/.ssh/config do."""
     if of.ssh is None:
         return SshSettings(of.host)
     return SshSettings(
@@ -74,10 +74,10 @@ def _require_user(what: str, user: str, *, runs_server: bool) -> None:
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
-        raise OsUserRefused(what, user, "there is no such user") from error
+        raise OsUserRefused(what, user, "no such user") from error
     if os.geteuid() in (0, account.pw_uid):
         return
     if account.pw_uid == 0 and runs_server:  # as root, shardctl would refuse the node, too
-        hint = "name an ordinary user of this machine as os_user of the node"
-        raise OsUserRefused(what, user, "PostgreSQL refuses root", hint)
-    raise OsUserRefused(what, user, "only root may become somebody else")
+        hint = "set os_user of the node to an ordinary user of this machine"
+        raise OsUserRefused(what, user, "PostgreSQL does not run as root", hint)
+    raise OsUserRefused(what, user, "only root can run commands as another user")

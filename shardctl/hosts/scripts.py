@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # one that did not arrive whole is not begun.
 _SHELL = """
 script=$(head -c "$1")
-[ "${#script}" -eq "$1" ] || { echo "the script broke off on its way" >&2; exit 1; }
+[ "${#script}" -eq "$1" ] || { echo "the script arrived incomplete" >&2; exit 1; }
 shift
 eval "$script"
 """

@@ -50,9 +50,9 @@ class Ssh:
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
     ) -> Completed:
-        """Run `argv` as `Host.run` says; another `user` through sudo, which asks for nothing.
+        """Run `argv` as in `Host.run`; another `user` through sudo, which asks for nothing.
 
-        That user's command begins in `/`, others in the home of who logs in. Raises SudoRefused
+        That user's command begins in `/`, the rest in the login user's home. Raises SudoRefused
         too.
         """
         return self._carry_out(argv, Text(), user=user, env=env, given=input, timeout=timeout)
@@ -67,7 +67,7 @@ class Ssh:
         input: str | None = None,  # noqa: A002  # as above
         timeout: float | None = None,
     ) -> Completed:
-        """Run `argv` as `Host.stream` says, and otherwise as `run` does."""
+        """Run `argv` as in `Host.stream`, and otherwise as `run` does."""
         output = Lines(line)
         return self._carry_out(argv, output, user=user, env=env, given=input, timeout=timeout)
 
@@ -79,7 +79,7 @@ class Ssh:
         user: str | None = None,
         timeout: float | None = None,
     ) -> Held:
-        """Prepare to run `argv` as `Host.hold` says: it waits there, all but begun."""
+        """Prepare to run `argv` as in `Host.hold`: it waits there, all but begun."""
 
         def hold(word: Word) -> Completed:
             began = time.monotonic()
@@ -113,7 +113,7 @@ class Ssh:
             try:
                 completed = call.carry_out()
             except CommandTimedOut:
-                # It has ended and has left somebody who holds its output.
+                # It has ended and has left a process that holds its output.
                 if call.left is not None:
                     self._kill_group(call.left, sudo_to)
                 raise
@@ -149,7 +149,8 @@ class Ssh:
             except StaleConnection as error:
                 link.close()
                 raise HostUnreachable(
-                    self.settings.host, "it lets in, and then answers no more"
+                    self.settings.host,
+                    "the host accepted the connection and then stopped responding",
                 ) from error
         try:
             yield link, channel
@@ -158,7 +159,7 @@ class Ssh:
 
     @contextmanager
     def _spare_session(self) -> Iterator[tuple[Link, Any]]:
-        """Open a channel that nobody else will miss; raises NotHeld, HostUnreachable."""
+        """Open a channel that no other command will miss; raises NotHeld, HostUnreachable."""
         link = connections.get(self.settings)
         try:
             channel = link.spare_session()

@@ -1,4 +1,4 @@
-"""One command on its way over a channel: fed, read, and killed when its time is over."""
+"""One command in transit over a channel: fed, read, and killed when its time is over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.ssh_wrapper import Wrapped
 
 UNTOLD = 255
-"""The code of a command of which the host tells none, as ssh has it."""
+"""ssh's code for a command whose host reports none."""
 _PIECE = 65536
 _TICK = 1.0
 _KILLED_WITHIN = 10.0
@@ -42,7 +42,7 @@ class Word:
         self._go = False
 
     def say(self, *, go: bool) -> None:
-        """Say it; the first word counts."""
+        """Send it; the first word counts."""
         if not self._said.is_set():
             self._go = go
             self._said.set()
@@ -86,7 +86,7 @@ class Call:
     def carry_out(self) -> Completed:
         """Run the command to its end, and give what it left.
 
-        Raises CommandTimedOut when it was killed, HostLost when nobody knows, and SudoRefused
+        Raises CommandTimedOut when it was killed, HostLost when that is unknown, and SudoRefused
         and HostUnreachable when it did not begin.
         """
         script = self._wrapped.script()
@@ -174,7 +174,7 @@ class Call:
                 return found
             if time.monotonic() - self._heard > QUIET:
                 if not self._link.answers():
-                    raise self._lost("it gives no sign of life")
+                    raise self._lost("the host stopped responding")
                 self._heard = time.monotonic()
 
     def _take(self, piece: bytes) -> None:
@@ -190,7 +190,7 @@ class Call:
             self._output.feed(rest)
 
     def _kill(self) -> None:
-        """Have the host kill the command, and wait until it says so; raises HostLost."""
+        """Have the host kill the command, and wait until it reports it; raises HostLost."""
         if self._channel.status_event.is_set():
             self.left = self._group
             return
@@ -199,7 +199,8 @@ class Call:
         if not self._channel.status_event.wait(_KILLED_WITHIN):
             self._link.close()
             raise self._lost(
-                f"it was to be killed after {self._timeout:g} s, and the host does not answer"
+                "the host stopped responding when the command had to be killed after "
+                f"{self._timeout:g} s"
             )
 
     def _hang_up(self) -> None:
@@ -223,17 +224,18 @@ class Call:
     def _not_begun(self, said: str) -> SudoRefused | HostUnreachable:
         host = self._link.settings.host
         lines = said.splitlines()
-        reason = lines[-1] if lines else "it says nothing"
+        reason = lines[-1] if lines else "no output"
         if self._wrapped.sudo_to is not None:
-            # Of sudo's own lines the first says what is wrong, and further ones what came of it.
+            # Of sudo's own lines the first describes what is wrong, and further ones what came of
+            # it.
             own = [line.removeprefix("sudo: ") for line in lines if line.startswith("sudo: ")]
             return SudoRefused(
                 host, self._link.login, self._wrapped.sudo_to, own[0] if own else reason
             )
         return HostUnreachable(
             host,
-            f"it runs no command for {self._link.login}: {reason}",
-            hint="give that user a login shell there, and allow the key to run commands",
+            f"it cannot run commands for {self._link.login}: {reason}",
+            hint="give that user a login shell on the host, and allow the key to run commands",
         )
 
     def _lost(self, reason: str) -> HostLost:

@@ -1,4 +1,4 @@
-"""What the user's and the system's ssh_config say of a host; imports paramiko.
+"""A host's values in the user's and the system's ssh_config; imports paramiko.
 
 Only `ssh_connection.py` imports this, when a connection is opened.
 """
@@ -42,7 +42,7 @@ def known_hosts(options: Mapping[str, str]) -> list[Path]:
 
 
 def says_yes(options: Mapping[str, str], name: str) -> bool:
-    """Tell whether an option of a host is switched on."""
+    """Return whether an option of a host is switched on."""
     return options.get(name, "no").lower() in ("yes", "true")
 
 
@@ -50,7 +50,7 @@ def _lines(file: Path, deep: int = 0) -> Iterator[str]:
     """Read a file, with those that it includes in their places, which paramiko leaves out.
 
     After an included file goes on what was before it: the same hosts. A file that cannot be
-    read is left out, as ssh leaves out one that is not there.
+    read is left out, as ssh leaves out one that is missing.
     """
     try:
         text = file.read_text(errors="replace")

@@ -39,7 +39,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
     """Fabric's connection, where it would not do what ssh does."""
 
     proxy: subprocess.Popen[bytes] | None = None
-    said: Any = None
+    stderr: Any = None
 
     def derive_shorthand(self, host_string: str) -> dict[str, str | None]:
         """Take a name for a name: ports and users are given apart."""
@@ -72,13 +72,13 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
         if not isinstance(self.gateway, str):
             return super().open_gateway()
         ours, theirs = socket.socketpair()
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the connection
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the connection
         with theirs:
             self.proxy = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {self.gateway}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self.said,
+                stderr=self.stderr,
                 start_new_session=True,
             )
         return ours
@@ -100,7 +100,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
         if self.proxy is not None:
             self.proxy.terminate()
             self.proxy.wait()
-            self.said.close()
+            self.stderr.close()
         if isinstance(self.gateway, Connection):
             self.gateway.shut()
 
@@ -135,7 +135,7 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         return transport
 
     def missing_host_key(self, client: object, hostname: str, key: Any) -> None:
-        """Raise HostKeyUnknown or HostKeyChanged; paramiko asks, for it was told of no key."""
+        """Raise HostKeyUnknown or HostKeyChanged; paramiko asks, for it was given no key."""
         del client, hostname
         shown = HostKey(key.get_name(), key.asbytes(), key.fingerprint)
         known = self.known or [e for e in self.known_elsewhere if e.blob == shown.blob]
@@ -153,7 +153,7 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         except OSError as error:
             raise HostUnreachable(
                 self.host,
-                f"its key is new, and cannot be written to {file}: {error.strerror}",
+                f"its key is new and cannot be added to {file}: {error.strerror}",
                 hint=f"make {file} writable",
             ) from error
 
@@ -165,7 +165,7 @@ def connect(settings: SshSettings) -> Connection:
     except (paramiko.SSHException, OSError, KeyError, ValueError) as error:
         raise HostUnreachable(
             settings.host,
-            f"ssh's configuration is not understood: {error}",
+            f"invalid ssh configuration: {error}",
             hint=f"correct {ssh_config.USER_CONFIG} or {ssh_config.SYSTEM_CONFIG}",
         ) from error
     try:
@@ -227,24 +227,24 @@ def _tune(sock: socket.socket) -> None:
 
 def _named(connection: Connection, settings: SshSettings) -> str:
     name = connection.original_host
-    return name if name == settings.host else f"{name} (on the way to {settings.host})"
+    return name if name == settings.host else f"{name} (a jump host before {settings.host})"
 
 
 def _reason(connection: Connection, error: Exception) -> str:
-    """Say why a connection did not come about, in one line."""
-    if connection.said is not None:
-        connection.said.seek(0)
-        lines = connection.said.read().decode(errors="replace").strip().splitlines()
+    """Explain why a connection did not come about, in one line."""
+    if connection.stderr is not None:
+        connection.stderr.seek(0)
+        lines = connection.stderr.read().decode(errors="replace").strip().splitlines()
         if lines:
-            return f"its ProxyCommand says: {lines[-1]}"
+            return f"its ProxyCommand printed: {lines[-1]}"
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         error = next(iter(error.errors.values()))
     if isinstance(error, paramiko.ChannelException):
-        return f"the host before it cannot reach it: {error.text}"
-    # The last is what paramiko says when its own time for the beginning is over.
+        return f"the jump host cannot reach it: {error.text}"
+    # The last is paramiko's text when its own time for the beginning is over.
     slow = ("imeout", "banner", "No existing session")
     if isinstance(error, TimeoutError) or any(word in str(error) for word in slow):
-        return "nothing came of it in time, or it speaks no ssh"
+        return "no SSH response in time"
     if isinstance(error, EOFError) or not str(error):
         return "it closed the connection"
     return getattr(error, "strerror", None) or str(error)

@@ -1,4 +1,4 @@
-"""A command that is held back on another machine until it is told to go."""
+"""A command that is held back on another machine until `go`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NotHeld(Exception):
-    """A command for which its host has no room while others run there."""
+    """A command for which its host has no room while other commands run there."""
 
 
 class HeldThere:
@@ -33,8 +33,8 @@ class HeldThere:
         threading.Thread(target=self._carry_out, args=(hold,), daemon=True).start()
 
     def go(self) -> Completed:
-        """Let it run as `Held.go` says; it has not begun before."""
-        if self._outcome.done():  # its host was lost meanwhile, or has waited for too long
+        """Let it run as in `Held.go`; it does not start before."""
+        if self._outcome.done():  # its host was lost in the meantime, or has waited for too long
             return self._run()
         self._word.say(go=True)
         try:
@@ -43,11 +43,11 @@ class HeldThere:
             return self._run()
 
     def drop(self) -> None:
-        """Give it up, unless it was told to go."""
+        """Give it up, unless `go` was called."""
         self._word.say(go=False)
 
     def _carry_out(self, hold: Callable[[Word], Completed]) -> None:
         try:
             self._outcome.set_result(hold(self._word))
-        except BaseException as error:  # noqa: BLE001  # whoever lets it go raises it
+        except BaseException as error:  # noqa: BLE001  # `go` raises it
             self._outcome.set_exception(error)

@@ -27,16 +27,16 @@ _MOST_BYTES = 1 << 20
 
 
 class KeysRefused(paramiko.SSHException):  # type: ignore[misc]  # paramiko has no types
-    """A host that lets in none of the keys; `hint` says what to do."""
+    """A host that accepts none of the keys; `hint` is what to do."""
 
     def __init__(self, user: str, tried: list[str], unusable: list[str]) -> None:
-        offered = ", ".join(tried) or "there is none to offer"
+        offered = ", ".join(tried) or "no keys to offer"
         left_out = "".join(f"; {text}" for text in unusable)
-        super().__init__(f"it accepts no key for the user {user} ({offered}{left_out})")
+        super().__init__(f"the host accepts no key for the user {user} ({offered}{left_out})")
         self.hint = (
-            "add the public key to the user's authorized_keys there, or name the right key"
-            " (`ssh: {user: ..., key_file: ...}`); a key with a passphrase goes into an agent"
-            " (`ssh-add`)"
+            "add the public key to the user's authorized_keys on the host, or set the "
+            "right key (`ssh: {user: ..., key_file: ...}`); add a key with a "
+            "passphrase to an agent (`ssh-add`)"
         )
 
 
@@ -98,7 +98,7 @@ class Keys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
             locked = isinstance(error, TypeError | paramiko.PasswordRequiredException)
             self.unusable.append(f"{path}: {'has a passphrase' if locked else 'cannot be used'}")
         except paramiko.UnknownKeyType:
-            self.unusable.append(f"{path}: of a kind that cannot be used")
+            self.unusable.append(f"{path}: this kind of key is not supported")
         else:
             self.tried.append(str(path))
             yield InMemoryPrivateKey(self.username, key)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.ssh_settings import SshSettings
 
 SESSIONS = 10
-"""Commands at once on a connection; what OpenSSH's server allows unless told otherwise."""
+"""Commands at once on a connection; what OpenSSH's server allows by default."""
 QUIET = 15.0
 """Seconds without a word from a command after which its host is asked for a sign of life."""
 DEAD_AFTER = 45.0
@@ -51,9 +51,9 @@ class Link:
         return bool(self._transport.is_active())
 
     def session(self, seconds: float | None) -> Any:
-        """Open a channel for a command, `done` with which is to be told afterwards.
+        """Open a channel for a command, `done` with which is to be reported afterwards.
 
-        Waits for others to end where the host allows no more, at most for `seconds`. Raises
+        Waits for other commands to end where the host allows no more, at most for `seconds`. Raises
         StaleConnection, and HostUnreachable where the host has no room for a command.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -75,15 +75,15 @@ class Link:
             if time.monotonic() > refused_until:
                 raise HostUnreachable(
                     self.settings.host,
-                    "it lets in, and refuses to run a command",
-                    hint="look at MaxSessions and at the restrictions of the key there",
+                    "the host accepts the login, but not commands",
+                    hint="check MaxSessions and the restrictions of the key on that host",
                 )
             time.sleep(_POLL)
 
     def spare_session(self) -> Any | None:
-        """Open a channel for a command that may take long; None where others would miss it.
+        """Open a channel for a command that may take long; None where other commands would miss it.
 
-        `done` with it is to be told afterwards. Raises StaleConnection.
+        `done` with it is to be reported afterwards. Raises StaleConnection.
         """
         with self._changed:
             if self._running >= self._allowed // 2:
@@ -141,14 +141,14 @@ class Link:
             if not self._changed.wait_for(lambda: self._running < self._allowed, left):
                 raise HostUnreachable(
                     self.settings.host,
-                    f"{self._running} commands run there, and none of them ended in time",
-                    hint="try again; or allow more at once with MaxSessions of its sshd",
+                    f"{self._running} commands are running on the host, and none ended in time",
+                    hint="try again, or raise MaxSessions of the host's sshd",
                 )
             self._running += 1
 
 
 class Connections:
-    """The links by what was asked for; whoever asks while one is being opened waits for it."""
+    """The links by what was asked for; callers wait for one that is being opened."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -190,7 +190,7 @@ class Connections:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Let a thread end when its connection does: whoever waits for it finds out by itself."""
+    """Let a thread end when its connection does: a caller that waits for it finds out by itself."""
     try:
         yield
     except _broken():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SshSettings:
-    """How to reach a host; None stands for what `~/.ssh/config` says.
+    """How to reach a host; None stands for the value in `~/.ssh/config`.
 
     `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
     """

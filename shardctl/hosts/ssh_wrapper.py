@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # All in one brace: what arrives cut off is a syntax error, and nothing of it runs. The input
-# comes with the script, so that the channel's own input says one thing: when it ends before the
-# command does, nobody waits for the command any more, and its process group is killed. `$$` has
+# comes with the script, so that the channel's own input has one meaning: when it ends before the
+# command does, no caller waits for the command any more, and its process group is killed. `$$` has
 # been reaped by sshd when the channel ends because the command did.
 #
 # A command that is held back waits for a word on that input first, and not for ever: a host that is
-# cut off does not see for long that nobody is there any more.
+# cut off does not notice for long that its peer is gone.
 #
-# The mark parts what login shells print from what the command prints. The command stands in the
+# The mark parts what login shells print from what the command prints. The command is in the
 # foreground, for a shell makes what it puts in the background deaf to SIGINT and SIGQUIT.
 _SCRIPT = """{{
 exec 3<&0 5>&2 2> /dev/null
@@ -61,7 +61,7 @@ class Wrapped:
     input: str = field(repr=False)
     mark: str = field(default_factory=_new_mark)
     held_s: float | None = None
-    """How long the command is held back at most until it is told to go; None is not at all."""
+    """How long the command is held back at most until `go`; None is not at all."""
 
     def script(self) -> bytes:
         """Write the script; raises ValueError for what no process can be given."""
@@ -69,7 +69,7 @@ class Wrapped:
             raise ValueError("embedded null byte")
         for name in self.env:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
+                raise ValueError(f"{name!r} is not a valid name of an environment variable")
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()]
         coded = base64.b64encode(self.input.encode(errors="replace")).decode()
         hold = _HOLD.format(seconds=self.held_s, size=len(GO), word=GO) if self.held_s else ""

@@ -1,4 +1,4 @@
-"""Decoding many ids to lines of text, fast and in constant memory."""
+"""Decodes many ids to lines of text, fast and in constant memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINES = {
 
 
 class Place(NamedTuple):
-    """Where a shard lives."""
+    """The schema and node of a shard."""
 
     schema: str
     node: str
@@ -33,8 +33,8 @@ class Decoder:
     """Turns numbers as text into lines of tsv, csv, JSON or a table with fixed columns.
 
     With `places`, a shard that is not among them is an error, and each line ends with schema
-    and node. `good` and `bad` count what came. Times are cut into day and second, each kept
-    as text once seen: that is what makes it fast, and at most some ten thousand of each exist.
+    and node. `good` and `bad` count the ids. Times are split into day and second, and the text of
+    each is cached: that makes it fast, and at most some ten thousand of each exist.
     """
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
@@ -50,9 +50,9 @@ class Decoder:
     def decode(
         self, numbered: Iterable[tuple[int, str]], complain: Callable[[int, str], None]
     ) -> str:
-        """Give the lines of a block of numbers; bad ones go to `complain` with their number.
+        """Return the lines of a block of numbers; bad ones go to `complain` with their position.
 
-        Empty lines are passed over.
+        Skips empty lines.
         """
         layout, line, tails = self._layout, self._line, self._tails
         days, seconds = self._days, self._seconds
@@ -78,7 +78,7 @@ class Decoder:
                 continue
             shard = number >> bits & shard_mask
             if tails is not None and shard not in tails:
-                reason = f"{number} is of shard {shard}, which is not in the topology"
+                reason = f"{number} belongs to shard {shard}, which is not in the topology"
                 self._refuse(complain, position, reason)
                 continue
             day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, _DAY_MS)
@@ -89,7 +89,9 @@ class Decoder:
                 try:
                     days[day] = (_ORIGIN + timedelta(days=day)).isoformat()
                 except OverflowError:
-                    self._refuse(complain, position, f"{number} is of a time after the year 9999")
+                    self._refuse(
+                        complain, position, f"the time of {number} is outside the years 1 to 9999"
+                    )
                     continue
                 minute = second // 60
                 seconds[second] = f"{minute // 60:02d}:{minute % 60:02d}:{second % 60:02d}"
@@ -105,7 +107,7 @@ class Decoder:
 
 
 def _tails(output: str, places: Mapping[int, Place] | None) -> dict[int, str] | None:
-    """Write what ends a line, once for each shard."""
+    """Return the end of a line for each shard."""
     if places is None:
         return None
     if output == "json":
@@ -121,7 +123,7 @@ def _tails(output: str, places: Mapping[int, Place] | None) -> dict[int, str] | 
 
 
 def _csv(place: Place) -> str:
-    """Write the two last columns; in quotes what would end one.
+    """Return the two last columns, quoted if needed.
 
     >>> _csv(Place("s,5", "b"))
     '"s,5",b'
@@ -144,7 +146,7 @@ def _schema_width(places: Mapping[int, Place]) -> int:
 
 
 def _unusual(text: str) -> int | None:
-    """Read 0x and 64 hex digits' worth of bits, as the bigint that they are; else None."""
+    """Parse 0x and up to 16 hex digits as a bigint; else None."""
     digits = text.strip().lower()
     if not digits.startswith("0x"):
         return None
@@ -158,7 +160,7 @@ def _unusual(text: str) -> int | None:
 def _why_not(text: str, low: int, high: int) -> str:
     if "_" in text:
         return f"{_shown(text)} is not a number"
-    return f"{_shown(text)} is out of range: ids of this layout lie in {low}..{high}"
+    return f"{_shown(text)} is out of range: ids of this layout are {low} to {high}"
 
 
 def _shown(text: str) -> str:

@@ -19,15 +19,15 @@ COUNTER = "next_id_seq"
 """Each shard's counter: every id draws from it once."""
 
 REGISTER = "next_id_block"
-"""Each shard's register: the number of the open block, and the time at which it was opened."""
+"""Each shard's register: the number of the open block, and the time when it was opened."""
 
 WRAPPER = "next_id"
 
 _LOCK_CLASS = 0x5AAD1D
-"""First half of the advisory locks under which registers are written; the other is the OID."""
+"""First half of the advisory locks for writing registers; the other half is the OID."""
 
 _HASH_DIGITS = 15
-"""As `topology.keys` has it; a test compares both."""
+"""The same as in `topology.keys`; a test compares both."""
 
 _FUNCTION = re.compile(
     r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(([^)]*)\)\s+RETURNS [^\n]*? LANGUAGE \w+"
@@ -37,10 +37,10 @@ _FUNCTION = re.compile(
 
 
 def render(settings: Settings, generator: str, shard_count: int) -> str:
-    """Write the statements that create or replace the functions of schema `shardctl`.
+    """Return the statements that create or replace the functions of schema `shardctl`.
 
     `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic);
-    `shard_count` is what `shard_of` divides by.
+    `shard_count` is the modulus of `shard_of`.
     """
     layout = Layout.of(settings)
     time_bits = layout.usable_time_bits
@@ -66,9 +66,9 @@ def render(settings: Settings, generator: str, shard_count: int) -> str:
 
 
 def bodies(rendered: str) -> dict[str, str]:
-    """Take the functions out of rendered SQL, by name and argument types.
+    """Return the functions in rendered SQL, by name and argument types.
 
-    Each has its body (`prosrc`), a line with its setting, and a line of how it is declared
+    Each value is the body (`prosrc`), a line with its setting, and a line with its attributes
     (`IMMUTABLE STRICT PARALLEL SAFE`).
     """
     return {
@@ -80,7 +80,7 @@ def bodies(rendered: str) -> dict[str, str]:
 
 
 def names(signatures: Iterable[str]) -> list[str]:
-    """Give the names of functions, each once.
+    """Return the names of functions, each once.
 
     >>> names(["shard_of(bigint)", "shard_of(text)", "id_shard(bigint)"])
     ['shard_of', 'id_shard']
@@ -89,7 +89,7 @@ def names(signatures: Iterable[str]) -> list[str]:
 
 
 def _types(arguments: str) -> str:
-    """Give the types of declared arguments, as the catalog's `format_type` writes them.
+    """Return the types of declared arguments, in the form of the catalog's `format_type`.
 
     >>> _types("shard integer, not_before timestamp with time zone DEFAULT NULL")
     'integer, timestamp with time zone'
@@ -99,9 +99,9 @@ def _types(arguments: str) -> str:
 
 
 def wrapper_body(schema: str, shard: int) -> str:
-    """Write the body of a shard's `next_id()`, a SQL function that the planner inlines.
+    """Return the body of a shard's `next_id()`, a SQL function that the planner inlines.
 
-    Text, not OIDs: the names are looked up again after the fence's rename was undone.
+    It contains names, not OIDs: they are resolved again after the fence's rename is undone.
 
     >>> print(wrapper_body("shard2", 2))  # doctest: +NORMALIZE_WHITESPACE
     SELECT shardctl.next_id('"shard2".next_id_seq'::pg_catalog.regclass,
@@ -125,7 +125,7 @@ def quote_identifier(name: str) -> str:
 
 
 def quote_literal(text: str) -> str:
-    r"""Quote a string for SQL, whatever `standard_conforming_strings` is.
+    r"""Quote a string for SQL, independent of `standard_conforming_strings`.
 
     >>> quote_literal("it's")
     "'it''s'"

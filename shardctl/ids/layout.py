@@ -1,4 +1,4 @@
-"""How an id is laid out, and arithmetic on it; pure and fast to import."""
+"""The layout of an id, and arithmetic on it; pure and fast to import."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MILLISECONDS_PER_YEAR = 365.25 * 86_400_000
 
 
 class IdOutOfRange(ShardctlError):
-    """A number that no id of this layout can have."""
+    """A number that is not an id of this layout."""
 
     exit_code = 2
 
     def __init__(self, number: int, low: int, high: int) -> None:
-        super().__init__(f"{number} is out of range: ids of this layout lie in {low}..{high}")
+        super().__init__(f"{number} is out of range: ids of this layout are {low} to {high}")
         self.number = number
 
 
@@ -30,24 +30,24 @@ class TimeOutOfRange(ShardctlError):
 
     def __init__(self, time_ms: int, low: int, high: int) -> None:
         super().__init__(
-            f"{_text(time_ms)} is out of range: this layout counts from {_text(low)} "
-            f"to {_text(high)}"
+            f"{_text(time_ms)} is out of range: times of this layout are {_text(low)} to "
+            f"{_text(high)}"
         )
         self.time_ms = time_ms
 
 
 class ShardOutOfRange(ShardctlError):
-    """A shard number that the layout's shard bits cannot hold."""
+    """A shard number that exceeds the layout's shard bits."""
 
     exit_code = 2
 
     def __init__(self, shard: int, high: int) -> None:
-        super().__init__(f"shard {shard} is out of range: this layout holds shards 0..{high}")
+        super().__init__(f"shard {shard} is out of range: shards of this layout are 0 to {high}")
         self.shard = shard
 
 
 class Settings(Protocol):
-    """What a layout is made from: the topology's `IdSettings`, or anything alike."""
+    """The values of a layout: the topology's `IdSettings`, or an object like it."""
 
     @property
     def epoch_ms(self) -> int:
@@ -99,13 +99,13 @@ class Layout:
     def __post_init__(self) -> None:
         widths = (self.time_bits, self.shard_bits, self.sequence_bits)
         if min(widths) < 1 or sum(widths) > 64:
-            raise ValueError(f"{widths} is no split of 64 bits: each >= 1, together <= 64")
+            raise ValueError(f"{widths} is not a split of 64 bits: each >= 1, together <= 64")
         if self.tick_ms < 1:
-            raise ValueError(f"a tick of {self.tick_ms} ms is none")
+            raise ValueError(f"invalid tick of {self.tick_ms} ms: at least 1")
 
     @classmethod
     def of(cls, settings: Settings) -> Layout:
-        """Take the layout out of a topology's id settings."""
+        """Return the layout of a topology's id settings."""
         return cls(
             settings.epoch_ms,
             settings.tick_ms,
@@ -153,7 +153,7 @@ class Layout:
     def encode(self, time_ms: int, shard: int, sequence: int) -> int:
         """Compose an id; `sequence` counts modulo 2^sequence_bits.
 
-        Raises TimeOutOfRange rather than give a negative id, and ShardOutOfRange.
+        Raises TimeOutOfRange instead of returning a negative id, and ShardOutOfRange.
         """
         if not self.epoch_ms <= time_ms <= self.last_ms:
             raise TimeOutOfRange(time_ms, self.epoch_ms, self.last_ms)
@@ -164,7 +164,7 @@ class Layout:
         return ticks << self.shard_bits + self.sequence_bits | low
 
     def decode(self, number: int) -> Decoded:
-        """Take an id apart; a negative one (bits = 64) is a time past the sign bit.
+        """Split an id into its parts; a negative one (bits = 64) has a time past the sign bit.
 
         Raises IdOutOfRange.
         """
@@ -178,14 +178,14 @@ class Layout:
         )
 
     def floor(self, time_ms: int, shard: int = 0) -> int:
-        """Give the smallest id that `shard` can have made at or after `time_ms`.
+        """Return the smallest id that `shard` can have made at or after `time_ms`.
 
         With shard 0 it is the smallest of any shard: `WHERE id >= floor` scans by time.
         """
         return self.encode(time_ms, shard, 0)
 
     def years_left(self, now_ms: int) -> float:
-        """Give the years until ids would turn negative (or the bits run out), from `now_ms`."""
+        """Return the years until ids would turn negative (or the bits run out), from `now_ms`."""
         return (self.last_ms - now_ms) / MILLISECONDS_PER_YEAR
 
 

@@ -1,4 +1,4 @@
-"""Times as ids hold them (Unix milliseconds) and as people read them (RFC 3339, UTC)."""
+"""Converts times between Unix milliseconds, as in ids, and RFC 3339 in UTC, for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _YEAR_1_MS = -62_135_596_800_000
 
 
 def render(time_ms: int) -> str:
-    """Write Unix milliseconds as RFC 3339 in UTC, with milliseconds.
+    """Format Unix milliseconds as RFC 3339 in UTC, with milliseconds.
 
     A time outside the years 1 to 9999, which RFC 3339 cannot write, becomes `ms:NUMBER`.
 
@@ -24,7 +24,7 @@ def render(time_ms: int) -> str:
 
 
 def parse(text: str) -> int:
-    """Read an ISO 8601 time into Unix milliseconds, rounded down; without a zone it is UTC.
+    """Parse an ISO 8601 time into Unix milliseconds, rounded down; UTC without a zone.
 
     Raises ValueError.
 

@@ -1,4 +1,4 @@
-"""Many places' answers told together: equal commands, equal errors, columns that differ."""
+"""The answers of many places, folded: equal commands, equal errors, columns that differ."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Folded:
 def errors(run: Run) -> list[ShardctlError]:
     """Give an error for each reason for which places failed."""
     groups: dict[tuple[int | None, str | None, str, bool], list[Failure]] = defaultdict(list)
-    # Answers come as they come; what stands for the others is the first shard's each time.
+    # Answers come as they come; the first shard's stands for the equal ones each time.
     for one in sorted(run.failed, key=lambda one: (one.place.shard or 0, one.place.node)):
         # What names the shard's own schema is one reason all the same.
         said = one.message.replace(one.place.schema, "{}") if one.place.schema else one.message
@@ -59,14 +59,14 @@ def errors(run: Run) -> list[ShardctlError]:
         incomplete_if(
             changed,
             "places_failed",
-            f"{where([one.place for one in group])}: {_said(run, group[0])}",
+            f"{where([one.place for one in group])}: {_reason(run, group[0])}",
             hint=_hint(run, group),
         )
         for group in groups.values()
     ]
 
 
-def _said(run: Run, first: Failure) -> str:
+def _reason(run: Run, first: Failure) -> str:
     state = f" (SQLSTATE {first.sqlstate})" if first.sqlstate else ""
     which = ""
     if first.statement is not None and len(run.plan.statements) > 1:
@@ -78,22 +78,25 @@ def _said(run: Run, first: Failure) -> str:
 def _hint(run: Run, group: Sequence[Failure]) -> str:
     first = group[0]
     if first.unknown:
-        return "the answer to COMMIT was lost: look whether it was carried out there"
+        return (
+            "the connection was lost during COMMIT: check there whether the statement was committed"
+        )
     if run.plan.write and run.done:
         again = rest([one.place for one in group])
-        others = f"{len(run.done)} other{'s' if len(run.done) > 1 else ''}"
-        return f"it was committed in {others}; to run it in these alone: {again}"
+        kind = "shard" if run.done[0].shard is not None else "node"
+        others = f"{len(run.done)} other {kind}{'s' if len(run.done) > 1 else ''}"
+        return f"it was committed in {others}; to run it only where it failed: {again}"
     if first.error is not None:
         return first.error.hint
     if first.sqlstate == READ_ONLY and not run.plan.write:
-        return "statements only read; --write lets them change something"
+        return "by default statements can only read; add --write to allow changes"
     if first.sqlstate == _CANCELED and run.timeout_ms:
-        return "give it more time (--timeout), or look what it waits for"
-    return "nothing was changed; correct the statement, or what the message names"
+        return "raise --timeout, or find the session that blocks it"
+    return "nothing was changed; fix the statement, or what the message names"
 
 
 def rest(places: Sequence[Place]) -> str:
-    """Say which option names places."""
+    """Name which option names places."""
     shards = [place.shard for place in places if place.shard is not None]
     return f"--shards {ranges.of(shards)}" if shards else f"on {where(places)}, in psql"
 

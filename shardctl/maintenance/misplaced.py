@@ -16,7 +16,7 @@ from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places, row_keys
-from shardctl.maintenance.row_keys import KeyTableMissing
+from shardctl.maintenance.row_keys import key_table_missing
 from shardctl.postgres import catalog, queries
 from shardctl.state import keys, lock, migrations, observer
 
@@ -43,7 +43,7 @@ def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
 class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
 
-    `parents` are the tables of which it is a partition or an inheritance child, at any depth.
+    `parents` are its partitioned tables or inheritance parents, at any depth.
     """
 
     node: NodeName
@@ -56,7 +56,7 @@ class Table:
     parents: tuple[str, ...] = ()
 
     def is_of(self, names: Collection[str]) -> bool:
-        """Tell whether it or one of its parents is among these; none stands for all."""
+        """Return whether it or one of its parents is among these; none stands for all."""
         return not names or not {self.name, *self.parents}.isdisjoint(names)
 
     def belongs(self, topology: Topology) -> sql.Composed:
@@ -104,7 +104,7 @@ class Misplaced:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found; `problems` say which shards and tables could not be searched."""
+    """What was found; `problems` name which shards and tables could not be searched."""
 
     found: tuple[Misplaced, ...]
     problems: tuple[ShardctlError, ...]
@@ -154,14 +154,14 @@ def search(
     if not problems:
         # A key whose table is missing may be that of a table that was renamed.
         if any(t.by_id and t.is_of(names) for t in known):
-            problems += [KeyTableMissing(t, columns[t]) for t in columns if t not in named]
+            problems += [key_table_missing(t, columns[t]) for t in columns if t not in named]
         for table in names:
             if not any(t.is_of([table]) for t in known):
                 there = sorted({t.name for t in known})
                 raise Misused(
                     "table_unknown",
-                    f"no shard has a table {table!r} whose rows name their shard",
-                    hint=f"such tables are {', '.join(there) or 'missing'}",
+                    f"no shard has a table {table!r} with a shard key",
+                    hint=f"tables with a shard key: {', '.join(there) or 'none'}",
                 )
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     return Report(tuple(found), tuple(problems))
@@ -207,7 +207,7 @@ def read_tables(
 def _search(
     session: Connection, topology: Topology, tables: Sequence[Table], limit: int
 ) -> tuple[list[Misplaced], list[ShardctlError]]:
-    """Scan tables one after the other; one that cannot be read does not hold up the others."""
+    """Scan tables one after the other; one that cannot be read does not hold up the rest."""
     found: list[Misplaced] = []
     failed: list[ShardctlError] = []
     for table in tables:
@@ -216,7 +216,9 @@ def _search(
         except psycopg.errors.UndefinedTable:
             continue  # it was dropped a moment ago
         except psycopg.errors.UndefinedFunction as error:
-            hint = f"`shardctl init` makes shard_of; column {table.column} has to be an integer,"
+            hint = (
+                f"run `shardctl init` to create shard_of; column {table.column} must be an integer,"
+            )
             failed.append(table_unread(table, reason_of(error), hint=f"{hint} text or a uuid"))
         except psycopg.Error as error:
             if session.closed:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def move_unfinished(entry: Entry) -> Refused:
-    """Report a move that has not ended: what changes shards waits for its end."""
+    """Report an unfinished move: commands that change shards wait for its end."""
     move = entry.move
     return Refused(
         "move_unfinished",
-        f"move {move.id} of shards {ranges.of(move.shards)} from {move.source} to "
-        f"{move.target} has not ended (it is {entry.state})",
-        hint=f"`shardctl moves show {move.id}` tells how far it is; `shardctl moves resume` "
-        "or `abort` ends it",
+        f"move {move.id} of shards {ranges.of(move.shards)} ({move.source} to "
+        f"{move.target}, started by {move.who}) is {entry.state}",
+        hint=f"run `shardctl moves show {move.id}` to see its phase, and `shardctl moves "
+        f"resume {move.id}` or `abort` to end it",
     )
 
 
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one node says; nothing where schema shardctl is not there, or it is a move's clone."""
+    """The state of one node; nothing where schema shardctl is missing, or it is a move's clone."""
 
     ours: bool
     clone: bool
@@ -57,7 +57,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes: what they say, or why they could not be asked."""
+    """All nodes: their states, or why they could not be asked."""
 
     topology: Topology
     views: Mapping[NodeName, View]
@@ -75,13 +75,13 @@ class Fleet:
         if disputed:
             raise Refused(
                 "owners_disputed",
-                f"the nodes' maps do not agree on who owns shards {ranges.of(disputed)}",
-                hint="`shardctl verify --check map` tells which says what",
+                f"the nodes' maps disagree about the owner of shards {ranges.of(disputed)}",
+                hint="run `shardctl verify --check map` to see each node's map",
             )
         return dict(first)
 
     def require_settled(self) -> None:
-        """See that no move is open, and that map and topology say the same.
+        """See that no move is open, and that map and topology agree.
 
         Raises move_unfinished, OwnershipDiffers, or Problems of several.
         """
@@ -134,8 +134,8 @@ def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
         if owner not in topology.nodes:
             unknown = Refused(
                 "owner_unknown",
-                f"the map gives them to node {owner}, which the topology does not have",
-                hint="take the newest topology file",
+                f"the map gives them to node {owner}, which is not in the topology",
+                hint="use the newest topology file",
             )
             left_out.append((place, unknown))
         elif owner in fleet.unasked:
@@ -145,17 +145,19 @@ def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
         if owner != wanted[shard]:
             elsewhere[owner, wanted[shard]].append(shard)
     notes = tuple(
-        f"the map gives shards {ranges.of(found)} to {owner}, the topology to {other}: "
-        "the map is followed"
+        (
+            f"the map gives shards {ranges.of(found)} to {owner}, the topology gives them "
+            f"to {other}; shardctl uses the map"
+        )
         for (owner, other), found in elsewhere.items()
     )
     return Places(tuple(chosen), tuple(left_out), notes)
 
 
 def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
-    """Choose all nodes that are there; with `ours` only those on which schema shardctl is.
+    """Choose all reachable nodes; with `ours` only those that have schema shardctl.
 
-    A node without shards need not be there, and a move's clone is no node yet.
+    A node without shards need not be reachable, and a move's clone is no node yet.
     """
     chosen: list[Place] = []
     left_out: list[tuple[Place, ShardctlError]] = []
@@ -163,17 +165,17 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
     for name, node in fleet.topology.nodes.items():
         error, view = fleet.unasked.get(name), fleet.views.get(name)
         if isinstance(error, NodeUnavailable) and not node.shards:
-            notes.append(f"node {name} owns no shards and is not there")
+            notes.append(f"spare node {name} is down")
         elif error is not None:
             left_out.append((Place(name), error))
         elif view is not None and view.clone:
-            notes.append(f"node {name} is a clone that a move makes, and left out")
+            notes.append(f"node {name} is the clone of a running move; skipped")
         elif ours and view is not None and not view.ours:
-            lacking = node_unfit(name, "schema shardctl is not there", hint="run `shardctl init`")
+            lacking = node_unfit(name, "schema shardctl is missing", hint="run `shardctl init`")
             if node.shards:
                 left_out.append((Place(name), lacking))
             else:
-                notes.append(f"node {name} owns no shards and has no schema shardctl: left out")
+                notes.append(f"spare node {name} has no schema shardctl; skipped")
         else:
             chosen.append(Place(name))
     return Places(tuple(chosen), tuple(left_out), tuple(notes))

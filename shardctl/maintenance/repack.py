@@ -1,4 +1,4 @@
-"""Repack: which tables of which shards are written anew, in which order, and which cannot be."""
+"""Repack: which tables of which shards are written again, in which order, and which cannot be."""
 
 from __future__ import annotations
 
@@ -120,21 +120,21 @@ def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refu
     seen = f"has {', '.join(sorted(found))}" if found else "has no pg_repack"
     return Refused(
         "program_missing",
-        f"node {node}: its extension is {wanted}, and this machine {seen}",
-        hint="install the package of that version here (postgresql-NN-repack), or name the "
-        f"directory of its program in ${binaries.VARIABLE}",
+        f"node {node}: the pg_repack extension is version {wanted}; this machine {seen}",
+        hint="install the package of that version on this machine (postgresql-NN-repack), "
+        f"or set ${binaries.VARIABLE} to the directory of its program",
     )
 
 
 def tables_refused(refused: Sequence[tuple[NodeName, str, str]]) -> Refused:
-    """Report tables that should be repacked and cannot be; all others were."""
-    told = "; ".join(f"node {node}: {name}: {why}" for node, name, why in refused[:_SHOWN])
+    """Report tables that cannot be repacked; the rest were."""
+    listed = "; ".join(f"node {node}: {name}: {why}" for node, name, why in refused[:_SHOWN])
     more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
     tables = "table" if len(refused) == 1 else "tables"
     return Refused(
         "tables_refused",
-        f"{len(refused)} {tables} cannot be repacked: {told}{more}",
-        hint="mend that, or leave their shards out",
+        f"{len(refused)} {tables} cannot be repacked: {listed}{more}",
+        hint="fix these tables, or leave out their shards",
     )
 
 
@@ -186,7 +186,9 @@ def _judged(node: NodeName, table: Table, view: View, options: Options) -> Candi
     if table.done_s is not None and table.done_s < options.recent_s:
         return Candidate(node, table, "recent")
     if table.locked:
-        return Candidate(node, table, "refused", "somebody holds it locked, or wants to")
+        return Candidate(
+            node, table, "refused", "another session holds a lock on it, or waits for one"
+        )
     if options.min_bloat > 0:
         if table.bloat_bytes is None:
             return Candidate(node, table, "unknown")
@@ -197,12 +199,12 @@ def _judged(node: NodeName, table: Table, view: View, options: Options) -> Candi
 
 
 def _why_not(table: Table, view: View) -> str | None:
-    """Say why pg_repack would refuse a table, or fill the disk; None: it would not."""
+    """Explain why pg_repack would refuse a table, or fill the disk; None: it would not."""
     if not table.permanent:
-        return "it is unlogged"
+        return "unlogged tables cannot be repacked"
     if not table.keyed:
-        return "it has neither a primary key nor a unique index on columns that are NOT NULL"
+        return "it needs a primary key, or a unique index on columns that are NOT NULL"
     need = room([table.size_bytes])
     if view.free_bytes is not None and need > view.free_bytes:
-        return f"it takes {need:,} bytes of free disk, and there are {view.free_bytes:,}"
+        return f"repacking it needs {need:,} bytes of free disk; {view.free_bytes:,} are free"
     return None

@@ -8,7 +8,7 @@ SELECT pg_is_in_recovery(), r.rolsuper,
 FROM pg_roles AS r WHERE r.rolname = current_user
 
 -- name: versions
--- What the extension's library says that it is, and what its SQL says
+-- The versions of the extension's library and of its SQL
 SELECT repack.version(), repack.version_sql()
 
 -- name: long_transactions
@@ -24,7 +24,7 @@ ORDER BY xact_start
 -- name: tables
 -- Tables of these schemas with their sizes, what of them is estimated to be bloat, and their order
 WITH locked AS MATERIALIZED (
-    -- pg_relation_size would wait for whoever holds or wants this lock.
+    -- pg_relation_size would wait for sessions that hold this lock or wait for it.
     SELECT relation AS oid FROM pg_locks
     WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -109,7 +109,7 @@ LEFT JOIN done AS d ON d.mark = %(mark)s || c.relfilenode
 WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r'
 
 -- name: live
--- Which of these schemas stand here
+-- Which of these schemas exist here
 SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s)
 
 -- name: measure
@@ -135,7 +135,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = %(class)s AN
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 
 -- name: blockers
--- Who keeps pg_repack from the lock that it wants on one of these tables
+-- The sessions that keep pg_repack from its lock on one of these tables
 SELECT w.relation::bigint,
        min(pg_catalog.format('session %%s (%%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename)))
 FROM pg_locks AS w

@@ -1,4 +1,4 @@
-"""What a killed pg_repack leaves: found by the catalog, and dropped where none is at work."""
+"""What a killed pg_repack leaves: found by the catalog, dropped where no pg_repack runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 _LOCK_TIMEOUT = "200ms"
-"""Whoever wants the table waits behind this for so long at the most."""
+"""Other sessions that use the table wait behind this for so long at the most."""
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1
 
@@ -34,7 +34,7 @@ def all_of(session: Connection) -> dict[int, str]:
 
 
 def of_table(session: Connection, oid: int) -> str | None:
-    """Drop what a run that has just ended left of one table; say why it stays, or None.
+    """Drop what a run that has just ended left of one table; explain why it stays, or None.
 
     Its session may be at work for a moment yet, and is waited for.
     """
@@ -42,19 +42,22 @@ def of_table(session: Connection, oid: int) -> str | None:
 
 
 def _drop(session: Connection, oid: int) -> str | None:
-    """Try until it is dropped or `_PATIENCE_S` have passed; say why it stays, or None."""
+    """Try until it is dropped or `_PATIENCE_S` have passed; explain why it stays, or None."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
             if _transaction(session, oid):
                 return None
-            why = "pg_repack is at work on it"
+            why = "another pg_repack is running on it"
         except psycopg.errors.LockNotAvailable:
-            why = "what an earlier run left of it is in use"
+            why = "the remains of an earlier pg_repack are in use"
         except psycopg.Error as error:
             if is_lost(error):
                 raise
-            return f"what an earlier run left of it cannot be dropped: {error.diag.message_primary}"
+            return (
+                "the remains of an earlier pg_repack cannot be dropped: "
+                f"{error.diag.message_primary}"
+            )
         if time.monotonic() > deadline:
             return why
         time.sleep(_PAUSE_S)
@@ -83,6 +86,6 @@ def _transaction(session: Connection, oid: int) -> bool:
                     sql.SQL(kind), sql.Identifier("repack", f"{name}_{oid}")
                 )
             )
-        told = found[0].name or f"table {oid}, which is gone"
-        events.record(session, COMMAND, f"dropped what a killed pg_repack left of {told}")
+        cleaned = found[0].name or f"table {oid}, which no longer exists"
+        events.record(session, COMMAND, f"dropped the remains of a killed pg_repack for {cleaned}")
     return True

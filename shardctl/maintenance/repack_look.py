@@ -38,10 +38,10 @@ _KB = 1024
 class Table:
     """A table of a shard; `bloat_bytes` None is one that ANALYZE has not seen yet.
 
-    `index` is the one in whose order it is written anew, and `order_by` its columns unless
+    `index` is the one in whose order it is written again, and `order_by` its columns unless
     the table is clustered by it. `file` is where it is stored, and another one as soon as it
-    is written anew. `done_s` is how long ago it was repacked, None where it was
-    not, or was written anew by others since.
+    is written again. `done_s` is how long ago it was repacked, None where it was
+    not, or was rewritten by another session since.
     """
 
     shard: ShardId
@@ -61,7 +61,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One node; `free_bytes` is None where the room of its data directory is not known."""
+    """One node; `free_bytes` is None where the room of its data directory is unknown."""
 
     tables: tuple[Table, ...]
     leftovers: tuple[Leftover, ...]
@@ -74,12 +74,14 @@ class View:
 
 def extension_missing(node: NodeName, database: str, *, available: bool) -> Refused:
     """Report a node in whose database the extension is not installed."""
-    install = "" if available else "install its package on that host (postgresql-NN-repack), "
+    install = (
+        "" if available else "install its package on that node's host (postgresql-NN-repack), "
+    )
     return Refused(
         "extension_missing",
         f"node {node}: the extension pg_repack is not installed in database {database}",
-        hint=f"{install}{'then ' if install else ''}`CREATE EXTENSION pg_repack` in that "
-        "database, as a superuser",
+        hint=f"{install}{'then ' if install else ''}run `CREATE EXTENSION pg_repack` in "
+        "that database, as a superuser",
     )
 
 
@@ -88,7 +90,8 @@ def extension_broken(node: NodeName, what: str) -> Refused:
     return Refused(
         "extension_broken",
         f"node {node}: the extension pg_repack cannot be used: {what}",
-        hint="`DROP EXTENSION pg_repack`, then `CREATE EXTENSION pg_repack`, while none runs",
+        hint="when no pg_repack is running, run `DROP EXTENSION pg_repack`, then `CREATE "
+        "EXTENSION pg_repack`",
     )
 
 
@@ -114,14 +117,15 @@ def look(
 
 
 def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlError]:
-    """List the nodes that are part of a move which has not ended, as these journals know it."""
+    """List the nodes that are part of an unfinished move, as these journals know it."""
     entries = ledger.entries(copy for copies in journals.values() for copy in copies)
     return [
         Refused(
             "move_unfinished",
-            f"node {node} is part of move {entry.move.id}, which has not ended",
-            hint="a repack would be copied to its clone, too, and hold up its cutover: end "
-            f"it first, with `shardctl moves resume {entry.move.id}` or `abort`",
+            f"node {node} is part of unfinished move {entry.move.id}",
+            hint=f"end the move first, with `shardctl moves resume {entry.move.id}` or "
+            "`abort`: a repack would also run through to its clone and delay the "
+            "cutover",
         )
         for node in journals
         for entry in entries
@@ -136,7 +140,7 @@ def free_bytes(node: Node, directory: str) -> int:
 
 
 def data_directory(session: Connection, node: Node) -> str | None:
-    """Name the data directory, which the server tells to superusers."""
+    """Name the data directory, which the server shows to superusers."""
     row = session.execute("SELECT current_setting('data_directory', true)").fetchone()
     told = row[0] if row else None
     return told or (str(node.data_directory) if node.data_directory else None)
@@ -152,7 +156,7 @@ def _view(
 ) -> View:
     session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
     row = session.execute(QUERIES["server"]).fetchone()
-    if row is None:  # pragma: no cover  # whoever is logged in is a role
+    if row is None:  # pragma: no cover  # the login is always a role
         raise AssertionError
     standby, superuser, installed, available, standbys, unused = row
     state = None if standby or not cluster.is_present(session) else cluster.read(session)
@@ -160,7 +164,7 @@ def _view(
         raise identity.standby(node)
     if state is None:
         what = f"database {topology.database.name} has no schema shardctl"
-        raise node_unfit(node.name, what, hint="run `shardctl init` first")
+        raise node_unfit(node.name, what, hint="run `shardctl init`")
     identity.check(state, topology, node.name)
     _require_owned(session, topology, node, shards)
     if not installed:
@@ -170,14 +174,15 @@ def _view(
     if not superuser and (superuser_check or not may_try):
         raise Refused(
             "superuser_needed",
-            f"node {node.name}: {topology.database.user} is no superuser, and {version} wants one",
-            hint="`database.user` in the topology names the role"
-            + ("; where it owns the tables, give --no-superuser-check" if may_try else ""),
+            f"node {node.name}: {topology.database.user} is not a superuser, and "
+            f"{version} requires one",
+            hint="set `database.user` in the topology to a superuser"
+            + ("; if this role owns the tables, add --no-superuser-check" if may_try else ""),
         )
     notes = [_long(*found) for found in session.execute(QUERIES["long_transactions"], [_LONG_S])]
     notes += _followers(standbys, unused)
     free, unknown = _room(session, node)
-    notes += [f"how much room its disk has is not known: {unknown}"] if unknown else []
+    notes += [f"free disk space could not be checked: {unknown}"] if unknown else []
     return View(
         tables=_tables(session, {topology.schema(shard): shard for shard in shards}),
         leftovers=repack_left.read(session),
@@ -199,10 +204,9 @@ def _require_owned(
     if missing:
         raise Refused(
             "shards_elsewhere",
-            f"node {node.name} does not own shards {ranges.of(missing)}, which the topology gives "
-            "it",
-            hint="the databases say who owns a shard: take the newest topology file; `shardctl "
-            "verify` tells more",
+            f"the topology gives shards {ranges.of(missing)} to node {node.name}, "
+            "which does not own them",
+            hint="use the newest topology file; `shardctl verify` shows the differences",
         )
 
 
@@ -227,10 +231,10 @@ def _tables(session: Connection, schemas: Mapping[str, ShardId]) -> tuple[Table,
 
 
 def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
-    """Ask for the room of the data directory; None with the reason where nobody tells."""
+    """Ask for the room of the data directory; None with the reason where it is unknown."""
     directory = data_directory(session, node)
     if directory is None:
-        return None, "the topology gives it no data_directory"
+        return None, "data_directory is not in the topology"
     try:
         return free_bytes(node, directory), None
     except ShardctlError as error:
@@ -238,12 +242,16 @@ def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
 
 
 def _long(who: str, seconds: float) -> str:
-    return f"{who} is in a transaction for {seconds:.0f} s: every table waits until it has ended"
+    return f"{who} has had a transaction open for {seconds:.0f} s: every table waits for it to end"
 
 
 def _followers(standbys: int, unused: int) -> list[str]:
-    """Say for whom the WAL is kept: a repack writes all that it touches anew."""
-    told = [f"all that is written anew goes to its standbys, too: {standbys}"] if standbys else []
+    """Name the clients that the WAL is kept for: a repack rewrites all that it touches."""
+    told = (
+        [f"the rewritten tables are also sent to standbys of this node: {standbys}"]
+        if standbys
+        else []
+    )
     if unused:
-        told.append(f"replication slots that nobody uses keep all of its WAL: {unused}")
+        told.append(f"replication slots without a client retain all this WAL: {unused}")
     return told

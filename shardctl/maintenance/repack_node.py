@@ -17,6 +17,7 @@ from shardctl.maintenance import repack_clean, repack_look, repack_program
 from shardctl.maintenance.repack import COMMAND, room
 from shardctl.maintenance.repack_look import MARK, QUERIES
 from shardctl.maintenance.repack_program import Order
+from shardctl.meter import BYTES
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.postgres.repack_left import LOCK_CLASS
 from shardctl.state import events, lock
@@ -33,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _WAITS = re.compile(r"Waiting for \d+ transactions to finish. First PID: (\d+)")
-_SAID = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
+_PRINTED = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
 _TIMED_OUT = ("timed out", "unsafe queries remain")
 
 
 @dataclass(frozen=True, slots=True)
 class Repacked:
-    """A table that was written anew, and its bytes with indexes and TOAST."""
+    """A table that was written again, and its bytes with indexes and TOAST."""
 
     candidate: Candidate
     before_bytes: int
@@ -72,7 +73,7 @@ class NodeWork:
         self._running: dict[int, Candidate] = {}
         self._waiting: dict[int, str] = {}
         self._held_up: dict[int, str] = {}
-        self._phase, self._told = "", 0
+        self._begun, self._reported = False, 0
         self._mutex = threading.Lock()
         self._lost = False
 
@@ -87,13 +88,13 @@ class NodeWork:
         return len(self.repacked) == len(self.chosen)
 
     def run(self, stays: Mapping[int, str]) -> None:
-        """Repack them, but for those of which something `stays` that is in pg_repack's way.
+        """Repack them, but for those whose leftovers (`stays`) are in pg_repack's way.
 
         Raises NodeLost when the session with the node is gone.
         """
         self.left = {one: stays[one.table.oid] for one in self.chosen if one.table.oid in stays}
         todo = [one for one in self.chosen if one not in self.left]
-        self._tell()
+        self._report()
         ended = threading.Event()
         watcher = threading.Thread(target=self._watch, args=[ended])
         watcher.start()
@@ -119,7 +120,7 @@ class NodeWork:
         if self._lost:
             return
         try:
-            self.session.execute("SELECT")  # whoever has lost the lock must not go on
+            self.session.execute("SELECT")  # a command that has lost the lock must not go on
             with self._connect() as session:
                 why = self._repack(session, one)
         except (psycopg.Error, NodeUnavailable):
@@ -127,16 +128,16 @@ class NodeWork:
             raise
         if why is not None:
             self.left[one] = why
-        self._tell()
+        self._report()
 
     def _repack(self, session: Connection, one: Candidate) -> str | None:
-        """Let pg_repack write it anew; give None where it did, or why it did not."""
+        """Let pg_repack write it again; give None where it did, or why it did not."""
         oid = one.table.oid
         before = self._measure(session, oid)
         if before is None:
-            return "it is gone"
+            return "the table no longer exists"
         if before[0] != one.table.file:
-            return "it was written anew by somebody else after the plan was made"
+            return "another session rewrote it after the plan was made"
         with self._mutex:
             sizes = [before[1], *(other.table.size_bytes for other in self._running.values())]
             self._running[oid] = one
@@ -144,8 +145,8 @@ class NodeWork:
             why = self._no_room(session, sizes)
             if why is not None:
                 return why
-            said: list[str] = []
-            code = self._run(session, one, said)
+            output: list[str] = []
+            code = self._run(session, one, output)
         finally:
             with self._mutex:
                 del self._running[oid]
@@ -159,10 +160,10 @@ class NodeWork:
             logger.info("node %s: %s: %s", self.name, one.name, given)
             self.repacked.append(Repacked(one, before[1], after[1]))
             return None
-        why = self._reason(oid, code, said)
+        why = self._reason(oid, code, output)
         return why if stays is None else f"{why}; {stays}"
 
-    def _run(self, session: Connection, one: Candidate, said: list[str]) -> int | None:
+    def _run(self, session: Connection, one: Candidate, output: list[str]) -> int | None:
         means, table = self._means, one.table
         login = repack_program.conninfo(self._node, self._topology.database, major=means.major)
         argv = repack_program.arguments(
@@ -177,49 +178,53 @@ class NodeWork:
             logger.debug("node %s: %s: %s", self.name, one.name, text)
             waits = _WAITS.search(text)
             if waits is None:
-                said.append(text)
+                output.append(text)
             elif table.oid not in self._waiting:
                 self._wait(session, one, int(waits[1]))
 
         return repack_program.run(argv, line)
 
     def _wait(self, session: Connection, one: Candidate, pid: int) -> None:
-        """Tell once that a table waits for a transaction that is older than its copy."""
+        """Report once that a table waits for a transaction that is older than its copy."""
         row = session.execute(QUERIES["session"], {"pid": pid}).fetchone()
         who = row[0] if row else f"session {pid}"
         self._waiting[one.table.oid] = who
-        self._notice(f"node {self.name}: {one.name} waits until {who} has ended its transaction")
-        self._tell()
+        self._notice(f"node {self.name}: {one.name} waits for the transaction of {who} to end")
+        self._report()
 
     def _measure(self, session: Connection, oid: int) -> tuple[int, int] | None:
         """Give a table's file and bytes; None where it is gone."""
         return session.execute(QUERIES["measure"], {"table": oid}).fetchone()
 
     def _no_room(self, session: Connection, sizes: list[int]) -> str | None:
-        """Say that the disk has too little room for tables of these sizes at once, or None."""
+        """Report that the disk has too little room for tables of these sizes at once, or None."""
         directory = repack_look.data_directory(session, self._node)
         if not self._means.measured or directory is None:
             return None
         try:
             free = repack_look.free_bytes(self._node, directory)
         except ShardctlError as error:
-            return f"how much room its disk has cannot be found out: {error.message}"
+            return f"free disk space could not be checked: {error.message}"
         need = room(sizes)
         if need <= free:
             return None
-        return f"with those at work it takes {need:,} bytes of free disk, and there are {free:,}"
+        return (
+            f"repacking these tables at once needs {need:,} bytes of free disk; {free:,} are free"
+        )
 
-    def _reason(self, oid: int, code: int | None, said: list[str]) -> str:
-        """Say why pg_repack left a table as it was, by what it said last."""
+    def _reason(self, oid: int, code: int | None, output: list[str]) -> str:
+        """Explain why pg_repack left a table as it was, by its last message."""
         if self._stop.is_set():
-            return "it was stopped"
-        told = [match[1] for text in said if (match := _SAID.match(text))]
-        if any(words in text for text in told for words in _TIMED_OUT):
+            return "stopped"
+        errors = [match[1] for text in output if (match := _PRINTED.match(text))]
+        if any(words in text for text in errors for words in _TIMED_OUT):
             by = self._held_up.get(oid)
             seconds = self._options.settings.wait_timeout_s
-            return f"it was in use for more than {seconds} s" + (f" by {by}" if by else "")
+            return f"the table was in use for more than {seconds} s" + (f" by {by}" if by else "")
         return (
-            told[0] if told else f"pg_repack was killed, or ended with code {code} without a word"
+            errors[0]
+            if errors
+            else f"pg_repack was killed, or exited with code {code} and no message"
         )
 
     def _watch(self, ended: threading.Event) -> None:
@@ -236,19 +241,23 @@ class NodeWork:
                         found = session.execute(QUERIES["blockers"], {"tables": running})
                         self._held_up.update(found.fetchall())
         except (psycopg.Error, NodeUnavailable) as error:
-            # The tables at work meet the same, and tell.
-            logger.warning("node %s: nobody watches any more: %s", self.name, error)
+            # The tables in work meet the same error, and report it.
+            logger.warning(
+                "node %s: cannot watch for sessions that block pg_repack any longer: %s",
+                self.name,
+                error,
+            )
 
-    def _tell(self) -> None:
-        """Show how far the node is: bytes of tables that are done, and whom it waits for."""
+    def _report(self) -> None:
+        """Show the node's progress: bytes of finished tables, and the session that it waits for."""
         with self._mutex:
             who = next(iter(self._waiting.values()), None)
-            phase = f"waiting for {who}" if who else "repacking"
             done = sum(one.candidate.table.size_bytes for one in self.repacked)
             done += sum(one.table.size_bytes for one in self.left)
-            if phase != self._phase:
+            if not self._begun:
                 total = sum(one.table.size_bytes for one in self.chosen)
-                self._progress.expect(self.name, phase, total)
-                self._phase, self._told = phase, 0
-            self._progress.advance(self.name, done - self._told)
-            self._told = done
+                self._progress.expect(self.name, "repacking", total, BYTES)
+                self._begun = True
+            self._progress.waits(self.name, who)
+            self._progress.advance(self.name, done - self._reported)
+            self._reported = done

@@ -33,7 +33,7 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     # It tries for its own locks for a second at a time, but cleans up after itself without any
-    # limit, while all who want the table wait behind it.
+    # limit, while all other users of the table wait behind it.
     "lock_timeout": "2s",
     # What a killed program leaves running would hold its locks until the statement has ended.
     "client_connection_check_interval": "1s",
@@ -48,7 +48,7 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How it treats others: seconds until it gives up or, to `terminate`, ends whoever waits."""
+    """How it treats other sessions: seconds until it gives up or, to `terminate`, ends them."""
 
     wait_timeout_s: int
     terminate: bool
@@ -65,7 +65,7 @@ class Order:
 
 
 def find() -> dict[str, str]:
-    """Find the programs that this machine has, by what they say of their version.
+    """Find the programs that this machine has, by the versions that they print.
 
     Looked for in `$SHARDCTL_PG_BIN`, beside PostgreSQL's servers, and in PATH; a version's
     first one counts.
@@ -92,7 +92,7 @@ def _candidates() -> Iterator[str]:
 def conninfo(node: Node, database: Database, *, major: int) -> str:
     """Write libpq's connection string for a node, as shardctl's own sessions have it.
 
-    Other runs of pg_repack tell by its application_name that they need not wait for it.
+    Other runs of pg_repack know by its application_name that they need not wait for it.
     """
     settings = dict(_SETTINGS)
     if major >= _TRANSACTION_TIMEOUT_SINCE:
@@ -106,7 +106,7 @@ def conninfo(node: Node, database: Database, *, major: int) -> str:
 
 
 def serves_owners(version: str) -> bool:
-    """Tell whether this version lets others than superusers repack their own tables."""
+    """Return whether this version lets ordinary roles repack their own tables."""
     return _numbers(version) >= _SERVES_OWNERS_SINCE
 
 
@@ -139,9 +139,9 @@ class _Astray(Exception):  # it never leaves this module
 
 
 def run(argv: list[str], line: Callable[[str], None]) -> int | None:
-    """Run it and hand on what it says, line by line; give its exit code.
+    """Run it and hand on its output, line by line; give its exit code.
 
-    The code tells little: also a table that it gave up is 0 to it. None is a run that was ended
+    The code shows little: it is 0 even where it gave up a table. None is a run that was ended
     here, because it could not clean up after itself.
     """
     said = False
@@ -153,7 +153,7 @@ def run(argv: list[str], line: Callable[[str], None]) -> int | None:
         if said and _CLEANING_UP in text:
             raise _Astray
 
-    merged = ["sh", "-c", _MERGED, "sh", *argv]  # it says everything on standard error
+    merged = ["sh", "-c", _MERGED, "sh", *argv]  # it writes everything to standard error
     try:
         return Local().stream(merged, line=judged, env={"LC_ALL": "C"}).code
     except CommandFailed as error:

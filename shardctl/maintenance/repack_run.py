@@ -35,14 +35,14 @@ _SHOWN = 3
 
 def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
     """Report tables that were to be repacked and are as they were."""
-    told = "; ".join(
+    listed = "; ".join(
         f"node {one.node}: {one.name}: {why}" for one, why in list(left.items())[:_SHOWN]
     )
     more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     return Incomplete(
         "repack_unfinished",
-        f"{len(left)} of {count} tables are left as they were: {told}{more}",
-        hint="mend what is in the way and run the same command again: it does only the rest",
+        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: {listed}{more}",
+        hint="fix the causes, then run the same command again: it repacks only these tables",
     )
 
 
@@ -51,9 +51,9 @@ def leftovers_stay(node: NodeName, stays: Mapping[int, str]) -> Incomplete:
     oid, why = next(iter(stays.items()))
     return Incomplete(
         "leftovers_stay",
-        f"node {node}: what killed runs of pg_repack left stays for {len(stays)} tables: "
-        f"table {oid}: {why}",
-        hint="run the same command again when nobody uses it",
+        f"node {node}: remains of killed pg_repack runs could not be dropped for "
+        f"{len(stays)} tables: table {oid}: {why}",
+        hint="wait until no session uses these tables, then run the same command again",
     )
 
 
@@ -74,7 +74,7 @@ def carry_out(
 ) -> Result:
     """Repack the chosen tables, node by node at once, after cleaning up what killed runs left.
 
-    `notice` tells the operator whom a table waits for. On Ctrl-C tables at work are given up,
+    `notice` shows the session that a table waits for. On Ctrl-C running tables are given up,
     which leaves them as they were. Raises NodeLocked, NodeUnavailable and move_unfinished with
     nothing done.
     """
@@ -112,7 +112,7 @@ def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -
 
 
 def _work(work: NodeWork) -> None:
-    """Do one node's part; raises leftovers_stay, and NodeLost when all others go on."""
+    """Do one node's part; raises leftovers_stay, and NodeLost when the other nodes go on."""
     try:
         stays = repack_clean.all_of(work.session)
         work.run(stays)
@@ -130,6 +130,6 @@ def _work(work: NodeWork) -> None:
 def _interrupted(works: Sequence[NodeWork], chosen: Sequence[Candidate]) -> Interrupted:
     done = sum(len(work.repacked) for work in works)
     return Interrupted(
-        f"interrupted: {done} of {len(chosen)} tables are repacked, the others as they were",
-        hint="run the same command again: it does only the rest",
+        f"interrupted: {done:,} of {len(chosen):,} tables are repacked, the rest are unchanged",
+        hint="run the same command again: it repacks only the rest",
     )

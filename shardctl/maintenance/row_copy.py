@@ -31,7 +31,7 @@ COMMAND = "rows move"
 BATCH = 500
 """Rows that are copied, and held locked, at a time."""
 BATCH_BYTES = 1 << 20
-"""Text of these rows, unless one alone is larger: they are held until it is copied and compared."""
+"""Text of these rows, unless one row is larger: they are held until it is copied and compared."""
 
 _INSERT, _DELETE = 4, 8
 
@@ -91,7 +91,7 @@ def make_journal(session: Connection) -> None:
 
 
 def obstacles(session: Connection, schema: str, table: str, *, source: bool) -> list[str]:
-    """Name what would do more than move a row, as people would say it."""
+    """Name what would do more than move a row, in words for people."""
     event = _DELETE if source else _INSERT
     given = {"schema": schema, "table": table, "event": event}
     return [what for (what,) in session.execute(QUERIES["obstacles"], given)]
@@ -113,7 +113,7 @@ class Copying:
         self._parts = _parts(pair)
 
     def run(self) -> None:
-        """Move all rows that `listed` has found; `outcome` says how many, also after an error.
+        """Move all rows that `listed` has found; `outcome` shows how many, also after an error.
 
         Raises copy_differs, table_unmovable, and psycopg.Error where a session is lost or a table
         stays locked.
@@ -177,12 +177,12 @@ class Copying:
         self._ask(self._target, "insert", numbers=new)
         [(equal,)] = self._ask(self._target, "proof", numbers=new)
         if equal != len(new):
-            self._abandon("the target's copies differ from their originals")
+            self._abandon("the copies on the target differ from the original rows")
         self._ask(self._target, "record", numbers=[row.number for row in accepted])
         self._event(self._target, "copied", len(new))
         self._target.commit()
         self.outcome.conflicts += [
-            (row.shown, f"shard {self._pair.belongs_to} has another row with this key")
+            (row.shown, f"shard {self._pair.belongs_to} has a different row with this key")
             for row in rows
             if row not in accepted
         ]
@@ -198,7 +198,9 @@ class Copying:
         )
         deleted = self._source.execute(statement).rowcount
         if deleted != len(rows):
-            self._abandon(f"{len(rows)} rows were to be deleted, and {deleted} would be")
+            self._abandon(
+                f"expected to delete {len(rows)} rows, but the statement matched {deleted}"
+            )
         self._event(self._source, "deleted", deleted)
         self._source.commit()
 
@@ -239,14 +241,14 @@ class Copying:
             "copy_differs",
             f"rows of table {self._pair.table.name} from shard {self._pair.table.shard} to shard "
             f"{self._pair.belongs_to}: {what}; this batch was rolled back",
-            hint="compare the tables of both shards: `shardctl verify --check structure`",
+            hint="compare the tables of both shards with `shardctl verify --check structure`",
         )
 
     def _event(self, session: Connection, verb: str, count: int) -> None:
         if count:
             pair = self._pair
-            told = f"{verb} {count} rows of {pair.table.name}: shard {pair.table.shard} to "
-            events.record(session, COMMAND, f"{told}{pair.belongs_to}")
+            result = f"{verb} {count} rows of {pair.table.name}: shard {pair.table.shard} to "
+            events.record(session, COMMAND, f"{result}{pair.belongs_to}")
 
     def _statement(self, name: str, **lists: Sequence[object]) -> sql.Composed:
         given: dict[str, sql.Composable] = {
@@ -357,4 +359,4 @@ def _equal(pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]]) -> sql.Comp
 
 def _reason(error: psycopg.IntegrityError, pair: Pair) -> str:
     what = error.diag.message_primary or str(error)
-    return f"shard {pair.belongs_to} refuses it: {what}"
+    return f"shard {pair.belongs_to} rejects it: {what}"

@@ -1,6 +1,6 @@
 """Whether the rows of a node's tables can be judged by the keys that are named for them.
 
-A row whose key is not known must not be judged by its id: a row that was moved by its key keeps
+A row whose key is unknown must not be judged by its id: a row that was moved by its key keeps
 the id that its old shard made, and would go back.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.provision import refusals
 from shardctl.state import keys
 from shardctl.state.cluster import QUERIES as STATE
@@ -24,73 +24,68 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId
 
 
-class MigrationUnknown(ShardctlError):
-    """A migration that ran and has no file here: it may have named keys."""
+def migration_unknown(node: NodeName, file: str, shards: Collection[int]) -> Refused:
+    """Report a migration that ran and has no file here: it may have named keys."""
+    return Refused(
+        "migration_unknown",
+        f"node {node}: shards {ranges.of(sorted(shards))} ran {file}, which is not in "
+        "the migrations' folder",
+        hint="use the newest migrations: they name the keys that place each row",
+    )
 
-    def __init__(self, node: NodeName, file: str, shards: Collection[int]) -> None:
-        super().__init__(
-            f"node {node}: shards {ranges.of(sorted(shards))} ran {file}, which the folder of the "
-            "migrations does not have",
-            hint="take the newest migrations: their lines name the keys by which rows are judged",
-        )
 
-
-class KeysPending(ShardctlError):
-    """A migration that names keys and has not run."""
-
-    def __init__(self, node: NodeName, migration: Migration, shards: Collection[int]) -> None:
-        super().__init__(
-            f"node {node}: {migration.name} names keys and has not run in shards "
-            f"{ranges.of(sorted(shards))}",
-            hint="run `shardctl migrate`",
-        )
+def keys_pending(node: NodeName, migration: Migration, shards: Collection[int]) -> Refused:
+    """Report a migration that names keys and has not run."""
+    return Refused(
+        "keys_pending",
+        f"node {node}: {migration.name} names keys and has not run in shards "
+        f"{ranges.of(sorted(shards))}",
+        hint="run `shardctl migrate`",
+    )
 
 
 def _correction(table: str, column: str) -> str:
     return (
-        "name the new one in a migration, `-- shardctl: key TABLE.COLUMN was "
-        f"{table}.{column}`; or end it, `-- shardctl: key {table}.{column} dropped`; or correct "
-        "`database.keys` if that names it"
+        "name the new column in a migration, `-- shardctl: key TABLE.COLUMN was "
+        f"{table}.{column}`; or end the key, `-- shardctl: key {table}.{column} "
+        "dropped`; or correct `database.keys`"
     )
 
 
-class KeyColumnMissing(ShardctlError):
-    """A table without the column that is named as its key."""
-
-    def __init__(self, node: NodeName, shards: Collection[int], table: str, column: str) -> None:
-        super().__init__(
-            f"node {node}: table {table} of shards {ranges.of(sorted(shards))} has no column "
-            f"{column}, which is named as its key",
-            hint=_correction(table, column),
-        )
-
-
-class KeyTableMissing(ShardctlError):
-    """A table that is missing everywhere, and may be one that ids would judge."""
-
-    def __init__(self, table: str, column: str) -> None:
-        super().__init__(
-            f"no shard has table {table}, whose key is named: {column}",
-            hint=_correction(table, column),
-        )
+def key_column_missing(node: NodeName, shards: Collection[int], table: str, column: str) -> Refused:
+    """Report a table without the column that is named as its key."""
+    return Refused(
+        "key_column_missing",
+        f"node {node}: table {table} of shards {ranges.of(sorted(shards))} has no "
+        f"column {column}, which is its key",
+        hint=_correction(table, column),
+    )
 
 
-class ChildUnsearched(ShardctlError):
-    """A partition or an inheritance child whose rows are not in its shard's schema."""
+def key_table_missing(table: str, column: str) -> Refused:
+    """Report a table that is missing everywhere, and may be one that ids would judge."""
+    return Refused(
+        "key_table_missing",
+        f"{column} is named as the key of table {table}, but no shard has that table",
+        hint=_correction(table, column),
+    )
 
-    def __init__(self, node: NodeName, shard: ShardId, table: Keyed) -> None:
-        what = "it is a foreign table" if table.kind == "f" else "it is outside its shard"
-        super().__init__(
-            f"node {node}: shard {shard}: table {table.named}: its child {table.schema}."
-            f"{table.name} cannot be searched: {what}",
-            hint="move it into the shard's schema, or detach it",
-        )
+
+def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
+    """Report a partition or an inheritance child whose rows are not in its shard's schema."""
+    what = "it is a foreign table" if table.kind == "f" else "it is not in the shard's schema"
+    return Refused(
+        "child_unsearched",
+        f"node {node}: shard {shard}: table {table.named}: its child "
+        f"{table.schema}.{table.name} cannot be searched: {what}",
+        hint="move it into the shard's schema, or detach it",
+    )
 
 
 def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
-    Raises migration_changed, MigrationUnknown, KeysPending, or Problems of several.
+    Raises migration_changed, migration_unknown, keys_pending, or Problems of several.
     """
     node, shards = places[0].node, {place.shard for place in places if place.shard is not None}
     ran = {
@@ -103,10 +98,10 @@ def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Mi
     lacking = {name: set(shards) for name, one in known.items() if keys.lines(one)}
     for (file, _), there in ran.items():
         if file not in known:
-            problems.append(MigrationUnknown(node, file, there))
+            problems.append(migration_unknown(node, file, there))
         elif file in lacking:
             lacking[file] -= there
-    problems += [KeysPending(node, known[file], left) for file, left in lacking.items() if left]
+    problems += [keys_pending(node, known[file], left) for file, left in lacking.items() if left]
     if problems:
         raise together(problems)
 
@@ -120,6 +115,6 @@ def wrong(
         if not one.present:
             lacking.setdefault((one.named, one.column), set()).add(shards[one.home])
         elif one.kind == "f" or (one.kind == "r" and one.schema not in shards):
-            yield ChildUnsearched(node, shards[one.home], one)
+            yield child_unsearched(node, shards[one.home], one)
     for (table, column), found in lacking.items():
-        yield KeyColumnMissing(node, found, table, column)
+        yield key_column_missing(node, found, table, column)

@@ -118,7 +118,7 @@ class _Look:
         there = row_copy.read_columns(target, schema, table.name)
         wrong = row_copy.obstacles(source, table.schema, table.name, source=True)
         if not table.primary_key:
-            wrong.append("it has no primary key, so rows cannot be told apart")
+            wrong.append("it has no primary key, so its rows cannot be identified")
         if wrong:
             raise table_unmovable(table.node, table.shard, table.name, wrong)
         wrong = row_copy.obstacles(target, schema, table.name, source=False)
@@ -127,8 +127,8 @@ class _Look:
         parents = catalog.read_ancestors(target, [schema]).get((schema, table.name), ())
         if there and parents != table.parents:
             wrong.append(
-                f"its parents there are {', '.join(parents) or 'missing'}, and in shard "
-                f"{table.shard} {', '.join(table.parents) or 'missing'}"
+                f"its parents on that shard are {', '.join(parents) or 'missing'}; in "
+                f"shard {table.shard} they are {', '.join(table.parents) or 'missing'}"
             )
         if wrong:
             raise table_unmovable(node, one.belongs_to, table.name, wrong)
@@ -152,9 +152,9 @@ class _Look:
 
 def _differing(columns: Sequence[Column], there: Sequence[Column], shard: ShardId) -> str:
     if not there:
-        return "it is missing there"
+        return "the table is missing"
     names = sorted({column.name for column in set(columns) ^ set(there)})
-    return f"columns {', '.join(names)} are not as in shard {shard}"
+    return f"columns {', '.join(names)} differ from shard {shard}"
 
 
 def carry_out(planned: Plan, progress: Progress) -> int:
@@ -171,7 +171,7 @@ def carry_out(planned: Plan, progress: Progress) -> int:
         names = {pair.table.name for pair in planned.pairs}
         now = plan(topology, {pair.table.shard for pair in planned.pairs}, names)
         chosen = [p for p in now.pairs if (p.table, p.belongs_to, p.node) in wanted]
-        progress.expect("rows", "moving", sum(pair.rows for pair in chosen))
+        progress.expect("rows", "moving", sum(pair.rows for pair in chosen), "rows")
         done: list[tuple[Pair, Outcome]] = []
         try:
             sessions = _Sessions(topology, stack)
@@ -179,9 +179,9 @@ def carry_out(planned: Plan, progress: Progress) -> int:
                 errors += _table(sessions, list(of_table), done, progress)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(
-                "interrupted: each row is in its old shard, in its right shard, or in both",
-                hint="run `shardctl rows move` again: it moves the rest, and deletes the "
-                "originals of rows that are in both",
+                "interrupted: every row is in its old shard, its right shard, or both",
+                hint="run `shardctl rows move` again: it moves the rest and deletes the "
+                "originals of copied rows",
             ) from interrupt
         moved = sum(outcome.moved for _, outcome in done)
         for error in errors:

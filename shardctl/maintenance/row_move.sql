@@ -172,7 +172,7 @@ USING pg_temp.shardctl_misplaced AS m,
 WHERE m.number = a.number AND {same} AND t.xmin::text = a.version AND {digest} = a.digest
 
 -- name: copied
--- The keys of copies whose originals may still be there
+-- The keys of copies whose originals may still exist
 SELECT key FROM shardctl.row_copy
 WHERE (source, target, tab) = ({shard}, {belongs_to}, {name})
 

@@ -22,7 +22,7 @@ def table_unmovable(node: NodeName, shard: ShardId, table: str, what: Sequence[s
     return Refused(
         "table_unmovable",
         f"node {node}: shard {shard}: rows of table {table} cannot be moved: {'; '.join(what)}",
-        hint="move its rows by hand, or name the other tables with --table",
+        hint="move its rows by hand, or choose other tables with --table",
     )
 
 
@@ -32,7 +32,7 @@ def shards_refuse_writes(node: NodeName, shards: Iterable[ShardId]) -> Refused:
     return Refused(
         "shards_refuse_writes",
         f"node {node}: shards {listed} are read-only",
-        hint=f"`shardctl read-only off {listed}`, then run the command again",
+        hint=f"run `shardctl read-only off {listed}`, then run the command again",
     )
 
 
@@ -57,24 +57,26 @@ class Outcome:
 
 def rows_left(table: Table, belongs_to: ShardId, outcome: Outcome, *, moved: bool) -> Refused:
     """Report rows that are still in a wrong shard; exit code 1 where none was moved."""
-    said = []
+    reasons = []
     for rows in (outcome.conflicts, outcome.refused):
-        said += [f"primary key {key}: {why}" for key, why in rows[:_SHOWN]]
+        reasons += [f"primary key {key}: {why}" for key, why in rows[:_SHOWN]]
         if len(rows) > _SHOWN:
-            said.append(f"{len(rows) - _SHOWN} more such rows")
+            reasons.append(f"{len(rows) - _SHOWN} more such rows")
     if outcome.in_use:
-        said.append(f"{outcome.in_use} rows are in use by other sessions")
+        reasons.append(f"{outcome.in_use} rows are in use by other sessions")
     hints = []
     if outcome.conflicts:
-        hints.append("compare both rows of a primary key, and delete one of them by hand")
+        hints.append("compare the two rows of each primary key, and delete one by hand")
     if outcome.refused:
-        hints.append(f"remove what shard {belongs_to} refuses them for, and run the command again")
+        hints.append(
+            f"fix the reason why shard {belongs_to} rejects the rows, and run the command again"
+        )
     if outcome.in_use:
         hints.append("run the command again for the rows in use")
     return incomplete_if(
         moved,
         "rows_left",
-        f"shard {table.shard} on node {table.node}: rows of table {table.name} that belong to "
-        f"shard {belongs_to} are left: {'; '.join(said)}",
+        f"shard {table.shard} on node {table.node}: rows of table {table.name} for "
+        f"shard {belongs_to} were not moved: {'; '.join(reasons)}",
         hint="; ".join(hints),
     )

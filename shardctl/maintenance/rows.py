@@ -49,7 +49,7 @@ class Batch:
 
 
 class Refused(Exception):
-    """What a server said of a statement; the session is there, its transaction has failed."""
+    """A server's error for a statement; the session is usable, its transaction has failed."""
 
     def __init__(self, sqlstate: str | None, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ def run(connection: Connection, statement: str) -> Iterator[Batch]:
             continue
         if status in _COPYING:
             connection.close()
-            raise Refused(None, "COPY with STDIN or STDOUT has no place here")
+            raise Refused(None, "COPY with STDIN or STDOUT is not supported")
         columns = columns or _columns(connection, result)
         for number in range(result.ntuples):
             row = tuple(_text(result.get_value(number, c)) for c in range(result.nfields))
@@ -127,10 +127,10 @@ def _refused(connection: Connection, result: pq.abc.PGresult) -> Exception:
     state, message = (
         _text(result.error_field(field)) for field in (_FIELD.SQLSTATE, _FIELD.MESSAGE_PRIMARY)
     )
-    said = message or _text(result.error_message) or ""
+    reason = message or _text(result.error_message) or ""
     if state is None or connection.pgconn.status == pq.ConnStatus.BAD or state.startswith("57P"):
-        return psycopg.OperationalError(said.strip())
-    return Refused(state, said)
+        return psycopg.OperationalError(reason.strip())
+    return Refused(state, reason)
 
 
 def _text(value: bytes | None) -> str | None:

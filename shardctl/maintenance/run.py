@@ -18,7 +18,7 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
 from shardctl.libpq import reason_of
-from shardctl.maintenance.statements import told
+from shardctl.maintenance.statements import for_log
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, events, identity, lock
 
@@ -35,7 +35,7 @@ COMMAND = "run"
 _WIDTH = 32
 _KILLED_WITHIN = 10.0
 _KILL_EVERY = 0.5
-# The first line tells whom to kill; what follows is the operator's, one word from first to last.
+# The first line is the process group to kill; the rest is the operator's command, one word.
 _LEADER = """
 read -r _ _ _ _ group _ < /proc/$$/stat
 echo "$group"
@@ -45,28 +45,31 @@ _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 
 
 def user_refused(user: str, why: str) -> Refused:
-    """Report a user as whom nothing can be run on this machine."""
+    """Report a user as which no command can be run on this machine."""
     return Refused(
         "user_refused",
-        f"nothing can be run as {user} on this machine: {why}",
-        hint="name another user, or run shardctl as root",
+        f"cannot run commands as {user} on this machine: {why}",
+        hint="choose another user, or run shardctl as root",
     )
 
 
 def not_ended(cause: CommandTimedOut | HostLost) -> Refused:
-    """Report a command that did not end by itself, or of which nobody knows."""
+    """Report a command that was killed, or whose end is unknown."""
     if isinstance(cause, CommandTimedOut):
-        said, hint = f"not ended within {cause.seconds:g} s, and killed", "give --timeout more"
+        message, hint = f"killed after {cause.seconds:g} s", "raise --timeout"
     else:
-        said, hint = f"host {cause.host} was lost meanwhile: {cause.reason}", cause.hint
-    return Refused("not_ended", said, hint=hint)
+        message, hint = (
+            f"the connection to host {cause.host} was lost while the command ran: {cause.reason}",
+            cause.hint,
+        )
+    return Refused("not_ended", message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of one run.
 
-    `code` is None where it did not end by itself; `error` says why then, and `begun` whether it
+    `code` is None where it did not end by itself; `error` explains why then, and `begun` whether it
     may have done something.
     """
 
@@ -94,12 +97,12 @@ class Result:
 
 
 class _Stopped(Exception):
-    """Somebody wants to stop before the command has told whom to kill."""
+    """The run is to stop before the command has printed its process group."""
 
 
 @dataclass(slots=True)
 class Run:
-    """A command on its way; `results` are those that have ended so far."""
+    """A command in transit; `results` are those that have ended so far."""
 
     command: str
     user: str | None = None
@@ -111,9 +114,9 @@ class Run:
     def on(self, targets: Sequence[Target], progress: Progress) -> list[Result]:
         """Run it everywhere, and give the results in the targets' order.
 
-        Raises KeyboardInterrupt when all that ran has been killed; `results` say the rest.
+        Raises KeyboardInterrupt when all that ran has been killed; `results` has the rest.
         """
-        progress.expect("hosts", "running", len(targets))
+        progress.expect("hosts", "running", len(targets), "hosts")
 
         def work(target: Target) -> Result:
             result = self._one(target)
@@ -145,13 +148,13 @@ class Run:
         except (CommandTimedOut, HostLost) as lost:
             error = not_ended(lost)
         except _Stopped:
-            error = ShardctlError("interrupted as it began", hint="see what it has done")
+            error = ShardctlError("interrupted while it started", hint="check what it has done")
         except ShardctlError as refused:
             error, begun = refused, False
         finally:
             self._groups.pop(threading.get_ident(), None)
         took_ms = (time.monotonic() - began) * 1000
-        # Without its group's line it was not begun, and says why on its standard error.
+        # Without its group's line it was not begun, and explains why on its standard error.
         stdout = "".join(f"{line}\n" for line in lines)
         return Result(target, code, stdout, stderr, took_ms, error, begun)
 
@@ -177,7 +180,7 @@ class Run:
         ).stderr
 
     def _kill_when_stopped(self) -> None:
-        """Kill what runs once somebody wants to stop, until nothing does."""
+        """Kill the running commands once the run is to stop, until none is left."""
         self._stop.wait()
         while groups := list(self._groups.values()):
             fanout.run(groups, lambda one: self._kill(*one), width=_WIDTH)
@@ -194,17 +197,17 @@ class Run:
 
 
 def record(topology: Topology, command: str, results: Sequence[Result]) -> list[str]:
-    """Write an event on every node on whose host the command was begun; say where not.
+    """Write an event on every node on whose host the command was begun; list where that failed.
 
     A node's database may well be down while an operator is at its host.
     """
     wanted = {node: one for one in results if one.begun for node in one.target.nodes}
-    text = told(command)
+    text = for_log(command)
 
     def work(name: NodeName) -> None:
         code = wanted[name].code
-        said = "did not end by itself" if code is None else f"exit {code}"
-        _write(topology, name, f"{said}: {text}")
+        ended = "was stopped" if code is None else f"exit {code}"
+        _write(topology, name, f"{ended}: {text}")
 
     notes = []
     for outcome in fanout.run(wanted, work, width=_WIDTH):
@@ -212,9 +215,9 @@ def record(topology: Topology, command: str, results: Sequence[Result]) -> list[
         if isinstance(error, NodeUnavailable) and not topology.nodes[outcome.item].shards:
             continue  # it waits to be cloned onto
         if isinstance(error, psycopg.Error):
-            notes.append(f"node {outcome.item}: no event was recorded: {reason_of(error)}")
+            notes.append(f"node {outcome.item}: the event was not recorded: {reason_of(error)}")
         elif isinstance(error, ShardctlError):
-            notes.append(f"no event was recorded: {error.message}")
+            notes.append(f"the event was not recorded: {error.message}")
         elif error is not None:
             raise error
     return notes
@@ -232,7 +235,7 @@ def _write(topology: Topology, name: NodeName, result: str) -> None:
 
 
 def exit_code(results: Sequence[Result]) -> int:
-    """Say how it went: 0 all ended with 0; 3 where some did not end, or others did not begin."""
+    """Return 0 if all ended with 0; 3 where some did not end, or some did not begin."""
     if any(one.begun and one.error for one in results):
         return 3
     begun = [one for one in results if one.begun]
@@ -246,6 +249,6 @@ def _require_user(user: str) -> None:
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
-        raise user_refused(user, "there is no such user") from error
+        raise user_refused(user, "no such user") from error
     if os.geteuid() not in (0, account.pw_uid):
-        raise user_refused(user, "only root may become somebody else")
+        raise user_refused(user, "only root can run commands as another user")

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Refused, ShardctlError
+from shardctl.fanout import Silent
 from shardctl.libpq import reason_of
 from shardctl.maintenance import rows
 from shardctl.maintenance.sql_plan import COMMAND, choose
@@ -25,6 +26,7 @@ from shardctl.state import events, lock
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from shardctl.fanout import Progress
     from shardctl.maintenance.places import Place
     from shardctl.maintenance.rows import Batch
     from shardctl.maintenance.sql_plan import Plan
@@ -37,7 +39,7 @@ QUERIES = queries.load("shardctl.maintenance", "sql.sql")
 _SESSIONS = 64
 """In all; each node has one at the least."""
 _WAITING = 16
-"""Batches that wait to be taken; whoever has more waits, so that memory stays bounded."""
+"""Batches that wait to be taken; a place with more waits, so that memory stays bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """What a server said beside."""
+    """A notice of the server."""
 
     place: Place
     message: str
@@ -77,7 +79,7 @@ Event = Answer | Failure | Warned
 
 @dataclass(slots=True)
 class _At:
-    """How far a transaction has come; `statement` counts from 1."""
+    """The progress of a transaction; `statement` counts from 1."""
 
     place: Place
     statement: int | None = None
@@ -100,11 +102,12 @@ class _Ended:
 
 @dataclass(slots=True)
 class Run:
-    """A plan on its way; `done` are the places whose transaction has ended well so far."""
+    """A plan in transit; `done` are the places whose transaction has ended well so far."""
 
     plan: Plan
     timeout_ms: int = 0
     jobs: int = 4
+    progress: Progress = field(default_factory=Silent)
     done: list[Place] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -117,15 +120,15 @@ class Run:
         """Run everything, and give what comes of it as it comes.
 
         To write, under the nodes' locks and with events on the nodes. Raises NodeLocked,
-        places_changed and what `plan` raises with nothing done. Whoever stops early (Ctrl-C, or
-        closing this) has what runs cancelled; `done` and `failed` say the rest.
+        places_changed and what `plan` raises with nothing done. Stopping early (Ctrl-C, or
+        closing this) cancels what runs; `done` and `failed` have the rest.
         """
         nodes = self.plan.places.nodes if self.plan.write else []
         with lock.held(self.plan.topology, nodes, command=COMMAND) as locks:
             if self.plan.write:
                 self._require_unchanged()
             for session in locks.values():
-                events.record(session, COMMAND, f"begun: {self.plan.told}")
+                events.record(session, COMMAND, f"started: {self.plan.for_log}")
             try:
                 yield from self._carry_out()
             finally:
@@ -139,26 +142,29 @@ class Run:
         if now.chosen != self.plan.places.chosen:
             raise Refused(
                 "places_changed",
-                "shards changed hands after the plan was made; nothing was done",
+                "the owners of shards changed after the plan was made; nothing was done",
                 hint="run the command again",
             )
 
     def _record(self, session: Connection, node: NodeName) -> None:
         wanted = sum(place.node == node for place in self.plan.places.chosen)
         done = sum(place.node == node for place in self.done)
-        said = "done" if done == wanted else "unfinished"
+        outcome = "done" if done == wanted else "unfinished"
         what = "shard" if self.plan.shards is not None else "node"
         try:
-            events.record(session, COMMAND, f"{said}: in {done} of {wanted} {what}s")
+            events.record(session, COMMAND, f"{outcome}: in {done} of {wanted} {what}s")
         except psycopg.Error as error:
-            # The server is gone; what was done there is told all the same.
-            logger.warning("node %s: no event could be written: %s", node, reason_of(error))
+            # The server is gone; what was done there is reported all the same.
+            logger.warning("node %s: the event was not recorded: %s", node, reason_of(error))
 
     def _carry_out(self) -> Iterator[Event]:
         for place, error in self.plan.places.left_out:
             yield self._fail(Failure(place, error.message, error=error))
         left = {node: deque(found) for node, found in self.plan.places.by_node().items()}
         jobs = max(1, min(self.jobs, _SESSIONS // max(1, len(left))))
+        unit = "" if self.plan.shards is None else "shards"
+        for node, found in left.items():
+            self.progress.expect(node, "running", len(found), unit)
         threads = [
             threading.Thread(target=self._work, args=(node, found), daemon=True)
             for node, found in left.items()
@@ -182,6 +188,7 @@ class Run:
         for node, cause in errors.items():
             if not isinstance(cause, ShardctlError):
                 raise cause
+            self.progress.end(node)
             for place in left[node]:
                 yield self._fail(Failure(place, cause.message, error=cause))
 
@@ -205,7 +212,7 @@ class Run:
                         self._one(session, left.popleft())
         except psycopg.Error as caught:
             error = NodeLost(node, reason_of(caught))
-        except Exception as caught:  # noqa: BLE001  # told by the thread that waits for this one
+        except Exception as caught:  # noqa: BLE001  # raised by the thread that waits for this one
             error = caught
         finally:
             self._sessions.pop(threading.get_ident(), None)
@@ -228,8 +235,8 @@ class Run:
         """Run the statements in one place; raises NodeLost, or psycopg.Error, when it is lost."""
         began, at = time.monotonic(), _At(place)
 
-        def warn(said: psycopg.errors.Diagnostic) -> None:
-            self._found.put(Warned(place, f"{said.severity}: {said.message_primary}"))
+        def warn(notice: psycopg.errors.Diagnostic) -> None:
+            self._found.put(Warned(place, f"{notice.severity}: {notice.message_primary}"))
 
         session.add_notice_handler(warn)
         failure: Failure | None = None
@@ -244,11 +251,12 @@ class Run:
                 self._found.put(answer)
         finally:
             session.remove_notice_handler(warn)
-        said = failure.message if failure else "done"
+            self.progress.advance(place.node)
+        outcome = failure.message if failure else "done"
         took_ms = (time.monotonic() - began) * 1000
-        logger.debug("%s: %s: %s, %d ms", place, self.plan.told, said, took_ms)
+        logger.debug("%s: %s: %s, %d ms", place, self.plan.for_log, outcome, took_ms)
         if session.closed:
-            raise NodeLost(place.node, said)
+            raise NodeLost(place.node, outcome)
         if failure:
             session.execute("ROLLBACK")
 
@@ -268,7 +276,7 @@ class Run:
         session.execute("COMMIT" if write else "ROLLBACK")
 
     def _begin(self, session: Connection, place: Place) -> bool:
-        """Begin the place's transaction; False: its schema is not there, under this name."""
+        """Begin the place's transaction; False: its schema is missing, under this name."""
         path = [sql.Identifier(place.schema)] if place.schema else []
         composed = QUERIES["begin"].format(
             clean=QUERIES["clean"] if self.plan.write else sql.SQL(""),
@@ -289,7 +297,7 @@ class Run:
 
 
 def _lost(session: Connection, error: rows.Refused | psycopg.Error) -> bool:
-    """Tell whether the session is gone; then it is closed, and the server rolls back."""
+    """Return whether the session is gone; then it is closed, and the server rolls back."""
     if isinstance(error, psycopg.Error) and is_lost(error):
         session.close()
     return session.closed

@@ -1,5 +1,5 @@
 -- name: begin
--- A transaction for one place, with nothing left of what ran before; and whether its schema is there
+-- A transaction for one place, with nothing left of what ran before; and whether its schema exists
 {clean}
 DEALLOCATE ALL;
 BEGIN {mode};

@@ -31,9 +31,9 @@ class Plan:
     write: bool
 
     @property
-    def told(self) -> str:
+    def for_log(self) -> str:
         """The statements for events and logs."""
-        return statements.told("; ".join(one.text for one in self.statements))
+        return statements.for_log("; ".join(one.text for one in self.statements))
 
 
 def plan(topology: Topology, text: str, *, shards: Sequence[ShardId] | None, write: bool) -> Plan:

@@ -1,4 +1,4 @@
-"""What an operator wants run in every shard: text, as statements that shardctl can run."""
+"""The operator's text for every shard, as statements that shardctl can run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def parse(text: str) -> tuple[Statement, ...]:
     ['SELECT 1', "SELECT ';'"]
     """
     if "\0" in text:
-        raise Misused("statement_invalid", "the statement holds a zero byte", hint="take it out")
+        raise Misused("statement_invalid", "the statement contains a zero byte", hint="remove it")
     found = tuple(split.split(text))
     if not found:
         raise Misused(
             "statement_invalid",
             "there is no statement",
-            hint="give one, such as 'SELECT count(*) FROM photos'",
+            hint="specify one, such as 'SELECT count(*) FROM photos'",
         )
     for statement in found:
         _require_fit(statement)
@@ -44,27 +44,27 @@ def _require_fit(statement: Statement) -> None:
     if statement.text.startswith("\\"):
         raise Misused(
             "statement_invalid",
-            f"{where}: {statement.text.split()[0]} is a command of psql, no statement",
-            hint="psql's commands run in psql: `shardctl route` tells how to log in",
+            f"{where}: {statement.text.split()[0]} is a psql command, not a statement",
+            hint="run it in psql: `shardctl route` shows the connection string",
         )
     if first in _CONTROL or (first, *rest) in _CONTROL_PAIRS:
         raise Misused(
             "statement_invalid",
-            f"{where}: {first} has no place here: shardctl makes a transaction of each shard's",
-            hint="take it out",
+            f"{where}: {first} is not supported: shardctl runs one transaction in each shard",
+            hint="remove it",
         )
     if first == "COPY" and _STREAM.search(statement.text):
         raise Misused(
             "statement_invalid",
-            f"{where}: COPY with STDIN or STDOUT has no place here",
-            hint="write SELECT with -o tsv, or INSERT",
+            f"{where}: COPY with STDIN or STDOUT is not supported",
+            hint="use SELECT with -o tsv, or INSERT",
         )
 
 
-def told(text: str) -> str:
+def for_log(text: str) -> str:
     """Give the text for logs and events: without passwords, and not too long.
 
-    >>> told("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
+    >>> for_log("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
     "ALTER ROLE ann PASSWORD '***'; SELECT 1"
     """
     masked = without_passwords(text.strip())

@@ -67,13 +67,13 @@ def servers(topology: Topology, names: str) -> list[Target]:
             known = ", ".join([*topology.nodes, *topology.poolers])
             raise Misused(
                 "no_such_server",
-                f"{name!r} is no node and no pooler",
-                hint=f"write nodes, poolers, or names between commas: {known}",
+                f"unknown node or pooler {name!r}",
+                hint=f"specify nodes and poolers, separated by commas: {known}",
             )
         chosen |= {("node", one): topology.nodes[one] for one in nodes}
         chosen |= {("pooler", one): topology.poolers[one] for one in poolers}
     if not chosen:
-        raise UsageError(f"the topology has no {names}", hint="name nodes, or leave --on out")
+        raise UsageError(f"the topology has no {names}", hint="specify nodes, or leave out --on")
     return [_of_server(topology, kind, server) for (kind, _), server in chosen.items()]
 
 

@@ -1,4 +1,4 @@
-"""Going on with a move from another machine than the one whose addresses its clone knows."""
+"""Continuing a move from another machine: the clone has to accept that machine's addresses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _POLL = 0.02
 
 
 def addresses(topology: Topology, target: Node, source: Connection) -> list[str]:
-    """List the addresses from which shardctl and its guards log in to the target.
+    """Return the addresses from which shardctl and its guards log in to the target.
 
-    The one under which the `source` knows this machine is among them.
+    They include this machine's address as the `source` sees it.
     """
     row = source.execute(_SEEN_AS).fetchone()
     seen = {row[0]} if row and row[0] else set()
@@ -38,24 +38,24 @@ def addresses(topology: Topology, target: Node, source: Connection) -> list[str]
 
 
 def known(context: MoveContext) -> list[str]:
-    """List the addresses from which shardctl and its guards log in to a move's target."""
+    """Return the addresses from which shardctl and its guards log in to a move's target."""
     with context.on(context.plan.source):
         session = context.session(context.plan.source)
         return addresses(context.topology, context.target, session)
 
 
 def admit(context: MoveContext) -> None:
-    """Let this machine log in to the move's clone, if that is closed yet; its source is there.
+    """Make the move's clone accept this machine, if it still accepts only listed addresses.
 
-    Waits until the clone's server has read that, for a while: it may be starting, and whoever
-    needs it says why it does not answer. Raises what its host refuses.
+    The source must be reachable. Waits a few seconds until the clone's server accepts a login: if
+    it does not, the step that needs it reports why. Raises what its host refuses.
     """
     clone = cloned.of(context)
     try:
         if clones.look(clone) != "made":
             return
     except (clones.TargetNotEmpty, clones.CloneOfAnother):
-        return  # it is not there any more, or not yet
+        return  # the clone does not exist yet, or no longer
     plan = context.plan
     with context.on(plan.source):
         source = Source(context.source, context.topology.database)

@@ -1,4 +1,4 @@
-"""How the poolers' guards log in to a node, to ask it about its shards."""
+"""How the poolers' guards log in to a node, to query its shards."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def dsn(node: Node, database: Database) -> str:
-    """Give the connection string, without a password, for a pooler's host."""
-    # A guard asks as shardctl does, whatever the defaults of the role and the database are.
+    """Return the connection string, without a password, for a pooler's host."""
+    # A guard uses shardctl's options, not the defaults of the role and the database.
     given = dict(database.options) | {"options": connection.options(database)}
     return make_conninfo(
         "",
         **given,
-        # Until it is opened up, a target lets nobody in through a socket of its machine.
+        # Until it opens, a target rejects connections through its Unix socket.
         host=node.host if node.pooler_host.startswith("/") else node.pooler_host,
         port=node.port,
         dbname=database.name,

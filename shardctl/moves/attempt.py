@@ -1,4 +1,4 @@
-"""One process at work on a cutover: the driver of its sub-steps, and what they share."""
+"""One process's attempt at a cutover: the driver of its sub-steps, and what they share."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 _ENDING_S = 1.0
-"""What is kept of the budget for ending transactions that go on."""
+"""The part of the budget reserved for terminating transactions that do not end."""
 
 
 @dataclass
 class Attempt:
-    """One process at work on a cutover, and what its sub-steps hand on to each other."""
+    """One process's attempt at a cutover, and what its sub-steps pass to each other."""
 
     context: MoveContext
     gates: Gates
     interrupt: Deferred
     cutover: Cutover
     began: bool = False
-    """Whether this process began the cutover; else it completes one that is decided."""
+    """Whether this process began the cutover; otherwise it completes one that is decided."""
     distance: Distance = field(default_factory=Distance)
-    """How far all are who will be asked, once that was measured."""
+    """Round trips to the source, the target and the poolers, once measured."""
     question: Question = field(init=False)
     """What the poolers' guards ask the target."""
     arming_s: float = 0.0
-    """How long arming the guards may take without costing the budget something."""
+    """How long arming the guards may take without using up the budget."""
     budget: Budget = field(init=False)
     not_after: datetime = field(init=False)
-    """When the fence has to be up, on the source's clock."""
+    """The latest time for the fence, on the source's clock."""
     fencing_at: float = 0.0
-    """When writers began to get errors or to wait for the fence, on the monotonic clock."""
+    """When writers began to get errors or to wait, on the monotonic clock."""
     lsn: str = "0/0"
     """The position in the source's WAL that the target must have replayed."""
     claimed: bool = False
     """Whether the target owns the shards."""
     opened: bool = False
-    """Whether clients can log in to it."""
+    """Whether clients can log in to the target."""
     undone: bool = False
     """Whether the source's journal says that the move is before its point of no return."""
 
     @property
     def plan(self) -> MovePlan:
-        """What the move is to do."""
+        """The move's plan."""
         return self.context.plan
 
     @property
@@ -83,23 +83,28 @@ class Attempt:
         return self.context.session(self.plan.source)
 
     @property
+    def attempt(self) -> int:
+        """The number of this cutover: no other of its move begins at the same revision."""
+        return self.budget.revision
+
+    @property
     def kept_s(self) -> float:
-        """The seconds that waiting for transactions leaves to ending them."""
+        """The seconds reserved for terminating transactions."""
         return _ENDING_S if self.plan.options.terminate else 0.0
 
     def end(self, left: WritersLeft) -> None:
-        """End transactions that go on writing, with `--terminate`; raises those that stay."""
+        """Terminate transactions that still write, with `--terminate`; raises `left` otherwise."""
         if not self.plan.options.terminate or None in left.pids:
             raise left
         for pid in left.pids:
             self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def require_time(self) -> None:
-        """See that `--max-pause` leaves room for the distances; raises PauseTooShort."""
+        """Check that `--max-pause` leaves time for the round trips; raises PauseTooShort."""
         prediction.require_time(self.context.topology, self.plan, self.distance)
 
     def do(self, rows: Sequence[SubStep]) -> None:
-        """Carry sub-steps out, up to the first that fails; raises what that raises."""
+        """Run sub-steps up to the first that fails; raises what that raises."""
         for one in rows:
             if one.when is not None and not one.when(self):
                 continue
@@ -109,7 +114,7 @@ class Attempt:
                 one.run(self)
 
     def do_all(self, rows: Sequence[SubStep]) -> dict[str, ShardctlError]:
-        """Carry sub-steps out though some fail; give what these raise, by their names."""
+        """Run all sub-steps, though some fail; return their errors by name."""
         failed: dict[str, ShardctlError] = {}
         for one in rows:
             if one.after not in failed:
@@ -122,7 +127,7 @@ class Attempt:
 
 @contextmanager
 def _at_work(context: MoveContext) -> Iterator[Attempt]:
-    """Hold signals back, and end all sessions with poolers afterwards."""
+    """Defer signals, and close all sessions with poolers afterwards."""
     with (
         interrupts.deferred(context.notice) as interrupt,
         Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
@@ -133,10 +138,10 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
 def run(context: MoveContext) -> None:
     """Change the ownership of the move's shards, sub-step by sub-step.
 
-    The target follows the source, both nodes' locks are held, and the journal says `reserved` or
-    `undone`. Raises ShardctlError: before the point of no return with everything undone, after it
-    with exit code 3, and then `complete` goes on. Ctrl-C stops it where a sub-step `may_stop`,
-    with Interrupted.
+    The target must follow the source, this process must hold both nodes' locks, and the journal
+    must be `reserved` or `undone`. Raises ShardctlError: before the point of no return with
+    everything undone, after it with exit code 3, and then `complete` continues. Ctrl-C stops it
+    where a sub-step `may_stop`, with Interrupted.
     """
     with _at_work(context) as at:
         at.began = True
@@ -156,10 +161,10 @@ def run(context: MoveContext) -> None:
 
 
 def complete(context: MoveContext) -> None:
-    """Go on from the point of no return, however far another process came; repeatable.
+    """Continue from the point of no return, however far another process came; repeatable.
 
-    Clients of the poolers are served even if the source is not there. Raises Unfinished
-    where no node says that it is decided, and Interrupted when it is done.
+    Clients of the poolers are served even if the source is unreachable. Raises Unfinished where no
+    node's journal has the decision, and Interrupted when it is done.
     """
     plan, handover = context.plan, context.method.handover
     with _at_work(context) as at:
@@ -169,8 +174,9 @@ def complete(context: MoveContext) -> None:
         move = context.journal()
         if move is None or move.state.undoable:
             raise Unfinished(
-                f"move {plan.id}: only its source knows whether it may go on",
-                hint="start the source again, then `shardctl moves resume`",
+                f"move {plan.id}: cannot continue without node {plan.source}: only its journal "
+                "records whether the cutover was decided",
+                hint=f"start node {plan.source}, then run `shardctl moves resume`",
             )
         at.claimed = move.state is not MoveState.promoting
         at.lsn = move.drained_to or at.lsn
@@ -183,10 +189,10 @@ def complete(context: MoveContext) -> None:
 
 
 def conclude(at: Attempt) -> None:
-    """Serve the clients from the target, and tell poolers, nodes, the file and the journal.
+    """Serve the clients from the target; update poolers, nodes, the topology file and the journal.
 
-    Repeatable. Raises what could not be done when the rest is: the rows are compared before, for
-    the target's snapshot ends with this process.
+    Repeatable. Raises what failed after trying the rest and comparing the rows: the target's
+    snapshot ends with this process.
     """
     context, plan = at.context, at.plan
     failed = at.do_all(at.cutover.told)
@@ -212,15 +218,15 @@ def conclude(at: Attempt) -> None:
 
 
 def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[ShardctlError]:
-    """Compare the rows while the target's snapshot is held; give what comes of it as errors.
+    """Compare the rows while the target's snapshot is held; return errors of the comparison.
 
-    It may take long, so what has failed is told before. The source has to be closed: otherwise its
-    tables are not retired.
+    The comparison may take long, so a notice reports the earlier failures first. The source has to
+    be closed: otherwise its tables are not retired.
     """
     if context.snapshot is None:
         return []
     for error in (part for one in failed for part in one.parts()):
-        context.notice(f"{error.message}; shardctl compares the rows before it stops for that")
+        context.notice(f"{error.message}; shardctl compares the rows first, then stops")
     try:
         proof.make(context)
     except ShardctlError as error:

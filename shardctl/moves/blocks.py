@@ -1,4 +1,4 @@
-"""Ids and sequences of shards that move: what the target gives out lies above all earlier ones."""
+"""Ids and sequences of moved shards: the target's are above all that the source has made."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ QUERIES = queries.load("shardctl.moves", "blocks.sql")
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a source has given out of its sequences.
+    """The last values of a source's sequences.
 
-    No id of it lies above `ticks`, a time; `others` are its other sequences: schema, name, last
+    None of its ids is later than `ticks`; `others` are its other sequences: schema, name, last
     value.
     """
 
@@ -31,14 +31,14 @@ class Drawn:
 
 
 def warming(context: MoveContext) -> sql.Composed:
-    """Compose what lets the target read and compile beforehand what opens blocks."""
+    """Compose the query that warms the target's caches for opening blocks."""
     return QUERIES["warm"].format(
         schema=sql.Literal(context.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
     )
 
 
 def opening(context: MoveContext) -> sql.Composed:
-    """Compose what lets all ids from now on lie above those that the source has made."""
+    """Compose the statements after which all new ids are above those of the source."""
     given = _given(context)
     blocks = [QUERIES["open"].format(**given)]
     if _by_clock(context):
@@ -47,14 +47,14 @@ def opening(context: MoveContext) -> sql.Composed:
 
 
 def drawn(context: MoveContext, source: Connection) -> Drawn:
-    """Tell what a source has given out that nobody can ask any more."""
+    """Read the last values of a source that is closed to clients."""
     given = _given(context)
     ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
     return Drawn(ticks, source.execute(QUERIES["sequences"].format(**given)).fetchall())
 
 
 def raise_above(context: MoveContext, target: Connection, drawn: Drawn) -> None:
-    """Let all that the target gives out from now on lie above that; it owns the shards."""
+    """Raise the target's ids and sequences above `drawn`; the target owns the shards."""
     given = _given(context) | {"not_before": sql.Literal(drawn.ticks)}
     if _by_clock(context):
         target.execute(QUERIES["pass"].format(**given))
@@ -67,7 +67,7 @@ def raise_above(context: MoveContext, target: Connection, drawn: Drawn) -> None:
 
 
 def _by_clock(context: MoveContext) -> bool:
-    """Tell whether nothing but the clock keeps ids apart, so that one that is behind is awaited."""
+    """Return whether only the clock keeps ids apart, so that a slow clock must be waited for."""
     return context.topology.id.generator == "classic"
 
 

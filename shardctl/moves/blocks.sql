@@ -12,7 +12,7 @@ END
 $warm$
 
 -- name: open
--- New ids of the moved shards lie above all earlier ones: register before counter, only upwards
+-- Raise new ids of the moved shards above all earlier ones: register before counter, only upwards
 SELECT count(shardctl.open_block_at(
     pg_catalog.format('%I.%I', u.schema, {register}::text)::regclass,
     coalesce(pg_sequence_last_value(
@@ -31,7 +31,7 @@ SELECT pg_sleep(greatest(0, extract(epoch FROM drained_at - clock_timestamp())
 FROM shardctl.move WHERE id = {move} AND state IN ('drained', 'promoting')
 
 -- name: drawn
--- The time, in ticks, above which no id lies that the source has given out
+-- The latest time, in ticks, of any id that the source has made
 SELECT greatest((ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint - {epoch_ms}) / {tick_ms},
                 max(pg_sequence_last_value(pg_catalog.format('%I.%I', n.nspname, {register}::text)::regclass)
                     & {time_mask}))
@@ -44,7 +44,7 @@ SELECT pg_sleep(greatest(0, ({not_before} + 1) * {tick_ms} + {epoch_ms}
                             - extract(epoch FROM clock_timestamp()) * 1000)::double precision / 1000)
 
 -- name: raise
--- New ids of the moved shards lie above that time: as `open`, when the target owns them
+-- Raise new ids of the moved shards above that time: as `open`, when the target owns them
 SELECT count(shardctl.open_block_at(
     pg_catalog.format('%I.%I', u.schema, {register}::text)::regclass,
     coalesce(pg_sequence_last_value(
@@ -53,7 +53,7 @@ SELECT count(shardctl.open_block_at(
 FROM shardctl.move AS m, LATERAL unnest(m.schemas) AS u (schema) WHERE m.id = {move}
 
 -- name: sequences
--- How far the other sequences of the moved shards are on the source
+-- Last values of the other sequences of the moved shards on the source
 SELECT u.schema::text, c.relname::text, pg_sequence_last_value(s.seqrelid)
 FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
 JOIN pg_namespace AS n ON n.nspname = u.retired

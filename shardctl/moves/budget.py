@@ -1,4 +1,4 @@
-"""What is left of `--max-pause`, and what has to be left of it for what is to come."""
+"""The rest of `--max-pause`, and how much of it later sub-steps need."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
 
 REST_S = 0.3
-"""What has to be left of the budget when it is decided, for what comes after that."""
+"""The seconds of the budget that must remain at the decision, for what follows."""
 
 
 class BudgetSpent(ShardctlError):
-    """A cutover that took too long; it was undone, or its guards do that."""
+    """A cutover that took too long; this process or its guards undo it."""
 
     def __init__(self, before: str, left_s: float) -> None:
         super().__init__(
-            f"the cutover's budget was nearly spent before `{before}` ({left_s:.2f} s left), "
-            "so it was called off",
-            hint="see what was slow (`shardctl moves show`), then `shardctl moves resume`; "
-            "--max-pause gives it more time",
+            f"the cutover was undone before `{before}`: only {left_s:.2f} s of --max-pause were "
+            "left",
+            hint="run `shardctl moves show` to see what was slow, then `shardctl moves resume`, "
+            "with a longer --max-pause if needed",
         )
 
 
 class Budget:
-    """What is left of `--max-pause`, on a clock that nobody sets; it begins when it is made.
+    """The rest of `--max-pause`, on the monotonic clock; it starts when the object is created.
 
-    `revision` is the journal's then: what changes it ends this attempt. The farther away those
-    are who will be asked, the more has to be left.
+    `revision` is the journal's at that time: a process that changes it ends this attempt. Longer
+    round trips need a larger rest.
     """
 
     def __init__(self, at: Attempt, revision: int) -> None:
@@ -40,28 +40,26 @@ class Budget:
         self.revision = revision
 
     def begin(self, moment: float) -> None:
-        """Let it begin anew, at a time of `time.monotonic()`."""
+        """Restart the budget at a time of `time.monotonic()`."""
         self.deadline = moment + self._at.plan.options.max_pause_s
 
     def left(self) -> float:
-        """Give the seconds that are left, below 0 when it is spent."""
+        """Return the seconds left, below 0 when it is spent."""
         return self.deadline - time.monotonic()
 
     def latest(self, part: str) -> float:
-        """Give when a sub-step has to begin at the latest, on the monotonic clock.
+        """Return the latest time at which a sub-step may begin, on the monotonic clock.
 
-        Soon after the budget's end, the target has to own the shards: guards lead clients to it.
+        The target must own the shards soon after the budget ends: then the guards route clients.
         """
         left_ms = far_ms(self._at.distance, self._at.cutover.until_decided(part))
         return self.deadline - REST_S - left_ms / 1000
 
     def require(self, before: str) -> None:
-        """Refuse to go on too late: a process that was stopped and wakes up does nothing more.
+        """Refuse to continue too late, or after Ctrl-C; raises BudgetSpent, Interrupted.
 
-        Nor does one that somebody wants to stop. Raises BudgetSpent, Interrupted.
+        A process that was suspended and wakes up late changes nothing.
         """
         if time.monotonic() > self.latest(before):
             raise BudgetSpent(before, self.left())
-        self._at.interrupt.require_none(
-            f"interrupted before `{before}`: the cutover was called off"
-        )
+        self._at.interrupt.require_none(f"interrupted before `{before}`: the cutover was undone")

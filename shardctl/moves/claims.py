@@ -25,45 +25,54 @@ _nothing = partial(sql.SQL, "")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What one handover's claim does beside that of every other."""
+    """Statements that one handover adds to the claim."""
 
     first: sql.Composable = field(default_factory=_nothing)
-    """Statements, before new blocks of ids are opened, in their transaction."""
+    """Statements before the new id blocks open, in their transaction."""
     before: sql.Composable = field(default_factory=_nothing)
-    """Statements, in the transaction of the claim."""
+    """Statements in the claim's transaction."""
     within: sql.Composable = field(default_factory=_nothing)
     """Part of a DO block after those; the block declares `one`, a record."""
     last: sql.Composable = field(default_factory=_nothing)
-    """A statement, when it has committed."""
+    """A statement after the commit."""
 
 
 def make(context: MoveContext, lsn: str, beside: Beside | None = None) -> list[Any]:
-    """Let the target own the moved shards: ids, names, map, journal; repeatable.
+    """Make the target the owner of the moved shards: ids, names, map, journal; repeatable.
 
-    `lsn` is what the target has of the source: it may not have been told that. All goes as one
-    message, which the server carries out to its end: guards lead clients to a target that has
-    claimed, also if this process is killed meanwhile. Gives the rows of what comes last. Raises
-    psycopg.Error.
+    `lsn` is the source's position that the target has reached: its journal may lack it. The server
+    gets one message and executes all of it, even if this process is killed: guards route clients to
+    a target that has claimed. Returns the rows of the last statement. Raises psycopg.Error.
     """
     plan, beside = context.plan, beside or Beside()
     message = QUERIES["claim"].format(
         first=beside.first,
         blocks=blocks.opening(context),
-        move=sql.Literal(plan.id),
-        lsn=sql.Literal(lsn),
         before=beside.before,
-        within=beside.within,
-        names_back=fence.names_back(plan.id),
-        drop=fences.of(plan).take_along(plan),
-        target=sql.Literal(plan.target),
-        map_version=sql.Literal(plan.map_version + 1),
+        owning=owning(plan, sql.Literal(lsn), beside.within),
         last=beside.last,
     )
     return queries.rows_of_last(context.session(plan.target, Use.lock), message)
 
 
+def owning(plan: MovePlan, lsn: sql.Composable, within: sql.Composable) -> sql.Composed:
+    """Compose what makes the target the owner: part of a DO block or of a function.
+
+    `lsn` is what the target has of the source, and `within` what only one handover does.
+    """
+    return QUERIES["owning"].format(
+        move=sql.Literal(plan.id),
+        lsn=lsn,
+        within=within,
+        names_back=fence.names_back(plan.id),
+        drop=fences.of(plan).take_along(plan),
+        target=sql.Literal(plan.target),
+        map_version=sql.Literal(plan.map_version + 1),
+    )
+
+
 def is_older_map(session: Connection, version: int) -> bool:
-    """Lock a node's row, and tell whether its map is not of a later move."""
+    """Lock a node's row, and return whether its map is older than `version`."""
     row = session.execute(QUERIES["map_version"], {"version": version}).fetchone()
     return row is not None
 

@@ -1,4 +1,4 @@
-"""What the sub-steps of a cutover do when the target owns the shards; see `cutover.py`."""
+"""The sub-steps of a cutover once the target owns the shards; see `cutover.py`."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 _CLOSE_S = 1.0
-"""How long the source's schemas are tried to be renamed against DDL, while readers wait."""
+"""How long to retry renaming the source's schemas against DDL, while readers wait."""
 
 
 def pause_readers(at: Attempt) -> None:
-    """Pause the poolers when the target owns the shards: clients behind them are to read there.
+    """Pause the poolers once the target owns the shards: their clients then read there.
 
-    A transaction that goes on until the guards fire holds up no client; it only reads.
+    A read-only transaction that is still open when the guards fire does not block any client.
     """
     at.gates.await_logins()
     try:
-        # The guards on the poolers' hosts fire that much after the budget's end.
+        # The guards on the poolers' hosts fire this long after the budget ends.
         sub_steps.hold(at, at.budget.deadline + undoing.GUARD_LAG_S - REST_S)
     except (PauseFailed, PauseLost) as error:
-        at.context.notice(f"{error.message}; they only read, and have to begin anew")
+        at.context.notice(f"{error.message}; these transactions only read: clients retry them")
 
 
 def close_source(at: Attempt) -> None:
-    """Rename the moved schemas on the source, which has only refused writes; repeatable.
+    """Rename the moved schemas on the source, which until now only refused writes; repeatable.
 
-    Until now it has given out ids to all who asked for one, so those of the target are raised
-    above them. Raises FenceRefused.
+    Until now the source made ids, so the target's are raised above them. Raises FenceRefused.
     """
     context, plan = at.context, at.plan
     with context.on(plan.source):
@@ -51,11 +50,11 @@ def close_source(at: Attempt) -> None:
 
 
 def route(at: Attempt) -> None:
-    """Serve the clients from the target, and note how long they were not served."""
+    """Route the clients to the target, and record how long they waited."""
     gates, timeline = at.gates, at.context.timeline
     if at.began and at.budget.left() > 0:
         gates.route()
-    else:  # guards have been at work, and may be still
+    else:  # guards may have routed already, or may be routing now
         gates.settle()
     now = gates.served_at or time.monotonic()
     if gates.held_at is not None:
@@ -65,24 +64,24 @@ def route(at: Attempt) -> None:
 
 
 def serve(at: Attempt) -> None:
-    """See that clients that waited have connections, and report those that have none."""
+    """Wait until waiting clients have connections, and report aliases whose clients have none."""
     if left := at.gates.await_served():
-        at.context.notice(f"clients still wait for a connection: {', '.join(left[:5])}")
+        at.context.notice(f"clients are still waiting for a connection: {', '.join(left[:5])}")
     for gate in at.gates.all:
         if gate.cancelled:
             at.context.notice(
                 f"pooler {gate.pooler.name}: a client cancelled a statement on "
                 f"{', '.join(gate.cancelled[:5])} while PAUSE waited for it; right after the "
-                "pause, other clients there may have got 08P01 (server login has been failing), "
-                "and PgBouncer executed nothing of their requests"
+                "pause, PgBouncer may have rejected requests of other clients with 08P01 (server "
+                "login has been failing) without executing them"
             )
 
 
 def spread_map(context: MoveContext) -> None:
     """Write the new owners to every other node that has a map, and the journal to the source.
 
-    A node without shards may be missing, and so may a source that is lost. Raises what could not
-    be written, when all else was.
+    A node without shards may be missing, and so may a lost source. Raises what could not be
+    written, after writing the rest.
     """
     plan = context.plan
     errors: list[ShardctlError] = []
@@ -97,14 +96,14 @@ def spread_map(context: MoveContext) -> None:
                 errors.append(error)
     if errors:
         raise together(errors)
-    told = context.journal()
-    if told is not None and plan.source in context.keepers:
+    known = context.journal()
+    if known is not None and plan.source in context.keepers:
         with context.on(plan.source):
-            journal.copy(context.session(plan.source), told)
+            journal.copy(context.session(plan.source), known)
 
 
 def _tell(context: MoveContext, node: Node) -> None:
-    """Write the new owners into a node's map, unless that is newer or the node none of ours."""
+    """Write the new owners into a node's map, unless that is newer or of another cluster."""
     plan, version = context.plan, context.plan.map_version + 1
     session = context.session(node.name)
     if not cluster.is_present(session):
@@ -113,20 +112,20 @@ def _tell(context: MoveContext, node: Node) -> None:
     if row is None or (row.cluster, row.node) != (context.topology.cluster, node.name):
         return
     with session.transaction():
-        # A process that was stopped for days must not bring back what was true then.
+        # A process that was suspended for days must not write an outdated map.
         if not claims.is_older_map(session, version):
             return
         claims.write_map(session, plan)
         cluster.set_map_version(session, version)
         if row.map_version < version and node.name != plan.source:
-            told = f"move {plan.id}: shards {ranges.of(plan.shards)} are on {plan.target}"
-            events.record(session, "move-shards", told)
+            result = f"move {plan.id}: shards {ranges.of(plan.shards)} are on {plan.target}"
+            events.record(session, "move-shards", result)
 
 
 def write_file(context: MoveContext) -> None:
-    """Write the topology file if that can be done now: `retire` tries again, and raises the error.
+    """Write the topology file if possible: `retire` tries again, and raises the error.
 
-    Raised here it would end this process, and with it the snapshot for the comparison.
+    An error here would end this process, and with it the snapshot for the comparison.
     """
     try:
         file.write(context.topology, context.plan, context.after)

@@ -1,7 +1,7 @@
-"""Confirm a move: every moved table, row for row, against what the target had at the cutover.
+"""Confirm a move: compare every moved table, row by row, with the target's at the cutover.
 
-The source's retired copies cannot change any more. The target is asked in the snapshot that
-was held before its promotion, which does not see what applications have written since.
+The source's retired copies no longer change. The target is queried in a snapshot taken before its
+promotion, which does not see what applications have written since.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from shardctl import fanout
 from shardctl.errors import Unfinished
 from shardctl.moves import confirm_definitions as definitions
 from shardctl.moves import fences
+from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES, Sessions, SnapshotLost
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 SESSIONS = 2
 """Sessions a node that sum up tables at the same time."""
 BLOCKS = 32_768
-"""Of a larger table so many blocks are summed up by one statement, 256 MB by default: DDL on the
-target, and whatever queues behind it, waits no longer than that takes."""
+"""Blocks of a larger table that one statement sums up, 256 MB by default: DDL on the target, and
+what queues behind it, waits no longer than that takes."""
 
 ALTERED = (
     psycopg.errors.UndefinedTable,
@@ -39,7 +40,7 @@ ALTERED = (
     psycopg.errors.InvalidSchemaName,
     psycopg.errors.WrongObjectType,
 )
-"""What a server says of a table that was dropped, renamed or altered by its clients."""
+"""Errors for a table that clients have dropped, renamed or altered."""
 
 _SENT = sql.SQL("record_send(ROW(t.{}))")
 _PLAIN = sql.SQL("t.{}")
@@ -52,17 +53,17 @@ class CopiesDiffer(Unfinished):
     def __init__(self, move: str, tables: Sequence[str]) -> None:
         shown = "; ".join(tables[:5]) + (f"; and {len(tables) - 5} more" if tables[5:] else "")
         super().__init__(
-            f"move {move}: source and target differ in what they had at the cutover: {shown}",
-            hint="the target serves, and the source's copies stay under their retired names: "
-            "prune never drops them. Compare them, and please report it; "
-            "`shardctl moves resume` closes the move",
+            f"move {move}: source and target differed at the cutover: {shown}",
+            hint="compare these tables by hand: the target serves clients, and prune never drops "
+            "the source's retired copies; please report it as a bug. `shardctl moves resume` "
+            "closes the move",
         )
         self.tables = tuple(tables)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Number and sum of a table's rows, and the file that it is in, which a clone has too."""
+    """Number and checksum of a table's rows, and its file, which has the same name on a clone."""
 
     rows: int
     sum: int
@@ -71,9 +72,9 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was compared: numbers of tables and rows; and tables of which that was not possible.
+    """The numbers of compared tables and rows, and the tables that could not be compared.
 
-    These the target's clients have dropped, renamed or altered since the cutover.
+    The target's clients have dropped, renamed or altered those since the cutover.
     """
 
     tables: int
@@ -83,24 +84,24 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table by the shard's live schema, and by the retired one."""
+    """A table, with its shard's live and retired schema."""
 
     schema: str
     retired: str
     name: str
     blocks: int = field(compare=False)
     columns: tuple[tuple[str, bool], ...]
-    """As the source has them, and whether they hold OIDs of objects."""
+    """The source's columns, and whether they hold OIDs of objects."""
 
     @property
     def refers(self) -> bool:
-        """Whether it holds OIDs of objects, which its text would give as names."""
+        """Whether it holds OIDs of objects, which are names in the row's text."""
         return any(refers for _, refers in self.columns)
 
     def exactly(self) -> sql.Composable:
         """Compose its row from the source's columns.
 
-        An OID of an object is sent as the number that is stored, however deep in a value it is.
+        An OID of an object is sent as the stored number, however deep in a value it is.
         """
         parts = [
             (_SENT if refers else _PLAIN).format(sql.Identifier(name))
@@ -109,22 +110,22 @@ class _Table:
         return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
     def parts(self) -> Iterator[sql.Composable]:
-        """Compose the conditions for its parts, of which each is summed up by itself."""
+        """Compose the conditions for its parts, each of which is summed up separately."""
         if self.blocks <= BLOCKS:
             yield sql.SQL("")
             return
         for first in range(0, self.blocks, BLOCKS):
             here, there = (sql.Literal(f"({block},0)") for block in (first, first + BLOCKS))
-            # What the snapshot has lies in blocks that were there then, on both sides.
+            # Rows of the snapshot are in blocks that existed at its time, on both sides.
             part = "part" if first + BLOCKS < self.blocks else "rest"
             yield QUERIES[part].format(from_block=here, to_block=there)
 
 
 def compare(context: MoveContext) -> Compared | None:
-    """Compare all moved tables; None where no session holds the target's snapshot any more.
+    """Compare all moved tables; None where the target's snapshot is lost.
 
-    No table is locked for longer than `BLOCKS` of it take. A lock that is in the way is waited
-    for, with a notice. Raises CopiesDiffer, NodeLost, NodeRefused.
+    A table is locked no longer than `BLOCKS` of it take. A conflicting lock is waited for, with a
+    notice. Raises CopiesDiffer, NodeLost, NodeRefused.
     """
     plan = context.plan
     if context.snapshot is None:
@@ -148,12 +149,12 @@ def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]])
         sessions.settle(plan.source, asked[plan.source][0])
     tables = _tables(sessions, asked)
     for node in asked:
-        context.progress.expect(node, "comparing", len(tables))
+        context.progress.expect(node, "comparing", len(tables), "tables")
     # The same name need not be the same object, nor does an object keep its name.
     rows = {table: table.exactly() for table in tables if table.refers}
     first = list(zip(tables, *_both(sessions, asked, tables, rows), strict=True))
     differing = [table for table, here, there in first if there is not None and here != there]
-    # Columns added since differ in the text of a row, though nothing is missing.
+    # Columns added since the cutover change a row's text, though no value is missing.
     rows = {table: table.exactly() for table in differing}
     second = list(zip(differing, *_both(sessions, asked, differing, rows), strict=True))
     wrong = [
@@ -175,10 +176,10 @@ def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]])
 
 
 def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) -> list[_Table]:
-    """List the moved tables, the largest first; both sides must have the same.
+    """List the moved tables, the largest first; raises CopiesDiffer unless both sides agree.
 
-    In its snapshot the target has not claimed them yet, so they stand under the names that they
-    had on the source: the retired ones, or the live ones where only writes were refused.
+    In its snapshot the target has not claimed them, so they have the names that they had on the
+    source: the retired ones, or the live ones where only writes were refused.
     """
     plan = sessions.context.plan
     named = {plan.source: plan.retired, plan.target: fences.of(plan).behind(plan)}
@@ -197,10 +198,11 @@ def _tables(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]]) 
             )
             for schema, name, blocks, names, refer in rows
         ]
-    definitions.tell(sessions, asked, named)
+    if plan.method != planning.STREAM:  # whose copies have OIDs of their own; its fence has looked
+        definitions.tell(sessions, asked, named)
     here, there = set(found[plan.source]), set(found[plan.target])
     absent = [
-        f"{t.schema}.{t.name}: not the same table on {plan.source} and {plan.target}"
+        f"{t.schema}.{t.name}: different definitions on {plan.source} and {plan.target}"
         for t in sorted(here ^ there, key=lambda t: (t.schema, t.name))
     ]
     if absent:
@@ -214,9 +216,9 @@ def _both(
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
 ) -> tuple[list[_Sum], list[_Sum | None]]:
-    """Sum up tables on source and target at the same time; in the order of `tables`.
+    """Sum up tables on source and target at the same time, in the order of `tables`.
 
-    None where the target has a table no more, or not as it was.
+    None for a table that the target's clients have dropped or altered.
     """
     plan = sessions.context.plan
     outcomes = fanout.run(
@@ -236,7 +238,7 @@ def _sums(
     tables: Sequence[_Table],
     rows: Mapping[_Table, sql.Composable],
 ) -> list[_Sum | None]:
-    """Sum up tables on a node over its sessions; rows are whole where none are composed."""
+    """Sum up tables on a node over its sessions; whole rows for tables that `rows` lacks."""
     free = deque(asked)
     context = sessions.context
 
@@ -260,7 +262,7 @@ def _sums(
 def _sum(
     sessions: Sessions, node: NodeName, session: Connection, table: _Table, row: sql.Composable
 ) -> _Sum:
-    """Sum up one table, part by part; from the beginning where it is rewritten meanwhile."""
+    """Sum up one table, part by part; restart if DDL rewrites it meanwhile."""
     schema = table.schema if node == sessions.context.plan.target else table.retired
     name = sql.Identifier(schema, table.name).as_string(session)
     while True:

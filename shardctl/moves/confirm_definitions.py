@@ -1,8 +1,8 @@
-"""What a transaction changed on the source behind the fence without a lock that a fence sees.
+"""Definitions that a transaction changed on the source during the cutover, unseen by the fence.
 
-One that makes a function, an enum or a domain, or grants rights on a table, may hold no lock in
-the schema. If it was open while the fence went up and committed later, the target does not have
-its change. No row is lost with it, so a notice names it.
+A transaction that creates a function, an enum or a domain, or grants rights on a table, may hold
+no lock in the schema. If it was open during the fence and committed later, the target lacks its
+change. No row is lost, so a notice reports it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def tell(
     asked: Mapping[NodeName, Sequence[Connection]],
     schemas: Mapping[NodeName, Sequence[str]],
 ) -> None:
-    """Notice definitions that the source has and the target did not have at the cutover.
+    """Report definitions that the source has and the target lacked at the cutover.
 
-    `schemas` are the moved ones under the names that each node has for them.
+    `schemas` maps each node to its names of the moved schemas.
     """
     plan, found = sessions.context.plan, {}
     for node, (session, *_) in asked.items():
@@ -50,6 +50,6 @@ def tell(
         rows = sessions.ask(plan.source, asked[plan.source][0], query, about=_ABOUT)
     names = [name for (name,) in rows]
     sessions.context.notice(
-        f"node {plan.source}: a transaction that was open during the cutover has made or changed "
-        f"{listed(names)}, and node {plan.target} does not have that: repeat it there"
+        f"node {plan.source}: a transaction that was open during the cutover created or changed "
+        f"{listed(names)}; node {plan.target} lacks this change: repeat it there"
     )

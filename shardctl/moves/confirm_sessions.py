@@ -1,7 +1,7 @@
-"""Sessions that compare copies: they hold no lock for longer than one statement takes.
+"""Sessions that compare copies: they hold no lock longer than one statement takes.
 
-Sessions that kept locks on catalogs, each in a transaction of its own, would wait for each other
-through a maintenance command that waits between them, and PostgreSQL sees no deadlock in that.
+Sessions that kept catalog locks in their own transactions would wait for each other through a
+maintenance command queued between them, and PostgreSQL does not detect that deadlock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.moves", "confirm.sql")
 
 _LOCK_TIMEOUT_MS = 400
-"""Less than `deadlock_timeout` by default: it is never an operator's command that is cancelled."""
+"""Less than the default `deadlock_timeout`: PostgreSQL never cancels an operator's command."""
 _AGAIN_S = 0.2
 _LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 _GONE = (
@@ -34,7 +34,7 @@ _GONE = (
     psycopg.errors.ObjectNotInPrerequisiteState,
     psycopg.errors.UndefinedObject,
 )
-"""What a server says of a snapshot whose holder has ended, or is ending."""
+"""Errors for a snapshot whose session has ended, or is ending."""
 
 
 class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
@@ -43,15 +43,15 @@ class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
 
 @dataclass
 class Sessions:
-    """How source and target of one move are asked; the target in the snapshot of its cutover."""
+    """Opens and queries sessions with source and target; the target in the cutover's snapshot."""
 
     context: MoveContext
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when nothing more is to be begun."""
+    """Set when nothing more is to be started."""
     _told: set[NodeName] = field(default_factory=set)
 
     def open(self, node: NodeName) -> Connection:
-        """Open one; where a lock on a catalog keeps the server from that, wait for its end.
+        """Open a session; if a lock on a catalog blocks logins, wait until it is released.
 
         Raises NodeUnavailable, NodeLost, NodeRefused, Interrupted.
         """
@@ -69,7 +69,7 @@ class Sessions:
                     raise
                 with context.on(node):  # a lost server raises here
                     context.session(node).execute("SELECT 1")
-                self._wait(node, "the server does not complete a login")
+                self._wait(node, "the server does not complete logins")
                 continue
             try:
                 with context.on(node):
@@ -83,9 +83,10 @@ class Sessions:
     def ask(
         self, node: NodeName, session: Connection, query: sql.Composed, *, about: str
     ) -> list[Any]:
-        """Give the rows of a query; where locks keep it from that, wait for their end.
+        """Return the rows of a query; if locks block it, wait until they are released.
 
-        `about` names what may be locked. Raises SnapshotLost, NodeLost, NodeRefused, Interrupted.
+        `about` names the objects that may be locked. Raises SnapshotLost, NodeLost, NodeRefused,
+        Interrupted.
         """
         statements = [query]
         if node == self.context.plan.target:
@@ -105,10 +106,10 @@ class Sessions:
                 return found[0] if len(statements) == 1 else found[-2]
 
     def settle(self, node: NodeName, session: Connection) -> None:
-        """Wait until no transaction can change the source's retired copies any more.
+        """Wait until no transaction can change the source's retired copies.
 
-        It is for moves that refuse writes: a transaction may have made a table after the decision,
-        and not have ended. Where writes wait, the cutover has seen to that.
+        Needed for moves that refuse writes: a transaction may have created a table after the
+        decision and still be open. Where writes wait, the cutover has waited for these.
         """
         while True:
             with self.context.on(node):
@@ -120,10 +121,10 @@ class Sessions:
             if not pids:
                 return
             named = ", ".join(str(pid or "a prepared transaction") for pid in pids)
-            self._wait(node, f"transactions on retired copies have not ended (pids {named})")
+            self._wait(node, f"transactions on retired copies are still open (pids {named})")
 
     def _require_snapshot(self, node: NodeName, session: Connection) -> None:
-        """See that a query's error was not that the snapshot is gone; raises SnapshotLost."""
+        """Check that the snapshot still exists; raises SnapshotLost."""
         if node != self.context.plan.target:
             return
         begin = QUERIES["begin"].format(snapshot=sql.Literal(self.context.snapshot))
@@ -136,8 +137,8 @@ class Sessions:
         if node not in self._told:
             self._told.add(node)
             self.context.notice(
-                f"node {node}: {why}: the comparison holds no lock meanwhile, and goes on when "
-                "that lock is released (see pg_locks there)"
+                f"node {node}: {why}: the comparison waits, without locks of its own, until that "
+                "lock is released (see pg_locks there)"
             )
         if self.stop.wait(_AGAIN_S):
             raise Interrupted(f"node {node}: interrupted: {why}")

@@ -1,4 +1,4 @@
-"""The context of one move at work: the plan, both topologies, sessions and the locks they hold."""
+"""The context of one running move: the plan, both topologies, sessions and their locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
 from shardctl.postgres import replay
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
-from shardctl.state import journal, lock
+from shardctl.state import journal, lock, progress
+from shardctl.state.progress import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +36,15 @@ class NodeRefused(Unfinished):
     """A statement of a move that a node refused."""
 
     def __init__(self, node: str, reason: str) -> None:
-        super().__init__(f"node {node}: {reason}", hint="mend that, then `shardctl moves resume`")
+        super().__init__(
+            f"node {node}: {reason}", hint="fix this, then run `shardctl moves resume`"
+        )
         self.node = node
 
 
 logger = logging.getLogger(__name__)
 
-# The server, too, has to notice when nobody is there any more: its lock would stay for hours.
+# The server has to notice a lost client: otherwise it would hold the lock for hours.
 _LIVELINESS = """
 SELECT set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false),
@@ -54,32 +57,32 @@ Own = TypeVar("Own")
 
 
 class Use(Enum):
-    """What a session with a node is for."""
+    """The use of a session with a node."""
 
     work = auto()
     lock = auto()
-    """It holds the node's lock; on the target, it also asks what must not wait for a login."""
+    """It holds the node's lock, and runs queries on the target that cannot wait for a login."""
     guard = auto()
-    """The source's guard runs in it."""
+    """It runs the source's guard."""
     leash = auto()
-    """What bounds the WAL of the move's slot runs in it."""
+    """It runs the loop that bounds the WAL of the move's slot."""
     snapshot = auto()
-    """It keeps what the target had at the cutover, for the comparison."""
+    """It holds the target's snapshot of the cutover, for the comparison."""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """What was done when: names and milliseconds, in order."""
+    """The sub-steps and how many milliseconds each took, in order."""
 
     spans: list[tuple[str, float]] = field(default_factory=list)
     pause_ms: float | None = None
     """From the first PAUSE to the last RESUME."""
     refused_ms: float | None = None
-    """How long writes were refused, where they were not let wait."""
+    """How long writes were refused, if they did not wait."""
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Time what happens within, whether it succeeds or not."""
+        """Measure the block, whether it succeeds or not."""
         began = time.monotonic()
         try:
             yield
@@ -89,7 +92,7 @@ class Timeline:
 
 @dataclass
 class MoveContext:
-    """One move at work; `topology` is that of before the move, `after` of when it is done."""
+    """One running move; `topology` is the one before the move, `after` the one when it is done."""
 
     topology: Topology
     plan: MovePlan
@@ -97,30 +100,32 @@ class MoveContext:
     progress: Progress
     purpose: str
     notice: Callable[[str], None] = logger.warning
-    """Shows the operator something while a step is at work."""
+    """Shows the operator a message while a step runs."""
     timeline: Timeline = field(default_factory=Timeline)
     source_lost: bool = False
-    """Whether an operator has said that the source is destroyed: it is not asked any more."""
+    """Whether the operator has declared the source destroyed: it is not contacted any more."""
+    target_lost: bool = False
+    """Whether the operator has declared the target destroyed: nothing is undone there."""
     file_by_hand: bool = False
-    """Whether the move ends though the topology file cannot be written: an operator does that."""
+    """Whether the move ends though the topology file cannot be written: the operator edits it."""
     snapshot: str | None = None
-    """What the target had at the cutover, held by its session `snapshot`."""
+    """The id of the target's snapshot of the cutover, held by the session `snapshot`."""
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
     _own: dict[type, object] = field(default_factory=dict)
 
     @property
     def after(self) -> Topology:
-        """The topology as it is when the move is done."""
+        """The topology when the move is done."""
         return planning.after(self.topology, self.plan)
 
     @property
     def source(self) -> Node:
-        """The node from which shards go."""
+        """The node that the shards leave."""
         return self.topology.nodes[self.plan.source]
 
     @property
     def target(self) -> Node:
-        """The node to which they go."""
+        """The node that gets the shards."""
         return self.topology.nodes[self.plan.target]
 
     @property
@@ -130,10 +135,14 @@ class MoveContext:
         return (plan.target,) if self.source_lost else (plan.target, plan.source)
 
     def own(self, kind: type[Own], make: Callable[[], Own]) -> Own:
-        """Give what only the move's method knows of it, made when it is first wanted."""
+        """Return an object of the move's method, made on first use."""
         if kind not in self._own:
             self._own[kind] = make()
         return cast("Own", self._own[kind])
+
+    def knows(self, kind: type) -> bool:
+        """Tell whether `own` has made that."""
+        return kind in self._own
 
     def look_for_target(self) -> None:
         """Open a session with the target if its server runs, so that its journal counts."""
@@ -143,17 +152,17 @@ class MoveContext:
             logger.debug("move %s: %s", self.plan.id, error.message)
 
     def past_cutover(self) -> bool:
-        """Tell whether the point of no return is behind."""
+        """Return whether the move is past its point of no return."""
         move = self.journal()
         return move is not None and not move.state.undoable
 
     def open_session(self, node: NodeName, use: Use) -> Connection | None:
-        """Give the session with a node that serves one use, if it is open."""
+        """Return the session with a node for one use, if it is open."""
         found = self.sessions.get((node, use))
         return None if found is None or found.closed else found
 
     def session(self, node: NodeName, use: Use = Use.work) -> Connection:
-        """Give the session with a node that serves one use, opened when it is first wanted.
+        """Return the session with a node for one use, opened on first use.
 
         In autocommit. Raises NodeUnavailable.
         """
@@ -164,18 +173,36 @@ class MoveContext:
                 self.topology.database,
                 purpose=self.purpose,
                 autocommit=True,
-                # Nothing of a move is to wait for a standby that may not answer.
+                # A move must not wait for a synchronous standby that may not answer.
                 local_commit=True,
             )
         return found
 
+    def kept_progress(self) -> Kept:
+        """Give a progress that other terminals see, too, while it is entered: before a cutover."""
+        return Kept(self.progress, self._beside, self.plan.id)
+
+    def remove_progress(self) -> None:
+        """Remove what other terminals see of this move's progress, where that can be done."""
+        progress.remove(self._beside, self.plan.id)
+
+    def _beside(self) -> Connection:
+        """Open one more session with the source, of which nothing depends."""
+        return connect(
+            self.source,
+            self.topology.database,
+            purpose=self.purpose,
+            autocommit=True,
+            local_commit=True,
+        )
+
     def forget(self, node: NodeName) -> None:
-        """End all sessions with a node, and with them its lock."""
+        """Close all sessions with a node, and release its lock."""
         for key in [key for key in self.sessions if key[0] == node]:
             self.sessions.pop(key).close()
 
     def holds(self, node: NodeName) -> bool:
-        """Tell whether this process holds a node's lock."""
+        """Return whether this process holds a node's lock."""
         return self.open_session(node, Use.lock) is not None
 
     def lock(self, node: NodeName) -> None:
@@ -191,20 +218,20 @@ class MoveContext:
                 raise
 
     def require_lock(self, node: NodeName) -> None:
-        """See that the lock is still held: a process that has lost it must do nothing more."""
+        """Check that the lock is still held: a process that lost it must change nothing more."""
         session = self.sessions[node, Use.lock]
         with self.on(node):
             replay.again(lambda: session.execute("SELECT 1"))
 
     def require_locks(self) -> None:
-        """See that all locks are held that were taken; raises NodeLost."""
+        """Check that all locks are still held; raises NodeLost."""
         nodes = (self.plan.source, self.plan.target)
         taken = [node for node in nodes if (node, Use.lock) in self.sessions]
         fanout.at_once(*(partial(self.require_lock, node) for node in taken))
 
     @contextmanager
     def on(self, node: NodeName) -> Iterator[None]:
-        """Give the database's errors the node's name; raises NodeLost and NodeRefused."""
+        """Add the node's name to database errors; raises NodeLost and NodeRefused."""
         try:
             yield
         except psycopg.Error as error:
@@ -212,7 +239,7 @@ class MoveContext:
             raise kind(node, reason_of(error)) from error
 
     def journal(self) -> Move | None:
-        """Read the move from every node that has a session for work; the newest copy counts."""
+        """Return the newest copy of the move from the nodes with a session for work."""
         copies = []
         for node in (self.plan.source, self.plan.target):
             session = self.open_session(node, Use.work)
@@ -220,7 +247,7 @@ class MoveContext:
                 continue
             with self.on(node):
                 try:
-                    # A standby is asked as often as replay cancels it.
+                    # Replay on a standby may cancel the query: it is repeated.
                     copies.append(replay.again(partial(journal.find, session, self.plan.id)))
                 except psycopg.errors.UndefinedTable:
                     # An empty server in the target's place, which `clear` will move aside.
@@ -228,9 +255,9 @@ class MoveContext:
         return journal.newest(copy for copy in copies if copy is not None)
 
     def close(self) -> None:
-        """End all sessions, and with them the locks."""
+        """Close all sessions, and release the locks."""
         for (_, use), session in self.sessions.items():
             if use is Use.lock:
-                lock.let_go(session)
+                lock.release(session)
             else:
                 session.close()

@@ -1,4 +1,4 @@
-"""What is bound across the borders of moved schemas, by more than names: a fence binds names."""
+"""Dependencies between moved and other schemas by OID: a fence stops only access by name."""
 
 from __future__ import annotations
 
@@ -30,30 +30,29 @@ class Some:
 
 
 def some(rows: Sequence[tuple[str, int]]) -> Some:
-    """Make it of rows of a name and the number of all."""
+    """Make it from rows of a name and the total."""
     return Some(tuple(name for name, _ in rows), rows[0][1] if rows else 0)
 
 
 def dependencies(session: Connection, moved: Sequence[str], staying: Sequence[str]) -> Some:
-    """List what is bound across the borders of moved schemas by more than names."""
+    """List dependencies between moved and other schemas, by OID."""
     given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
     rows = session.execute(QUERIES["dependencies"], given).fetchall()
     return some([(f"{what} (on {to})", total) for what, to, total in rows])
 
 
 def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:
-    """See that nothing is bound to the moved schemas behind the fence; raises SourceUnfit."""
+    """Check that no other schema depends on the fenced ones; raises SourceUnfit."""
     if (found := dependencies(session, plan.retired, staying)).total:
         raise refusal(plan.source, found)
 
 
 def refusal(node: NodeName, found: Some) -> SourceUnfit:
-    """Refuse a source for them."""
+    """Return the refusal of a source with such dependencies."""
     return SourceUnfit(
         node,
         "crossing",
-        f"{found.total} objects are bound across the border of the shards' schemas, "
-        f"by more than names: {found}",
-        hint="drop them, or write them so that they name tables in texts (plpgsql): a fence "
-        "binds names, and these would write behind it",
+        f"{found.total} objects have cross-schema dependencies, which bypass a fence: {found}",
+        hint="drop them, or rewrite them in plpgsql, which finds tables by name: a fence stops "
+        "only access by name",
     )

@@ -46,8 +46,8 @@ WITH schema AS MATERIALIZED (
       AND CASE
           WHEN b.side IS NOT NULL THEN
               -- From outside, anything: it writes behind the fence, or keeps prune from dropping.
-              -- But publications follow names, a foreign key's triggers are told by the key
-              -- itself, and a TOAST table is in a schema of its own.
+              -- But publications follow names, the key itself reports a foreign key's triggers,
+              -- and a TOAST table is in a schema of its own.
               d.classid NOT IN ('pg_publication_rel'::regclass)
               AND NOT (d.classid = 'pg_trigger'::regclass AND d.deptype IN ('i', 'P', 'S'))
               AND NOT (d.classid = 'pg_class'::regclass

@@ -1,15 +1,15 @@
 """The cutover: the short part of a move in which ownership changes.
 
 The order is the promise. Up to `decide` everything can be undone, by this process, by the guard
-in the source, or by another operator: whichever commits first wins. `attempt.py` carries the
-sub-steps out, `sub_steps.py` and `conclusion.py` have what they do, and the move's handover.
+in the source, or by another operator: whichever commits first wins. `attempt.py` runs the
+sub-steps; `sub_steps.py`, `conclusion.py` and the move's handover implement them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import conclusion, fences, sub_steps, undoing
+from shardctl.moves import conclusion, fences, stream_sub_steps, sub_steps, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import Cutover, SubStep
 
@@ -25,27 +25,27 @@ RENAME = Cutover(
                 sub_steps.log_in),
         SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
                 "host", lambda at: at.gates.stage()),
-        SubStep("rehearse guards", "asks the target from every pooler's host, as a guard would",
+        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
                 sub_steps.rehearse_guards),
     ),
     undoable=(
         SubStep("arm guards", "starts the guards on the poolers' hosts, and the one in the source",
                 sub_steps.arm_guards, asks="s s s"),
-        SubStep("logins", "waits until no pooler is logging in to a node for what is to be paused",
+        SubStep("logins", "waits until no pooler is logging in to a node for these aliases",
                 lambda at: at.gates.await_logins(), asks="p"),
-        SubStep("pause", "pauses the aliases on all poolers, until their transactions have ended",
+        SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
                 sub_steps.pause, asks="st p p", may_stop=True),
         SubStep("fence", "renames the moved schemas on the source, and commits `fenced`",
                 sub_steps.put_up_fence, asks="s", may_stop=True),
-        SubStep("drain", "waits for those who write to the moved tables all the same",
+        SubStep("drain", "waits for direct sessions that still write to the moved tables",
                 sub_steps.drain, asks="s"),
-        SubStep("mark", "commits `drained`, and notes how far the source's WAL is on its disk",
+        SubStep("mark", "commits `drained`, and records the position of the source's WAL",
                 sub_steps.mark, asks="s"),
-        SubStep("replay", "waits until the target has replayed that much",
+        SubStep("replay", "waits until the target has replayed up to that position",
                 sub_steps.catch_up, asks="t"),
-        SubStep("snapshot", "keeps what the target has now for the comparison",
+        SubStep("snapshot", "takes a snapshot of the target for the comparison",
                 lambda at: at.handover.hold_snapshot(at.context), asks="t"),
-        SubStep("look", "sees that every alias is still paused, and the source's lock still held",
+        SubStep("look", "checks that every alias is still paused, and the source's lock still held",
                 sub_steps.look_again, asks="sp"),
         SubStep("decide", "commits `promoting` on the source: the point of no return",
                 sub_steps.decide, asks="s", may_stop=True),
@@ -55,18 +55,18 @@ RENAME = Cutover(
                 sub_steps.take_over, asks="t", when=lambda at: not at.claimed),
         SubStep("claim", "makes the target the owner: new id blocks, names, map, `claimed`",
                 sub_steps.claim, asks="t t", when=lambda at: not at.claimed),
-        SubStep("open", "lets applications in on the target, where the claim's message could not",
+        SubStep("open", "opens the target to applications, if the claim's message could not",
                 lambda at: at.handover.open_up(at.context), when=lambda at: not at.opened),
     ),
     told=(
         SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
                 "packet", conclusion.route, asks="p p"),
-        SubStep("serve", "sees that clients that waited have connections again", conclusion.serve),
-        SubStep("settings", "sees that the target runs with its own files and settings",
+        SubStep("serve", "waits until waiting clients have connections again", conclusion.serve),
+        SubStep("settings", "checks that the target runs with its own files and settings",
                 lambda at: at.handover.settle(at.context)),
         SubStep("slot", "drops the replication slot on the source",
                 lambda at: at.handover.release(at.context)),
-        SubStep("map", "tells the new owners to all other nodes",
+        SubStep("map", "writes the new owners into the map of all other nodes",
                 lambda at: conclusion.spread_map(at.context)),
         SubStep("file", "writes the new owners into the topology file",
                 lambda at: conclusion.write_file(at.context)),
@@ -82,12 +82,12 @@ TRIGGERS = Cutover(
     ready=RENAME.ready,
     undoable=(
         *RENAME.between("arm guards", "arm guards"),
-        SubStep("fence", "lets the moved tables refuse writes on the source, and commits `fenced`",
+        SubStep("fence", "makes the moved tables refuse writes on the source, commits `fenced`",
                 sub_steps.put_up_fence, asks="st s s", may_stop=True),
-        SubStep("drain", "waits for what is being made among the moved tables",
+        SubStep("drain", "waits for open DDL on the moved tables",
                 sub_steps.drain, asks="s"),
         *RENAME.between("mark", "snapshot"),
-        SubStep("look", "sees that all tables still refuse writes, and the source's lock is held",
+        SubStep("look", "checks that all tables still refuse writes, and the source's lock is held",
                 sub_steps.look_again, asks="s s"),
         *RENAME.between("decide", "decide"),
     ),
@@ -103,9 +103,53 @@ TRIGGERS = Cutover(
 )  # fmt: skip
 """With `--read-only`, writes are refused, and readers wait from `pause` on."""
 
-CUTOVERS: Mapping[str, Cutover] = {planning.RENAME: RENAME, planning.TRIGGERS: TRIGGERS}
+STREAM = Cutover(
+    fences.FENCES[planning.LOCKED_RENAME],
+    ready=RENAME.ready,
+    undoable=(
+        *RENAME.between("arm guards", "arm guards"),
+        SubStep("ping", "sends a mark through the stream, and waits until it has arrived",
+                stream_sub_steps.ping, asks="s t"),
+        *RENAME.between("logins", "pause"),
+        SubStep("fence", "locks the moved tables against writers, renames their schemas on the "
+                "source, marks the stream, and commits `fenced`",
+                sub_steps.put_up_fence, asks="s", may_stop=True),
+        SubStep("drain", "waits for those who write to the moved tables or make some all the same, "
+                "and sees that the structure is what was copied", sub_steps.drain, asks="s s"),
+        SubStep("mark", "commits `drained`, with the source's clock", sub_steps.mark, asks="s"),
+        SubStep("standbys", "waits until every standby of the source that may be promoted has "
+                "flushed the fence", stream_sub_steps.await_standbys, asks="s"),
+        SubStep("arrive", "waits until the fence's mark has come through the stream: the target "
+                "has all rows then", sub_steps.catch_up, asks="t"),
+        *RENAME.between("snapshot", "look"),
+        SubStep("decide", "commits `promoting` on the source, with its sequences, and the same "
+                "into the stream: the point of no return",
+                stream_sub_steps.decide, asks="s", may_stop=True),
+    ),
+    decided=(
+        SubStep("standbys again", "waits until those standbys have flushed the decision, too, "
+                "as long as the budget lasts", stream_sub_steps.await_standbys_again,
+                when=lambda at: at.began),
+        SubStep("claim", "makes the target the owner: sequences, new id blocks, map, `claimed`; "
+                "opens the shards", sub_steps.claim, asks="t", when=lambda at: not at.claimed),
+    ),
+    told=(
+        *RENAME.between("route", "serve"),
+        SubStep("stream", "drops subscription, slot and publication",
+                lambda at: at.handover.release(at.context)),
+        *RENAME.between("map", "disarm"),
+    ),
+    undo=undoing.SUB_STEPS,
+)  # fmt: skip
+"""All clients of the moved shards wait; the target follows by logical replication."""
+
+CUTOVERS: Mapping[str, Cutover] = {
+    planning.RENAME: RENAME,
+    planning.TRIGGERS: TRIGGERS,
+    planning.LOCKED_RENAME: STREAM,
+}
 
 
 def of(plan: MovePlan) -> Cutover:
-    """Give the cutover of a move."""
+    """Return the cutover of a move."""
     return CUTOVERS[plan.fence]

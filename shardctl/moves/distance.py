@@ -1,4 +1,4 @@
-"""How far shardctl is from those whom a cutover asks one after the other, while clients wait."""
+"""The round trips from shardctl to the nodes and poolers that a cutover asks in turn."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 NEAR_MS = 1.0
-"""A shorter round trip counts as none: what was measured of a cutover has those in it."""
+"""A shorter round trip counts as 0: the constants in `prediction` include those."""
 _SAMPLES = (3, 15)
-"""At least so many, and so many at most, as long as none of them is near."""
+"""The least and the most samples, unless one is shorter than NEAR_MS."""
 _LASTING_S = 0.5
-"""After which only the least number of samples is taken."""
+"""After this time only the least number of samples is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Round trips in ms, to source and target and the furthest pooler; 0 is near.
+    """Round trips in ms, to source, target and the slowest pooler; 0 is local.
 
     >>> Distance.of(source=100.2, target=0.3)
     Distance(source=100.2, target=0.0, pooler=0.0)
@@ -35,14 +35,14 @@ class Distance:
 
     @classmethod
     def of(cls, *, source: float = 0.0, target: float = 0.0, pooler: float = 0.0) -> Distance:
-        """Take what was measured, in ms."""
+        """Make it from measured round trips, in ms."""
         return cls(*(0.0 if ms < NEAR_MS else ms for ms in (source, target, pooler)))
 
 
 def shortest_ms(ask: Callable[[], object]) -> float:
-    """Ask a few times something that takes one round trip, and give the quickest, in ms.
+    """Call `ask`, which takes one round trip, a few times; return the shortest time, in ms.
 
-    On a busy machine most answers come late, from whoever is near, too.
+    On a busy machine most answers come late, even from a local server.
     """
     took: list[float] = []
     least, most = _SAMPLES
@@ -57,7 +57,7 @@ def shortest_ms(ask: Callable[[], object]) -> float:
 
 
 def of_machine(node: Node) -> float:
-    """Measure the way to a node's machine, where its server may not run yet, in ms."""
-    # Sessions resolve its name once, and so does this.
+    """Measure the round trip to a node's machine, in ms; its server need not run."""
+    # Resolve the name once, as sessions do.
     address = next(iter(ports.addresses(node.host)), node.host)
     return shortest_ms(lambda: ports.knock(address, node.port))

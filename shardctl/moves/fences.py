@@ -1,6 +1,6 @@
-"""Fences as strategies: what keeps clients from writing to moved shards on their source.
+"""The kinds of fence, which keep clients from writing to moved shards on their source.
 
-How a fence is lifted does not depend on its kind: see `access.fence.lift`.
+`access.fence.lift` lifts every kind.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.access import fence, write_fence
-from shardctl.moves import cross_schema
+from shardctl.access import fence, stream_fence, write_fence
+from shardctl.moves import cross_schema, structure
 from shardctl.moves import plan as planning
 
 if TYPE_CHECKING:
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 
 
 class Fence(ABC):
-    """One kind of fence; where a function is not one of a kind's own, there is nothing to do."""
+    """One kind of fence; a method that a kind does not override does nothing."""
 
     refuses_writes: bool
-    """Whether writers get errors meanwhile and readers go on; else all clients wait."""
+    """Whether writers get errors and readers continue; otherwise all clients wait."""
 
     def prepare(self, context: MoveContext) -> None:  # noqa: B027  # most need nothing
-        """Make on the source what needs no client to wait."""
+        """Create on the source what can be created before clients wait."""
 
     @abstractmethod
     def put_up(self, at: Attempt) -> None:
-        """Put it up in one transaction, which commits `fenced`."""
+        """Put the fence up in one transaction, which commits `fenced`."""
 
     @abstractmethod
     def drain(self, at: Attempt) -> None:
-        """Wait for those who write behind it all the same."""
+        """Wait for sessions that still write behind the fence."""
 
     @abstractmethod
     def look_again(self, at: Attempt) -> None:
-        """See, right before the decision, that it holds and that the source's lock is ours.
+        """Check, right before the decision, the fence and that this process has the source's lock.
 
-        The target's lock is held by the session that has just told what it has replayed.
+        The session that has just reported the replay position holds the target's lock.
         """
 
     @abstractmethod
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Name the moved schemas as they are behind it, in the order of the shards."""
+        """Return the names of the moved schemas behind the fence, in the order of the shards."""
 
     def take_along(self, plan: MovePlan) -> sql.Composable:  # noqa: ARG002  # most take nothing
-        """Compose what the claim removes on the target; its block declares `one`, a record."""
+        """Compose what the claim removes on the target; its block declares a record `one`."""
         return sql.SQL("")
 
     def clear_away(self, context: MoveContext, *, deadline: float) -> None:  # noqa: B027  # same
-        """Remove on the source what an undone one leaves behind."""
+        """Remove on the source what a lifted fence leaves behind."""
 
 
 class Rename(Fence):
-    """The moved schemas lose their names, for everyone at one instant; all clients wait."""
+    """Renames the moved schemas, for all sessions at once; all clients wait."""
 
     refuses_writes = False
 
@@ -78,10 +78,10 @@ class Rename(Fence):
         )
 
     def drain(self, at: Attempt) -> None:
-        """Wait for those who write straight to the source; with `--terminate`, end them.
+        """Wait for sessions that write directly on the source; terminate them with `--terminate`.
 
-        What they have committed meanwhile may be bound to moved tables: a view elsewhere would
-        write behind the fence. Raises SourceUnfit for that, and WritersLeft.
+        What they have committed may depend on moved tables: a view elsewhere would bypass the
+        fence. Raises SourceUnfit for that, and WritersLeft.
         """
         plan, until = at.plan, at.budget.latest("mark")
         try:
@@ -94,34 +94,34 @@ class Rename(Fence):
             cross_schema.require_uncrossed(at.source, plan, staying)
 
     def look_again(self, at: Attempt) -> None:
-        """See that every alias is still paused; raises PauseLost, NodeLost."""
+        """Check that every alias is still paused; raises PauseLost, NodeLost."""
         locked = partial(at.context.require_lock, at.plan.source)
         if at.distance.source and at.distance.pooler:
             fanout.at_once(locked, at.gates.require_held)
-        else:  # to start threads takes longer than the round trip that they would save
+        else:  # starting threads takes longer than the round trip that they would save
             locked()
             at.gates.require_held()
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Give the retired names."""
+        """Return the retired names."""
         return plan.retired
 
 
 class Triggers(Fence):
-    """The tables of the moved schemas refuse writes; reads go on until the target owns them."""
+    """The moved tables refuse writes by triggers; reads continue until the target owns them."""
 
     refuses_writes = True
 
     def prepare(self, context: MoveContext) -> None:  # most need nothing
-        """Make the function that the triggers call."""
+        """Create the function that the triggers call."""
         write_fence.prepare(context.session(context.plan.source))
 
     def put_up(self, at: Attempt) -> None:
-        """Make the triggers; with `--terminate`, end those who go on writing.
+        """Create the triggers; with `--terminate`, terminate sessions that still write.
 
         Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
         """
-        at.context.require_locks()  # a process that took them has ended our guards, too
+        at.context.require_locks()  # a process that took them has also ended our guards
 
         def put_up(kept_s: float) -> None:
             write_fence.put_up(
@@ -141,11 +141,11 @@ class Triggers(Fence):
             put_up(0)
 
     def drain(self, at: Attempt) -> None:
-        """Wait for what is being made there; raises FenceRefused, TablesUncovered, UnloggedMade."""
+        """Wait for open DDL; raises FenceRefused, TablesUncovered, UnloggedMade."""
         self._require_refusing(at, deadline=at.budget.latest("mark"))
 
     def look_again(self, at: Attempt) -> None:
-        """See that all tables still refuse writes."""
+        """Check that all tables still refuse writes."""
         at.context.require_lock(at.plan.source)
         self._require_refusing(at, deadline=time.monotonic())
 
@@ -154,23 +154,87 @@ class Triggers(Fence):
         write_fence.drain(at.source, at.plan.source, at.plan.schemas, deadline=deadline)
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Give the live names: they are kept until the target owns the shards."""
+        """Return the live names, which are kept until the target owns the shards."""
         return plan.schemas
 
     def take_along(self, plan: MovePlan) -> sql.Composable:
-        """Remove the triggers."""
+        """Compose the removal of the triggers."""
         return write_fence.drop(plan.id)
 
     def clear_away(self, context: MoveContext, *, deadline: float) -> None:
-        """Remove the triggers, which are not in force any more; raises TriggersLeft."""
+        """Remove the disabled triggers; raises TriggersLeft."""
         plan = context.plan
         session = context.session(plan.source)
         write_fence.clear_away(session, plan.source, plan.id, plan.schemas, deadline=deadline)
 
 
-FENCES: Mapping[str, Fence] = {planning.RENAME: Rename(), planning.TRIGGERS: Triggers()}
+class _Tables(tuple[int, ...]):
+    """The OIDs of the moved tables on the source."""
+
+    __slots__ = ()
+
+
+class LockedRename(Rename):
+    """The rename under locks against writers, with a mark for the stream; all clients wait."""
+
+    def prepare(self, context: MoveContext) -> None:
+        """See that the structure is what was copied, and that nothing keeps its locks from it.
+
+        Raises StructureChanged, FenceRefused.
+        """
+        plan = context.plan
+        session = context.session(plan.source)
+        structure.require_same(context, plan.schemas)
+        fence.left(session, plan.id)  # what it reads is in the session's caches then
+        context.own(_Tables, lambda: _Tables(write_fence.oids(session, plan.schemas)))
+        if holding := stream_fence.unyielding(session, plan.schemas):
+            raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
+
+    def put_up(self, at: Attempt) -> None:
+        """Lock, rename and mark; with `--terminate`, end those who go on writing.
+
+        Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
+        """
+
+        def put_up(kept_s: float) -> None:
+            stream_fence.put_up(
+                at.source,
+                at.plan.source,
+                at.plan.id,
+                at.plan.schemas,
+                tables=at.context.own(_Tables, _Tables),
+                attempt=at.attempt,
+                revision=at.budget.revision,
+                deadline=at.budget.latest("drain") - kept_s,
+                not_after=at.not_after,
+            )
+
+        try:
+            put_up(at.kept_s)
+        except fence.WritersLeft as error:
+            at.end(error)
+            put_up(0)
+
+    def drain(self, at: Attempt) -> None:
+        """Wait as behind a rename, and for what is made there; then look at the structure again.
+
+        Locks on tables catch no one who makes a table. Raises StructureChanged.
+        """
+        super().drain(at)
+        structure.require_same(at.context, at.plan.retired)
+
+    def behind(self, plan: MovePlan) -> tuple[str, ...]:
+        """Give the live names, which the target's copies have from the beginning."""
+        return plan.schemas
+
+
+FENCES: Mapping[str, Fence] = {
+    planning.RENAME: Rename(),
+    planning.TRIGGERS: Triggers(),
+    planning.LOCKED_RENAME: LockedRename(),
+}
 
 
 def of(plan: MovePlan) -> Fence:
-    """Give the fence of a move."""
+    """Return the fence of a move."""
     return FENCES[plan.fence]

@@ -1,4 +1,4 @@
-"""The topology file after a move: two values change, everything else stays as it is."""
+"""The topology file after a move: two values change, everything else stays the same."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_LONG = 60
+"""Longer lists of ranges get spaces, at which `edit` folds lines."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class FileNotEdited(Unfinished):
-    """A topology file that was not changed, for it is not what it was or cannot be written."""
+    """A topology file that has changed since the plan, or cannot be written."""
 
     def __init__(self, path: Path, why: str, values: dict[tuple[str, ...], str]) -> None:
-        told = ", ".join(f"{'.'.join(path)}: {value}" for path, value in values.items())
+        lines = ", ".join(f"{'.'.join(path)}: {value}" for path, value in values.items())
         super().__init__(
             f"{path} was not changed: {why}",
-            hint=f"the shards have moved; write into it by hand: {told}",
+            hint=f"the shards have moved: write this into the file by hand: {lines}",
         )
         self.why = why
         self.values = values
 
 
 def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
-    """Find what would keep `write` from changing the file; changes nothing."""
+    """Return what would keep `write` from changing the file; changes nothing."""
     path = topology.path
     try:
         _, new = _edited(topology, _values(plan, planning.after(topology, plan)))
@@ -56,23 +58,23 @@ def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
         "topology_file",
         f"the move could not write the new owners into this file: {reason}",
         hint="make the file and its directory writable for this user, or copy the file to a "
-        "directory that is, and name the copy with --topology",
+        "writable directory and give the copy with --topology",
     )
     return [refusal]
 
 
 def is_written(topology: Topology, plan: MovePlan) -> bool:
-    """Tell whether the file says already that the shards have moved."""
+    """Return whether the file already has the new owners."""
     try:
         now = loader.load(topology.path)
     except (loader.TopologyInvalid, loader.TopologyMissing):
-        return False  # somebody is editing it
+        return False  # an operator may be editing it
     moved = set(plan.shards)
     return plan.target in now.nodes and moved <= set(now.nodes[plan.target].shards)
 
 
 def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
-    """Change the shards of source and target in the file, unless it has them; raises FileNotEdited.
+    """Write the new owners into the file, unless it has them; raises FileNotEdited.
 
     `topology` is what was read from the file before the move.
     """
@@ -82,7 +84,7 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
     text, new = _edited(topology, values)
     try:
         if loader.parse(text.encode(), path) != topology:
-            raise FileNotEdited(path, "it was changed since the move read it", values)
+            raise FileNotEdited(path, "the file changed after the move read it", values)
         files.write(Local(), path, new)
         files.remove(Local(), Path(f"{path}{files.BACKUP}"))
     except (loader.TopologyInvalid, files.FileRefused) as error:
@@ -90,14 +92,15 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
 
 
 def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
+    listed = {name: ranges.of(after.nodes[name].shards) for name in (plan.source, plan.target)}
     return {
-        ("nodes", name, "shards"): ranges.of(after.nodes[name].shards)
-        for name in (plan.source, plan.target)
+        ("nodes", name, "shards"): text.replace(",", ", ") if len(text) > _LONG else text
+        for name, text in listed.items()
     }
 
 
 def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str, str]:
-    """Give the file's text as it is, and with the new values; raises FileNotEdited."""
+    """Return the file's text without and with the new values; raises FileNotEdited."""
     path = topology.path
     try:
         text = inputs.read(path, loader.MOST_BYTES).decode("utf-8")
@@ -110,32 +113,32 @@ def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str
 
 
 def _unwritable(path: Path, size: int) -> str | None:
-    """Tell why a file without links cannot be replaced by one of `size` bytes; None where it can.
+    """Return why a file cannot be replaced by one of `size` bytes, or None.
 
-    Raises OSError where that cannot be seen.
+    `path` has no symbolic links. Raises OSError where the file cannot be checked.
     """
     folder = path.parent
     if path in _mount_points():
-        return "it is a mount point, which cannot be replaced; mount its directory instead"
+        return "it is a mount point, which cannot be replaced: mount its directory instead"
     try:
-        # Of a read-only file system, and of an immutable file, root learns it only so.
+        # Only this shows root a read-only file system or an immutable file.
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except PermissionError as error:
         if error.errno != errno.EACCES:  # its mode does not keep it from being replaced
             return f"{error.strerror} (it is immutable, see lsattr)"
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-        return f"{folder} may not be written"
+        return f"{folder} is not writable"
     held, me = folder.stat(), os.geteuid()
     if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
-        return f"it is another user's, and in {folder} only its owner may replace it"
+        return f"it belongs to another user, and only its owner may replace files in {folder}"
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < size:
-        return f"there is no room in {folder} for a new file of {size:,} bytes"
+        return f"{folder} has no room for a new file of {size:,} bytes"
     return None
 
 
 def _mount_points() -> set[Path]:
-    """List where this process sees file systems; empty where there is no /proc."""
+    """Return the mount points that this process sees; empty without /proc."""
     if not _MOUNTS.exists():
         return set()
     lines = _MOUNTS.read_text(errors="replace").splitlines()

@@ -24,42 +24,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVED_S = 2.0
-"""How long it is waited, after RESUME, for connections to the nodes that clients wait for."""
+"""How long to wait after RESUME until waiting clients have connections to the nodes."""
 
 
 class PauseFailed(ShardctlError):
-    """Aliases whose transactions did not end in time; all aliases are let go again."""
+    """Aliases whose transactions did not end in time; all aliases are resumed."""
 
     def __init__(self, waiting: Mapping[str, tuple[str, ...]], seconds: float) -> None:
-        told = "; ".join(
+        listed = "; ".join(
             f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
             for pooler, aliases in waiting.items()
         )
         super().__init__(
-            f"transactions did not end within {seconds:.1f} s, so the pause does not hold: {told}",
-            hint="`shardctl moves resume` tries again; with --terminate it ends them, "
-            "and --max-pause gives them more time",
+            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {listed}",
+            hint="run `shardctl moves resume` to try again, with a longer --max-pause, or with "
+            "--terminate to end them",
         )
         self.waiting = waiting
 
 
 class PauseLost(ShardctlError):
-    """Aliases that were paused and are not any more: a guard or somebody else resumed them."""
+    """Aliases that are no longer paused: a guard or another process resumed them."""
 
     def __init__(self, pooler: str, resumed: tuple[str, ...]) -> None:
         super().__init__(
-            f"pooler {pooler}: {len(resumed)} aliases are not paused any more ({resumed[0]}, ...)",
-            hint="`shardctl moves resume` tries again",
+            f"pooler {pooler}: {len(resumed)} aliases are no longer paused ({resumed[0]}, ...)",
+            hint="run `shardctl moves resume` to try again",
         )
 
 
 class RouteFailed(Unfinished):
-    """A pooler that does not offer the moved shards where they are now."""
+    """A pooler that does not route the moved shards to their new node."""
 
     def __init__(self, pooler: str, wrong: Sequence[str]) -> None:
         super().__init__(
             f"pooler {pooler}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
-            hint="see its log and `shardctl pgbouncer diff`, then `shardctl moves resume`",
+            hint="check its log and `shardctl pgbouncer diff`, then run `shardctl moves resume`",
         )
 
 
@@ -69,20 +69,20 @@ class ResumeFailed(Unfinished):
     def __init__(self, pooler: str, left: Sequence[str]) -> None:
         super().__init__(
             f"pooler {pooler}: {len(left)} aliases are still paused ({left[0]}, ...)",
-            hint=f'on its console: RESUME "{left[0]}" and so on; its guard tries, too',
+            hint=f'run on its console: RESUME "{left[0]}", and so on; its guard tries, too',
         )
 
 
 @dataclass(slots=True)
 class Serving:
-    """A pooler whose clients are being served again."""
+    """A pooler that serves its clients again."""
 
     at: float
     """When it had resumed all aliases, on the monotonic clock."""
     resumed: int
-    """How many aliases were still paused then."""
+    """How many aliases were still paused until then."""
     waits: bool
-    """Whether clients of these were waiting."""
+    """Whether clients of these aliases were waiting."""
 
 
 @dataclass(slots=True)
@@ -93,21 +93,21 @@ class Gate:
     host: Host
     aliases: tuple[str, ...]
     text: str
-    """The file as it is to be after the move."""
+    """The text of the file after the move."""
     consoles: list[Console] = field(default_factory=list)
     watcher: Console | None = None
-    """A session that no PAUSE ever occupies."""
+    """A session that never runs PAUSE."""
     retry: str | None = None
-    """The pooler's `server_login_retry`, empty where only RELOAD puts it back; None at first."""
+    """The pooler's `server_login_retry`, empty where only RELOAD restores it; None before."""
     cancelled: tuple[str, ...] = ()
     """Aliases on which a client cancelled a statement while PAUSE waited for it."""
     serving: Serving | None = None
-    """How far its clients are served again; None before that."""
+    """How its clients are served again; None before that."""
     guard: Guard | None = None
     place: str | None = None
-    """Where the staged file is to go, without links; None before it is staged."""
+    """The path of the file that the staged one replaces, without links; None before staging."""
     placing: Held | None = None
-    """What puts it there, and waits on the host for the word."""
+    """The command on the host that replaces the file on request."""
 
     @property
     def staged(self) -> Path:
@@ -115,46 +115,46 @@ class Gate:
         return apply.staged(self.pooler)
 
     def hold_file(self, seconds: float) -> None:
-        """Let its host wait for the word that the new file is to take its place."""
+        """Start the command on the host that replaces the file on request."""
         place = self.place or self.pooler.databases_file
         self.placing = files.hold_replace(
             self.host, self.staged, place, seconds=seconds, user=self.pooler.os_user
         )
 
     def put_in_place(self) -> None:
-        """Put the new file into place; raises FileRefused."""
+        """Replace the file by the staged one; raises FileRefused."""
         place = self.place or self.pooler.databases_file
         if self.placing is not None:
             try:
                 with files.named(place):
                     self.placing.go()
-            except files.FileRefused as error:  # its connection may have broken meanwhile
-                logger.info("pooler %s: %s; tries again", self.pooler.name, error.message)
+            except files.FileRefused as error:  # its connection may have broken
+                logger.info("pooler %s: %s; trying again", self.pooler.name, error.message)
             else:
                 return
         files.replace(self.host, self.staged, place, user=self.pooler.os_user)
 
     def drop_held(self) -> None:
-        """Give up what waits on the host for the word: others may need its room there."""
+        """End the command that waits on the host: other processes may need its session."""
         if self.placing is not None:
             self.placing.drop()
             self.placing = None
 
     def ask_who_waits(self) -> Console | None:
-        """Ask, beside what is to be done meanwhile, which clients wait; `any_waits` takes it."""
+        """Send the query for waiting clients; `any_waits` reads its answer."""
         beside = next((one for one in self.consoles if not one.closed), None)
         try:
             if beside is not None:
                 beside.send(SHOW_POOLS)
-        except PoolerLost as error:  # of a session that is not needed for serving the clients
+        except PoolerLost as error:  # serving the clients does not need this session
             logger.info("pooler %s: %s", self.pooler.name, error.message)
             return None
         return beside
 
     def any_waits(self, asked: Console | None, *, ask: bool = False) -> bool:
-        """Tell whether clients wait for what is paused, those too who are logging in.
+        """Return whether clients wait for paused aliases, including clients that are logging in.
 
-        Where that cannot be known, it is so. Requests to cancel that wait are noted, too.
+        True if that is unknown. Records aliases with waiting cancel requests, too.
         """
         if asked is None:
             return True
@@ -173,10 +173,10 @@ class Gate:
     def begin_serving(
         self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False
     ) -> list[CommandRefused]:
-        """Reload, if that is to do, and resume; give what was refused. Raises PoolerLost.
+        """Reload on request, and resume; return what was refused. Raises PoolerLost.
 
-        `waits` tells that clients wait. `end_serving` has to follow where `server_login_retry` is
-        to `shorten`.
+        `waits` says that clients are waiting. `end_serving` must follow if this is to `shorten`
+        `server_login_retry`.
         """
         if self.retry is None:
             self.retry = serving.retry_of(console)
@@ -186,7 +186,7 @@ class Gate:
         return refused
 
     def end_serving(self, console: Console) -> list[str]:
-        """Wait until the clients are served; name aliases some of whose clients are not."""
+        """Wait until the clients are served; return aliases with clients that still wait."""
         try:
             left = serving.watch(console, self.aliases, seconds=_SERVED_S)
         finally:
@@ -194,12 +194,12 @@ class Gate:
         return [f"{alias} on pooler {self.pooler.name}" for alias in left]
 
     def require_resumed(self, offered: Mapping[str, Alias]) -> None:
-        """See that nothing stays paused; raises ResumeFailed."""
+        """Check that nothing is paused; raises ResumeFailed."""
         if left := self._paused(offered):
             raise ResumeFailed(self.pooler.name, left)
 
     def is_paused(self, offered: Mapping[str, Alias]) -> bool:
-        """Tell whether any alias is paused, also one whose PAUSE still waits."""
+        """Return whether any alias is paused, also one whose PAUSE still waits."""
         return bool(self._paused(offered))
 
     def _paused(self, offered: Mapping[str, Alias]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The poolers during a cutover: new files staged, guards armed, aliases held and let go."""
+"""The poolers during a cutover: stages files, arms guards, pauses and resumes aliases."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONSOLES = 16
-"""Sessions over which each pooler's pauses go."""
+"""Console sessions per pooler that send PAUSE."""
 _WIDTH = 16
 _LOGINS_S = 1.0
-"""How long logins of poolers are waited for: some may never end, and one may begin again."""
+"""How long to wait for logins of poolers: some may never end."""
 _POLL = 0.002
 
 Value = TypeVar("Value")
@@ -39,8 +39,8 @@ Value = TypeVar("Value")
 class Gates:
     """All poolers of a topology during the cutover of one move.
 
-    Use it in a `with`: at its end every session is closed. That a paused alias is resumed is
-    the business of `let_go` and `route`, and of the guards.
+    Use it in a `with`, which closes every session at its end. `let_go`, `route` and the guards
+    resume the paused aliases.
     """
 
     def __init__(self, before: Topology, after: Topology, plan: MovePlan, *, purpose: str) -> None:
@@ -53,11 +53,11 @@ class Gates:
         """When the first PAUSE was sent, on the monotonic clock; None before that."""
         self.guards_fire_from: float | None = None
         self.guards_fire_at: float | None = None
-        """When the first and the last guard that were armed here fire, on the monotonic clock."""
+        """When the first and the last guard of this process fire, on the monotonic clock."""
         self.waits_ms: dict[str, float] = {}
         """For each pooler, the time from the first PAUSE until no client waited for a connection.
 
-        No client that came meanwhile has waited longer; 0 where none waited at the RESUME.
+        No client waited longer; 0 where none waited at the RESUME.
         """
 
     def __enter__(self) -> Self:
@@ -84,19 +84,19 @@ class Gates:
         self._each(one)
 
     def distance_ms(self) -> float:
-        """Measure the way to the pooler that is furthest away, in ms; raises PoolerLost."""
+        """Measure the longest round trip to a pooler, in ms; raises PoolerLost."""
         return max(self._each(lambda g: shortest_ms(self._watcher(g).version)), default=0.0)
 
     def stage(self) -> None:
         """Put the new file beside the old one on every pooler's host, and try a RELOAD there.
 
-        Once the clients are served again it is too late to look whether a pooler reads its files.
-        Raises FileRefused, reload_rejected.
+        After the decision it is too late to find out that a pooler cannot read its files. Raises
+        FileRefused, reload_rejected.
         """
 
         def one(gate: Gate) -> None:
             user, place = gate.pooler.os_user, gate.pooler.databases_file
-            # One of an earlier attempt would be kept as a copy.
+            # A file of an earlier attempt would be kept as a backup.
             files.remove(gate.host, gate.staged, user=user)
             files.write(gate.host, gate.staged, gate.text, user=user, like=place)
             gate.place = files.place_of(gate.host, place, user=user)
@@ -105,7 +105,7 @@ class Gates:
         self._each(one)
 
     def rehearse(self, question: Question) -> None:
-        """Ask on every pooler's host what its guard would ask; raises guard_refused."""
+        """Run every guard's query on its host; raises guard_refused."""
         self._each(
             lambda gate: guard.rehearse(
                 gate.host,
@@ -117,7 +117,7 @@ class Gates:
         )
 
     def arm(self, *, after_s: float, question: Question) -> None:
-        """Arm a guard on every pooler's host; raises guard_refused with none left armed."""
+        """Arm a guard on every pooler's host; raises guard_refused after disarming all."""
 
         def one(gate: Gate) -> None:
             gate.guard = guard.arm(
@@ -142,17 +142,17 @@ class Gates:
         self.guards_fire_at = time.monotonic() + after_s
 
     def hold_files(self, *, seconds: float) -> None:
-        """Let every host wait for the word that the new file is to take its place.
+        """Start the command on every host that replaces its file on request.
 
-        On a far host, that takes a third of the time of a command that is only begun then.
+        On a remote host, the request takes a third of the time of a new command.
         """
         for gate in self.all:
             gate.hold_file(seconds)
 
     def await_logins(self) -> None:
-        """Wait a moment until no pooler is logging in to a node for what is to be paused.
+        """Wait briefly until no pooler is logging in to a node for the aliases to pause.
 
-        PAUSE breaks such a login off, and PgBouncer takes that for a node that lets nobody in:
+        PAUSE aborts such a login, and PgBouncer takes that for a node that rejects connections:
         after RESUME it would wait for `server_login_retry`, and new clients would get an error.
         """
         until = time.monotonic() + _LOGINS_S
@@ -168,15 +168,15 @@ class Gates:
         self._each(one)
 
     def hold(self, *, seconds: float) -> dict[str, float]:
-        """Pause all aliases on all poolers; give when each pooler's last pause held, in ms.
+        """Pause all aliases on all poolers; return how long each pooler's last PAUSE took, in ms.
 
-        Raises PauseFailed, PauseLost, and what a pooler refused. The answer to PAUSE is the
-        proof, together with `require_held` after it: when somebody resumes an alias, waiting
-        sessions are answered all the same.
+        Raises PauseFailed, PauseLost, and what a pooler refused. The answer to PAUSE proves the
+        pause only with `require_held` after it: RESUME by another session answers a waiting PAUSE,
+        too.
         """
         now = time.monotonic()
         if self.all and self.guards_fire_from is not None and now > self.guards_fire_from:
-            # Nobody would end this pause if this process died now.
+            # No guard would end this pause if this process died now.
             raise PauseLost(self.all[0].pooler.name, self.all[0].aliases)
         self.held_at = self.held_at or now
         answers = batch.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
@@ -194,7 +194,7 @@ class Gates:
         }
 
     def busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
-        """Give the processes of the source that serve aliases which do not come to rest."""
+        """Yield the pids on the source that serve aliases whose PAUSE does not complete."""
         for gate in self.all:
             wanted = set(waiting.get(gate.pooler.name, ()))
             if not wanted:
@@ -205,7 +205,7 @@ class Gates:
                         yield int(server["remote_pid"] or 0)
 
     def require_held(self) -> None:
-        """See that every alias is still paused; raises PauseLost, PoolerLost."""
+        """Check that every alias is still paused; raises PauseLost, PoolerLost."""
 
         def one(gate: Gate) -> None:
             offered = self._watcher(gate).databases()
@@ -216,10 +216,9 @@ class Gates:
         self._each(one)
 
     def route(self) -> None:
-        """Let every pooler offer the shards where they are now, and serve its clients again.
+        """Route every pooler to the shards' new node, and serve its clients again.
 
-        `await_served` has to follow. Raises what one pooler does not do, when all others are
-        served.
+        `await_served` must follow. Raises a pooler's error after serving all others.
         """
 
         def one(gate: Gate) -> None:
@@ -228,7 +227,7 @@ class Gates:
             try:
                 gate.put_in_place()
             except files.FileRefused:
-                # Its guard has fired, and was quicker.
+                # Its guard may have fired first and replaced the file.
                 if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
                     raise
             self._reload_and_resume(gate, waits=gate.any_waits(beside))
@@ -236,7 +235,7 @@ class Gates:
         self._each(one)
 
     def settle(self) -> None:
-        """Do what `route` does, whatever somebody else has done of it; repeatable."""
+        """Do what `route` does, however much of it is done; repeatable."""
 
         def one(gate: Gate) -> None:
             gate.drop_held()
@@ -249,13 +248,13 @@ class Gates:
         self._each(one)
 
     def await_served(self) -> list[str]:
-        """Wait a moment until clients that waited have connections; name whose have none.
+        """Wait briefly until waiting clients have connections; return aliases that have none.
 
-        What made PgBouncer try connections again so soon is taken back then.
+        Restores `server_login_retry` afterwards.
         """
 
         def one(gate: Gate) -> list[str]:
-            if gate.serving is None:  # its pooler was lost before
+            if gate.serving is None:  # the pooler was lost before
                 return []
             left = gate.end_serving(self._watcher(gate))
             if gate.serving.resumed:
@@ -272,17 +271,17 @@ class Gates:
         return max((gate.serving.at for gate in self.all if gate.serving), default=None)
 
     def let_go(self) -> list[ShardctlError]:
-        """Resume every alias as it was, and remove what was staged and armed; repeatable.
+        """Resume every alias unchanged, remove the staged files, disarm the guards; repeatable.
 
-        A pooler that does not do so keeps its guard, which goes on trying. Where nobody listens
-        any more, nothing is paused any more: gives the errors of such poolers.
+        A pooler where this fails keeps its guard, which tries again. A pooler that has stopped
+        pauses nothing: returns the errors of such poolers.
         """
         gone: list[ShardctlError] = []
 
         def one(gate: Gate) -> None:
             gate.drop_held()
             try:
-                # A PAUSE that still waits is answered by this; its session is of no more use.
+                # This answers a waiting PAUSE, too, whose session is not used again.
                 self._resume_as_before(gate)
             except (PoolerLost, PoolerUnavailable) as error:
                 if ports.knock(gate.pooler.host, gate.pooler.port) != "closed":
@@ -295,9 +294,9 @@ class Gates:
         return gone
 
     def abandon(self) -> None:
-        """Resume every alias, and touch nothing else of a move with which somebody else went on.
+        """Resume every alias, and change nothing else: another process has taken over the move.
 
-        Who did that has ended the guards here, and may have resumed before all was paused.
+        That process has ended the guards here, and may have resumed before all was paused.
         """
 
         def one(gate: Gate) -> None:
@@ -308,12 +307,12 @@ class Gates:
         self._each(one)
 
     def disarm(self) -> list[Disarmed]:
-        """End all guards, those of an earlier process of this move too; tell what they had done."""
+        """End all guards of this move, also an earlier process's; return what they had done."""
         return self._each(self._disarm)
 
     @staticmethod
     def _disarm_own(gate: Gate) -> None:
-        """End the guard that this process has armed, which is told from another's of its name."""
+        """End the guard that this process has armed, but not another's of the same name."""
         if gate.guard is not None:
             guard.disarm(gate.guard)
             gate.guard = None
@@ -333,13 +332,13 @@ class Gates:
         wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
         gate.require_resumed(offered)
         if wrong:
-            told = [error.reason for error in refused if error.command == serving.RELOAD]
-            raise RouteFailed(gate.pooler.name, [*told, *wrong])
+            rejected = [error.reason for error in refused if error.command == serving.RELOAD]
+            raise RouteFailed(gate.pooler.name, [*rejected, *wrong])
 
     def _resume_as_before(self, gate: Gate) -> None:
-        """Resume where nothing has changed; raises ResumeFailed, PoolerLost.
+        """Resume with the old file; raises ResumeFailed, PoolerLost.
 
-        Where nothing is paused `server_login_retry` stays as it is: no guard would put it back if
+        Where nothing is paused `server_login_retry` is not changed: no guard would restore it if
         this process died.
         """
         console = self._watcher(gate)
@@ -350,7 +349,7 @@ class Gates:
             gate.end_serving(console)
 
     def _gate(self, pooler: Pooler) -> Gate:
-        """Name the aliases that lead to what moves: those of its shards, and of its node."""
+        """Return a pooler with the aliases of the moved shards, and of their node."""
         held: list[str] = []
         if "node" in pooler.aliases:
             held.append(names.of_node(self._before.database.name, self._plan.source))
@@ -368,7 +367,7 @@ class Gates:
         return Console(pooler, self._before.database, purpose=self._purpose)
 
     def _each(self, work: Callable[[Gate], Value]) -> list[Value]:
-        """Do something on all poolers in parallel; raises what failed when all are done."""
-        if len(self.all) == 1:  # to start a thread takes longer than most of what is asked
+        """Call `work` for all poolers in parallel; raises the errors when all have ended."""
+        if len(self.all) == 1:  # starting a thread takes longer than most calls
             return [work(self.all[0])]
         return fanout.collect(self.all, work, width=_WIDTH).every()

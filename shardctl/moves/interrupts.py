@@ -1,4 +1,4 @@
-"""Signals that end a process, during a cutover: remembered, and heeded where it can be left."""
+"""Signals that end a process: during a cutover they are deferred until it can stop safely."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_FIRST = "interrupted: the cutover ends first, one way or the other; it does not take long"
-_AGAIN = "not now: the cutover is being ended"
+_FIRST = "interrupted: shardctl completes or undoes the cutover first, within --max-pause"
+_AGAIN = "interrupt ignored: shardctl is still completing or undoing the cutover"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Deferred:
-    """Whether somebody wants to stop; `require_none` is for the places where one can."""
+    """Counts deferred signals; `require_none` stops where the cutover may stop."""
 
     def __init__(self, notice: Callable[[str], None]) -> None:
         self.asked = 0
         self._notice = notice
 
     def require_none(self, what: str) -> None:
-        """Stop here if somebody asked for it; raises Interrupted, which says what was done."""
+        """Raise Interrupted with the message `what` if a signal came."""
         if self.asked:
-            raise Interrupted(what, hint="`shardctl moves resume` goes on with it")
+            raise Interrupted(what, hint="run `shardctl moves resume` to continue the move")
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Record a signal."""
         self.asked += 1
-        if number != signal.SIGHUP:  # who would read it has gone
+        if number != signal.SIGHUP:  # the terminal is gone
             self._notice(_FIRST if self.asked == 1 else _AGAIN)
 
 
 @contextmanager
 def deferred(notice: Callable[[str], None]) -> Iterator[Deferred]:
-    """Hold Ctrl-C, SIGTERM and SIGHUP back while a block runs; tell by `notice` what was heard.
+    """Defer Ctrl-C, SIGTERM and SIGHUP while a block runs; report them with `notice`.
 
-    Only the main thread may handle signals; in others, which get none, nothing is held back.
+    Only the main thread may handle signals; other threads get none, so nothing is deferred there.
     """
     held = Deferred(notice)
     if threading.current_thread() is not threading.main_thread():
         yield held
         return
-    # None is a handler that is not Python's; who ignores a signal is not to hear of it now.
+    # None is a handler that is not Python's; an ignored signal stays ignored.
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
     try:

@@ -1,4 +1,4 @@
-"""All moves of a cluster, read from every node's journal, and which of them is meant."""
+"""All moves of a cluster, read from every node's journal, and the choice of one."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 def move_not_found(move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> Misused:
     """Report an id that no node's journal has."""
-    hint = f"its journal has: {', '.join(known)}" if known else "there was no move yet"
+    hint = f"known moves: {', '.join(known)}" if known else "no move has started yet"
     return Misused(
-        "move_not_found", f"no node knows a move {move}" + _but(unread), hint=_full(unread) or hint
+        "move_not_found", f"unknown move {move!r}" + _but(unread), hint=_full(unread) or hint
     )
 
 
 def _but(unread: Sequence[Unread]) -> str:
     names = ", ".join(node for node, _ in unread)
-    return f" on the nodes that answer (without: {names})" if unread else ""
+    return f" (not checked: nodes {names})" if unread else ""
 
 
 def _full(unread: Sequence[Unread]) -> str | None:
-    """Say what helps where a node cannot be asked for a move, which may be why."""
+    """Return the hint for a node that could not be asked, whose journal may have the move."""
     if not unread:
         return None
     node, reason = unread[0]
     return (
-        f"node {node}: {reason}; start it, or let `shardctl init` make tables that are missing, "
-        "and try again; if it cannot start because the WAL of a move has filled its disk: "
+        f"node {node}: {reason}; start it, or run `shardctl init` if its tables are missing, then "
+        "try again; if it cannot start because the WAL of a move has filled its disk, run "
         f"`shardctl moves abort MOVE --restart-source {node}`"
     )
 
 
 def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
-    """Report that no move could be resumed or aborted, as far as nodes could be asked."""
-    hint = "`shardctl moves list` shows them all"
+    """Report that no move can be resumed or aborted."""
+    hint = "run `shardctl moves list` to see all moves"
     return Misused(
         "nothing_unfinished", "no move is unfinished" + _but(unread), hint=_full(unread) or hint
     )
@@ -55,13 +55,13 @@ def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the journals say, newest first; `unread` are nodes that could not be asked."""
+    """The moves in all journals, newest first; `unread` are nodes that could not be asked."""
 
     entries: tuple[Entry, ...]
     unread: tuple[Unread, ...]
 
     def entry(self, move: str | None) -> Entry:
-        """Give one move; None stands for the one that is unfinished.
+        """Return one move; None means the unfinished one.
 
         Raises move_not_found, nothing_unfinished.
         """
@@ -77,18 +77,18 @@ class Ledger:
         raise move_not_found(move, known, self.unread)
 
     def newest(self) -> Entry:
-        """Give the move that began last; raises no_move_yet."""
+        """Return the move that began last; raises no_move_yet."""
         if not self.entries:
             raise Misused(
                 "no_move_yet",
-                "there was no move yet",
-                hint="`shardctl move-shards` begins one (see its --help)",
+                "no move has started yet",
+                hint="run `shardctl move-shards` to start one (see its --help)",
             )
         return self.entries[0]
 
 
 def read(topology: Topology, *, purpose: str) -> Ledger:
-    """Read the journals of all nodes that are there; raises NodeUnavailable when none is."""
+    """Read the journals of all reachable nodes; raises NodeUnavailable if none is."""
 
     def copies(session: Connection, node: Node) -> tuple[Copy, ...]:
         row = cluster.read(session) if cluster.is_present(session) else None

@@ -1,4 +1,4 @@
-"""What methods of a move differ in: steps, and how the target takes over; see `methods.py`."""
+"""What a method of a move consists of: steps, and how the target takes over; see `methods.py`."""
 
 from __future__ import annotations
 
@@ -17,63 +17,78 @@ if TYPE_CHECKING:
 
 
 class Handover(Protocol):
-    """How a target takes shards over; all but `catch_up` and `hold_snapshot` is repeatable.
+    """How a target takes over shards; all but `catch_up` and `hold_snapshot` are repeatable.
 
-    A module or an object of a class can be one; `promotion.py` is the first.
+    A module or an object can be one; `promotion.py` is the first.
     """
 
     reversible: bool
-    """Whether the source can have its shards back after the claim, without another copy."""
+    """Whether the source can get its shards back after the claim, without another copy."""
 
     def prepare(self, context: MoveContext) -> None:
-        """Open sessions and read what the rest needs, before clients wait."""
+        """Open sessions and warm caches, before clients wait."""
 
     def serves(self, context: MoveContext) -> sql.Composed:
-        """Compose the question of a pooler's guard: whether the target serves the shards."""
+        """Compose the query of a pooler's guard: whether the target serves the shards."""
 
-    def catch_up(self, context: MoveContext, lsn: str, *, deadline: float) -> None:
-        """Wait until the target has all that the source had at `lsn`; the clock is monotonic."""
+    def catch_up(self, context: MoveContext, lsn: str, *, attempt: int, deadline: float) -> None:
+        """Wait until the target has all changes up to `lsn`; the clock is monotonic.
+
+        `attempt` is the number of the cutover, which its fence has put into a stream.
+        """
 
     def hold_snapshot(self, context: MoveContext) -> None:
-        """Keep what the target has now for the comparison, in the context's `snapshot`."""
+        """Take a snapshot of the target for the comparison, in the context's `snapshot`."""
 
     def take_over(self, context: MoveContext) -> None:
-        """Let the target take writes; the point of no return is behind."""
+        """Make the target writable, after the point of no return."""
 
     def claim(self, context: MoveContext, lsn: str) -> bool:
-        """Make the target the owner in one transaction; tell whether clients can log in, too."""
+        """Make the target the owner in one transaction; return whether clients can log in."""
 
     def open_up(self, context: MoveContext) -> None:
-        """Let clients log in to the target, which has claimed."""
+        """Open the target to clients, after its claim."""
 
     def settle(self, context: MoveContext) -> None:
-        """See that the target runs with its own settings, while clients are served."""
+        """Check that the target runs with its own settings, while clients are served."""
 
     def release(self, context: MoveContext) -> None:
-        """Drop what the source has kept for the target."""
+        """Drop what the source keeps for the target."""
 
     def start(self, context: MoveContext) -> None:
-        """Let the target's server run, before a decided move goes on."""
+        """Start the target's server, before a decided move continues."""
 
     def require_caught_up(self, context: MoveContext, lsn: str) -> None:
-        """See that the target of a decided move has all up to `lsn`, with time to wait for it."""
+        """Wait until the target of a decided move has all changes up to `lsn`."""
+
+    def reconcile(self, context: MoveContext) -> None:
+        """Bring the source's record to what the target has, where a failover may have lost it.
+
+        It comes before everything that undoes. Raises NodeUnavailable of a target that is needed.
+        """
+
+    def remains(self, context: MoveContext) -> Callable[[], object] | None:
+        """Give what deletes the copy on a target that does not answer; None where it has none.
+
+        Raises TargetThere where the target may have claimed.
+        """
 
     def finish(self, context: MoveContext) -> None:
-        """Make the target a node like any other, when the move is to be closed."""
+        """Make the target a normal node, before the move is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way by which shards get to another node."""
+    """A method by which shards move to another node."""
 
     sentence: str
     accepts: Callable[[Node], None]
-    """Refuses a target that the topology alone rules out; raises MoveRefused."""
+    """Checks a target by the topology alone; raises MoveRefused."""
     preflight: Callable[..., Facts]
-    """As `preflight.check`: looks at all that the move depends on, and raises every refusal."""
+    """As `preflight.check`: checks all that the move depends on, and raises every refusal."""
     steps: Sequence[Step]
     handover: Handover
     fence: str
-    """A name in `fences.FENCES`: what the move uses unless it is `--read-only`."""
+    """A name in `fences.FENCES`: the fence of a move without `--read-only`."""
     admit: Callable[[MoveContext], None]
-    """Lets this machine log in to the target, before a move from another machine goes on."""
+    """Makes the target accept this machine, before it continues another machine's move."""

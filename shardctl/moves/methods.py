@@ -1,29 +1,42 @@
-"""The methods of a move, and in what they differ.
+"""The methods of a move, and how they differ.
 
-| part | says |
+| part | defines |
 |---|---|
-| `accepts` | which nodes can be its target |
-| `preflight` | what must be true before it begins |
-| `steps` | what it does, in order; going on with a move is running them again |
-| `handover` | how the target takes over in the cutover, one of its steps |
+| `accepts` | which nodes can be the target |
+| `preflight` | what must be true before the move begins |
+| `steps` | what the move does, in order; resuming it runs them again |
+| `handover` | how the target takes over in the cutover, one of the steps |
 | `fence` | what keeps clients from the source then; with `--read-only`, always triggers |
-| `admit` | how another machine gets to log in to the target, to go on with the move |
+| `admit` | how the target accepts another machine, which continues the move |
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import admission, plan, promotion
+from shardctl.moves import admission, plan, promotion, stream
 from shardctl.moves.method import Method
 from shardctl.moves.preflight import check as preflight
-from shardctl.moves.steps import clear, clone, confirm, cutover, follow, reserve, retire
+from shardctl.moves.steps import (
+    clear,
+    clone,
+    confirm,
+    copy,
+    cutover,
+    follow,
+    indexes,
+    reserve,
+    retire,
+    stream_reserve,
+    structure,
+    subscribe,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 METHODS: Mapping[str, Method] = {
-    "clone": Method(
+    plan.METHOD: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
         accepts=plan.require_without_shards,
         preflight=preflight.check,
@@ -39,5 +52,23 @@ METHODS: Mapping[str, Method] = {
         handover=promotion,
         fence=plan.RENAME,
         admit=admission.admit,
+    ),
+    plan.STREAM: Method(
+        "copies the shards to a node that serves already, which follows by logical replication",
+        accepts=plan.accept,
+        preflight=preflight.check,
+        steps=(
+            stream_reserve.STEP,
+            structure.STEP,
+            copy.STEP,
+            indexes.STEP,
+            subscribe.STEP,
+            cutover.STREAM_STEP,
+            confirm.STEP,
+            retire.STEP,
+        ),
+        handover=stream,
+        fence=plan.LOCKED_RENAME,
+        admit=lambda _: None,
     ),
 }

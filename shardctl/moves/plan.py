@@ -1,4 +1,4 @@
-"""What a move is to do, decided before it begins; pure."""
+"""The plan of a move, made before it begins; pure."""
 
 from __future__ import annotations
 
@@ -20,44 +20,46 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 METHOD = "clone"
-"""How shards get to another node, unless another method is asked for."""
+"""The default method of a move to a node without a server."""
+STREAM = journal.STREAM
 RENAME = "rename"
 TRIGGERS = "triggers"
-"""Names of fences: what keeps clients from the moved shards on the source."""
+LOCKED_RENAME = "locked rename"
+"""Names of fences, which keep clients from the moved shards on the source."""
 
 _POOLERS = "poolers."
 
 _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative")
-"""What a move does not depend on, changes itself, or may need corrected; or stands elsewhere."""
+"""Fields that a move does not depend on, changes itself, or that may be corrected during it."""
 
 
 class MoveRefused(ShardctlError):
-    """A move that cannot be, by the topology alone."""
+    """A move that the topology rules out."""
 
 
 class TopologyChanged(ShardctlError):
-    """A topology that is not the one with which the move began."""
+    """A topology that has changed since the move began."""
 
     def __init__(self, move: str, what: str, was: str, now: str) -> None:
         super().__init__(
-            f"move {move} began with {what} {was}, and the topology now says {now}",
-            hint="put that back as it was, then run the command again",
+            f"move {move}: {what} changed in the topology: expected {was}, found {now}",
+            hint=f"set {what} back to {was} in the topology, then run the command again",
         )
 
 
 class PlanUnreadable(ShardctlError):
-    """A plan in the journal that another version of shardctl has written."""
+    """A plan in the journal from another version of shardctl."""
 
     def __init__(self, move: str, why: str) -> None:
         super().__init__(
-            f"move {move}: this version of shardctl does not understand its plan: {why}",
-            hint="go on with the version that began it",
+            f"move {move}: this version of shardctl cannot read its plan: {why}",
+            hint="continue with the version of shardctl that started the move",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a move is carried out; times in seconds, the rate as pg_basebackup takes it."""
+    """Options of a move; times in seconds, the rate as for pg_basebackup."""
 
     max_pause_s: float
     retain_s: float
@@ -68,12 +70,12 @@ class Options:
     ignore_standby: bool = False
     clone_with: CloneWith = "basebackup"
     max_wal_bytes: int | None = None
-    """WAL that the source keeps for the move at most; None until that is decided."""
+    """The most WAL that the source keeps for the move; None until that is decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Which shards go from where to where, under which names, and what the topology said."""
+    """The moved shards and their schemas, source, target, options, and the topology's fields."""
 
     id: str
     source: NodeName
@@ -82,19 +84,19 @@ class MovePlan:
     schemas: tuple[str, ...]
     retired: tuple[str, ...]
     map_version: int
-    """The version of the map before; the claim writes the next one."""
+    """The version of the map before the move; the claim writes the next one."""
     digest: str
-    """Of what the topology says of everything that the move depends on."""
+    """A checksum of `said`."""
     said: dict[str, str]
-    """That, by its place in the file; told when it differs later."""
+    """The topology's fields that the move depends on, by their place in the file."""
     options: Options
     method: str = METHOD
     waiting: str = RENAME
-    """The fence of its method, under which clients wait."""
+    """The fence of its method, behind which clients wait."""
 
     @property
     def fence(self) -> str:
-        """The name of its fence: nothing else asks whether the move is to refuse writes."""
+        """The name of its fence."""
         return TRIGGERS if self.options.read_only else self.waiting
 
     @property
@@ -103,7 +105,7 @@ class MovePlan:
         return journal.slot(self.id)
 
     def as_json(self) -> dict[str, Any]:
-        """Give what the journal keeps in `plan`, beside its own columns."""
+        """Return what the journal keeps in `plan`, besides its own columns."""
         return {
             "map_version": self.map_version,
             "digest": self.digest,
@@ -131,7 +133,7 @@ class MovePlan:
                 waiting=move.plan.get("fence", RENAME),
             )
         except KeyError as error:
-            raise PlanUnreadable(move.id, f"it has no {error.args[0]}") from error
+            raise PlanUnreadable(move.id, f"it lacks {error.args[0]}") from error
 
 
 def make(
@@ -144,11 +146,11 @@ def make(
     """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
     if target not in topology.nodes:
         raise UsageError(
-            f"{target!r} is no node of the topology", hint=f"its nodes: {', '.join(topology.nodes)}"
+            f"unknown node {target!r}", hint=f"choose one of: {', '.join(topology.nodes)}"
         )
     chosen = tuple(sorted({ShardId(shard) for shard in shards}))
     if not chosen:
-        raise UsageError("no shards were named", hint="name some, such as 2-3,17")
+        raise UsageError("no shards given", hint="give shards, for example 2-3,17")
     owners = topology.owners()
     for shard in chosen:
         if shard not in owners:
@@ -157,7 +159,7 @@ def make(
     to = NodeName(target)
     if to in sources:
         there = ranges.of(s for s in chosen if owners[s] == to)
-        raise MoveRefused(f"shards {there} are on node {to} already", hint="name other shards")
+        raise MoveRefused(f"shards {there} are already on node {to}", hint="leave them out")
     if len(sources) > 1:
         parts = "; ".join(
             f"{node}: {ranges.of(s for s in chosen if owners[s] == node)}"
@@ -165,7 +167,7 @@ def make(
         )
         raise MoveRefused(
             f"the shards are on several nodes ({parts})",
-            hint="move those of one node at a time: a move clones one source",
+            hint="move the shards of one node at a time: a move has one source",
         )
     (source,) = sources
     move = secrets.token_hex(4)
@@ -186,28 +188,32 @@ def make(
 
 
 def require_without_shards(target: Node) -> None:
-    """Accept a node as the target of a clone; raises MoveRefused."""
+    """Check that a node can be the target of a clone; raises MoveRefused."""
     if target.shards:
         raise MoveRefused(
-            f"node {target.name} owns shards {ranges.of(target.shards)} already",
-            hint="a clone needs a node without shards: add one to the topology",
+            f"node {target.name} already owns shards {ranges.of(target.shards)}",
+            hint="method clone needs a node without shards: add one to the topology",
         )
 
 
+def accept(target: Node) -> None:
+    """Accept every node but the source as the target of a stream; `make` refuses that."""
+
+
 def _options(move: str, kept: Mapping[str, Any]) -> Options:
-    """Read options back; those that are younger than the plan are as if they were not given."""
+    """Read options back; options newer than the plan get their defaults."""
     unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
     if unknown:
-        raise PlanUnreadable(move, f"it has an option {unknown[0]}")
-    way = kept.get("clone_with", "basebackup")
-    if way not in get_args(CloneWith):
-        raise PlanUnreadable(move, f"its clone_with is {way}")
+        raise PlanUnreadable(move, f"unknown option {unknown[0]}")
+    program = kept.get("clone_with", "basebackup")
+    if program not in get_args(CloneWith):
+        raise PlanUnreadable(move, f"unknown clone_with {program}")
     needed = {name: kept[name] for name in ("max_pause_s", "retain_s")}
     return Options(**{**needed, **kept})
 
 
 def after(topology: Topology, plan: MovePlan) -> Topology:
-    """Give the topology as it is when the move is done."""
+    """Return the topology when the move is done."""
     source, target = topology.nodes[plan.source], topology.nodes[plan.target]
     moved = set(plan.shards)
     nodes = {
@@ -219,7 +225,7 @@ def after(topology: Topology, plan: MovePlan) -> Topology:
 
 
 def before(topology: Topology, plan: MovePlan) -> Topology:
-    """Give the topology as it was before the move, whether the file says so yet or not."""
+    """Return the topology before the move, whether the file is already changed or not."""
     source, target = topology.nodes[plan.source], topology.nodes[plan.target]
     moved = set(plan.shards)
     nodes = {
@@ -231,16 +237,16 @@ def before(topology: Topology, plan: MovePlan) -> Topology:
 
 
 def leaving(topology: Topology, plan: MovePlan) -> tuple[str, ...]:
-    """Name the live schemas that the clone has and does not own: those of shards that stay.
+    """Return the live schemas that the clone has and does not own: those of shards that stay.
 
-    `topology` is that of before the move.
+    `topology` is the one before the move.
     """
     moved = set(plan.shards)
     return tuple(topology.schema(s) for s in topology.nodes[plan.source].shards if s not in moved)
 
 
 def paused(topology: Topology, plan: MovePlan, pooler: Pooler) -> tuple[str, ...]:
-    """Name the aliases that lead to what moves: those of its shards, and of its node."""
+    """Return a pooler's aliases of the moved shards, and of their node."""
     found: list[str] = []
     if "node" in pooler.aliases:
         found.append(aliases.of_node(topology.database.name, plan.source))
@@ -256,9 +262,9 @@ def offered(topology: Topology, pooler: Pooler) -> int:
 
 
 def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[str, str]:
-    """Tell what a move depends on, by its place in the file: nodes, database, poolers, ids.
+    """Return the topology's fields that a move depends on, by their place in the file.
 
-    Which shards they own is left out: the move itself changes that.
+    The owners of shards are left out: the move itself changes them.
     """
     parts: dict[str, Any] = {
         f"nodes.{name}": topology.nodes[name] for name in (source, target) if name in topology.nodes
@@ -271,7 +277,7 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
         for name, value in asdict(part).items()
         if name not in _INDIFFERENT
     }
-    # Another operator may log in there as somebody else, with a key that lies elsewhere.
+    # Another operator may log in as another user, with a key at another path.
     said |= {
         f"{place}.ssh": str(part.ssh and (part.ssh.host or part.host))
         for place, part in parts.items()
@@ -282,7 +288,7 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
 
 
 def digest(said: Mapping[str, str]) -> str:
-    """Sum up what `depends_on` tells.
+    """Return a checksum of what `depends_on` returns.
 
     >>> digest({"a": "1", "b": "2"}) == digest({"b": "2", "a": "1"})
     True
@@ -291,7 +297,7 @@ def digest(said: Mapping[str, str]) -> str:
 
 
 def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, int]]:
-    """Give host and port of the poolers that the topology had when the move began, and has not."""
+    """Return host and port of poolers that were removed from the topology during the move."""
     held = {_part(place).partition(".")[2] for place in plan.said if place.startswith(_POOLERS)}
     return {
         name: (plan.said[f"{_POOLERS}{name}.host"], int(plan.said[f"{_POOLERS}{name}.port"]))
@@ -300,10 +306,10 @@ def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, 
 
 
 def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = ()) -> None:
-    """Refuse to go on with another topology than the move began with; raises TopologyChanged.
+    """Refuse to continue with a topology that has changed; raises TopologyChanged.
 
-    A field of a node or pooler that only one of two versions of shardctl knows is no change, and
-    poolers that are `gone` need not be in it any more.
+    A field that only one of two versions of shardctl knows is not a change, and poolers that are
+    `gone` may be missing.
     """
     now = depends_on(topology, plan.source, plan.target)
     left_out = {f"{_POOLERS}{name}" for name in gone}
@@ -311,7 +317,7 @@ def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = 
         return
     for node in (plan.source, plan.target):
         if node not in topology.nodes:
-            raise TopologyChanged(plan.id, "node", node, "that there is none")
+            raise TopologyChanged(plan.id, "nodes", f"node {node}", "no such node")
     parts = {_part(place) for place in plan.said} & {_part(place) for place in now}
     for place in sorted({*plan.said, *now}):
         if _part(place) in left_out:
@@ -323,25 +329,31 @@ def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = 
 
 
 def _part(place: str) -> str:
-    """Give what a field belongs to: `nodes.a` of `nodes.a.host`."""
+    """Return the section of a field: `nodes.a` of `nodes.a.host`."""
     return place.rpartition(".")[0]
 
 
 def half(sizes: Mapping[ShardId, int]) -> list[ShardId]:
-    """Choose about half of the shards, such that both halves weigh about the same.
+    """Choose the upper part of each range of shards, such that both halves weigh about the same.
 
-    The largest first, each to the side that is lighter so far; of one shard alone there is no
-    half.
+    So neither half has more ranges than there were. The halves differ by no more than one shard
+    weighs, in bytes and, where shards are empty, in number; of one shard alone there is no half.
 
+    >>> half({ShardId(0): 2, ShardId(1): 2, ShardId(2): 2, ShardId(3): 2, ShardId(7): 6})
+    [2, 3]
     >>> half({ShardId(0): 5, ShardId(1): 4, ShardId(2): 3, ShardId(3): 2})
-    [1, 2]
+    [2, 3]
     """
-    stay = go = (0, 0)  # bytes, then shards, for those that are empty
     chosen: list[ShardId] = []
-    for shard, size in sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0])):
-        if go < stay:
-            go = (go[0] + size, go[1] + 1)
-            chosen.append(shard)
-        else:
-            stay = (stay[0] + size, stay[1] + 1)
-    return sorted(chosen)
+    more, many = 0, 0  # by how many bytes, and shards, the half that stays is ahead
+    for first, last in ranges.merge(ranges.Range(shard, shard) for shard in sizes):
+        run = [ShardId(shard) for shard in range(first, last + 1)]
+        more, many = more + sum(sizes[shard] for shard in run), many + len(run)
+        best, cut = (more, many), len(run)
+        for place in range(len(run) - 1, -1, -1):
+            more, many = more - 2 * sizes[run[place]], many - 2
+            if (abs(more), abs(many)) < (abs(best[0]), abs(best[1])):
+                best, cut = (more, many), place
+        more, many = best
+        chosen += run[cut:]
+    return chosen

@@ -1,4 +1,4 @@
-"""How long clients will wait in a cutover, by what its parts were measured to take."""
+"""Predicts how long clients will wait in a cutover, from measured times of its parts."""
 
 from __future__ import annotations
 
@@ -18,48 +18,46 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 FIXED_MS = 70.0
-"""What a cutover takes but for its shards and aliases, without a load (`moves show` tells each):
-promote 26, claim and letting everybody in 22, route 5, pause and snapshot 4 each, fence 3, drain,
-mark and decide 2 each. Under the loads of `make bench` it takes twice that."""
+"""A cutover's time without shards, aliases and load (`moves show` prints each part):
+promote 26, claim and open 22, route 5, pause and snapshot 4 each, fence 3, drain, mark and decide
+2 each. Under the loads of `make bench` it takes twice that."""
+STREAMED_MS = 25.0
+"""The same for a streamed move, whose target is a primary all the time."""
 MOVED_MS = 0.17
 """For each moved shard: its renames, its new id block, its locks."""
 STAYING_MS = 0.02
 """For each shard that stays: its rename on the target."""
 READING_MS = 15.0
-"""What of all that readers wait for, where writes are refused: pause, close, route, new blocks."""
+"""The part that readers wait for, where writes are refused: pause, close, route, new blocks."""
 TABLE_MS = 0.5
-"""For each moved table, where writes are refused: its trigger is made, and later dropped."""
+"""For each moved table, where writes are refused: creating and dropping its trigger."""
 PAUSED_MS = 0.07
 """For each alias of the slowest pooler that is paused and resumed."""
 OFFERED_MS = 0.02
-"""For each alias that it offers: SHOW DATABASES, and comparing that; RELOAD comes on top."""
+"""For each alias that it offers: SHOW DATABASES and the comparison, without RELOAD."""
 SSH_MS = 5.0
-"""For a pooler that is reached by ssh, beside a round trip: its file takes its place there."""
+"""For a pooler over ssh, besides the round trip: replacing its file."""
 RESERVED_MS = 400.0
-"""Of the budget: 300 have to be left at the decision, and it begins a little before the pause."""
+"""Reserve of the budget: 300 must remain at the decision, and it starts before the pause."""
 
 _SSH_TRIPS = 1
 
 
 def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
-    """Estimate how long clients will wait, in ms; `topology` is that of before the move.
+    """Estimate how long clients will wait, in ms; `topology` is the one before the move.
 
-    Where writes are refused, those that read. On a machine that has nothing else to do; a busy
-    one takes several times as long. A pause also waits for the longest transaction that runs
-    then, of which nothing is known before.
+    Where writes are refused, only readers count. A busy machine takes several times as long. PAUSE
+    also waits for the longest running transaction, which is unknown before.
     """
     moved = MOVED_MS * len(plan.schemas)
     poolers_ms = _poolers_ms(topology, plan, distance)
-    if fences.of(plan).refuses_writes:
-        fixed = READING_MS
-    else:
-        fixed = FIXED_MS + STAYING_MS * len(planning.leaving(topology, plan))
+    fixed = READING_MS if fences.of(plan).refuses_writes else _fixed_ms(topology, plan)
     waiting = cutover.of(plan).between("pause", "route")
     return fixed + moved + poolers_ms + far_ms(distance, waiting)
 
 
 def refused_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float | None:
-    """Estimate how long writes to so many tables will be refused; None where they wait."""
+    """Estimate how long writes to `tables` tables will be refused; None where they wait."""
     if not fences.of(plan).refuses_writes:
         return None
     shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
@@ -67,8 +65,15 @@ def refused_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: i
     return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, distance) + far
 
 
+def _fixed_ms(topology: Topology, plan: MovePlan) -> float:
+    """Estimate what nodes take but for the moved shards."""
+    if plan.fence == planning.LOCKED_RENAME:  # nothing that stays is on the target
+        return STREAMED_MS
+    return FIXED_MS + STAYING_MS * len(planning.leaving(topology, plan))
+
+
 def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
-    """Estimate what the slowest pooler takes."""
+    """Estimate the time of the slowest pooler."""
     poolers = [0.0]
     for one in topology.poolers.values():
         paused, size = len(planning.paused(topology, plan, one)), planning.offered(topology, one)
@@ -85,10 +90,10 @@ def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float
 
 
 def budget_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> float:
-    """Tell what `--max-pause` has to be at least, in ms.
+    """Return the least `--max-pause` for a cutover, in ms.
 
-    It begins before the first PAUSE, and some of it has to be left at the decision. `tables` are
-    those that move, which count where writes are refused.
+    The budget starts before the first PAUSE, and some of it must remain at the decision. `tables`
+    is the number of moved tables, which counts where writes are refused.
     """
     first = "fence" if fences.of(plan).refuses_writes else "pause"
     before = far_ms(distance, cutover.of(plan).before(first))
@@ -96,7 +101,7 @@ def budget_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: in
 
 
 def require_time(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> None:
-    """See that `--max-pause` leaves room for what is predicted; raises PauseTooShort."""
+    """Check that `--max-pause` is long enough for the prediction; raises PauseTooShort."""
     needed = budget_ms(topology, plan, distance, tables)
     if plan.options.max_pause_s * 1000 < needed:
         predicted = _unserved_ms(topology, plan, distance, tables)
@@ -104,6 +109,6 @@ def require_time(topology: Topology, plan: MovePlan, distance: Distance, tables:
 
 
 def _unserved_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float:
-    """Estimate how long nobody can write."""
+    """Estimate how long writes are impossible."""
     refused = refused_ms(topology, plan, distance, tables)
     return pause_ms(topology, plan, distance) if refused is None else refused

@@ -1,6 +1,6 @@
-"""The handover of a clone: it replays all that its source had, is promoted, and claims its shards.
+"""The handover of a clone: it replays the source's WAL, is promoted, and claims its shards.
 
-See `method.Handover` for what each function has to do.
+See `method.Handover` for the contract of each function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardctl.state.journal import MoveState
 from shardctl.topology import names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
@@ -37,33 +37,33 @@ QUERIES = queries.load("shardctl.moves", "promotion.sql")
 _OPEN_S = 10.0
 _PREPARED = "SH004"
 _PROMOTION_S = 60.0
-"""How long a promotion may take; it cannot be undone, so it is waited for."""
+"""How long to wait for a promotion, which cannot be undone."""
 
 reversible = False
 
 
 class SubscriptionsEnabled(ShardctlError):
-    """Subscriptions that were enabled since it was looked for them before the cutover."""
+    """Subscriptions that were enabled after the check before the cutover."""
 
     def __init__(self, node: str, names: Sequence[str]) -> None:
         super().__init__(
-            f"node {node}: subscriptions were enabled meanwhile: {', '.join(names)}; the promoted "
-            "clone would run them, too, and take their changes away",
-            hint="disable or drop them, then `shardctl moves resume`",
+            f"node {node}: subscriptions were enabled during the move: {', '.join(names)}; the "
+            "promoted clone would run them, too, and consume their changes",
+            hint="disable or drop them, then run `shardctl moves resume`",
         )
         self.names = tuple(names)
 
 
 class PreparedLeft(Unfinished):
-    """A prepared transaction on the target that could write to what it is to own."""
+    """A prepared transaction on the target that could write to the moved shards."""
 
     def __init__(self, node: str, gid: str, owner: str) -> None:
         super().__init__(
-            f"node {node}: prepared transaction {gid!r} of {owner} holds schemas of shards, and "
-            "may be ended by its owner or a superuser only",
-            hint="add a line for one of them to pg_hba.conf there, which lets in nobody but "
-            "shardctl yet, reload, ROLLBACK PREPARED (the source has it, too), then "
-            "`shardctl moves resume`",
+            f"node {node}: prepared transaction {gid!r} of {owner} holds locks on shards, and only "
+            f"{owner} or a superuser may end it",
+            hint=f"add a line for {owner} or a superuser to pg_hba.conf there, which so far "
+            "accepts only shardctl, reload, run ROLLBACK PREPARED there (the source has the "
+            "transaction, too), then run `shardctl moves resume`",
         )
         self.gid = gid
         self.owner = owner
@@ -76,7 +76,7 @@ class _Leaving(tuple[str, ...]):
 
 
 def prepare(context: MoveContext) -> None:
-    """Let the session that will claim read what it will need, before clients wait."""
+    """Warm the caches of the session that will claim, before clients wait."""
     given = {
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -93,7 +93,7 @@ def prepare(context: MoveContext) -> None:
 
 
 def serves(context: MoveContext) -> sql.Composed:
-    """Ask for the claim, and whether files are in force with which the clone lets everybody in."""
+    """Compose the guards' query: the clone has claimed, and accepts all connections."""
     later = [s.value for s in MoveState if s.claimed_by_target and s is not MoveState.claimed]
     return QUERIES["serves"].format(
         move=sql.Literal(context.plan.id),
@@ -102,17 +102,16 @@ def serves(context: MoveContext) -> sql.Composed:
     )
 
 
-def catch_up(context: MoveContext, lsn: str, *, deadline: float) -> None:
-    """Wait until the clone has replayed that; raises clone_not_replayed."""
+def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -> None:  # noqa: ARG001
+    """Wait until the clone has replayed up to `lsn`; raises clone_not_replayed."""
     with context.on(context.plan.target):
         standby.replayed(context.session(context.plan.target, Use.lock), lsn, deadline)
 
 
 def hold_snapshot(context: MoveContext) -> None:
-    """Export a snapshot: it survives the promotion and does not see what is written later.
+    """Export a snapshot, which survives the promotion and does not see later writes.
 
-    Raises SubscriptionsEnabled: the promoted clone would run subscriptions that were copied before
-    it has claimed its shards.
+    Raises SubscriptionsEnabled: the promoted clone would run copied subscriptions before its claim.
     """
 
     def export() -> tuple[str, list[str]]:
@@ -132,7 +131,7 @@ def start(context: MoveContext) -> None:
 
 
 def require_caught_up(context: MoveContext, lsn: str) -> None:
-    """Wait for replay, or see that it had ended at the promotion.
+    """Wait for replay, or check that replay had reached `lsn` before the promotion.
 
     Raises clone_not_replayed, and Unfinished where the clone left the source's timeline before
     `lsn`.
@@ -147,23 +146,24 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
     at = found.lsn if found else "0/0"
     if timeline.position(at) < timeline.position(lsn):
         raise Unfinished(
-            f"move {plan.id}: the target left the source's timeline at {at}, before {lsn}",
-            hint="what was committed between may be on the source only, under the retired names; "
-            "nothing will be pruned: please report it",
+            f"move {plan.id}: the target was promoted at {at}, before it had replayed {lsn}",
+            hint=f"rows committed between these positions may exist only in the retired schemas on "
+            f"node {plan.source}, which prune keeps: compare them by hand, and please report a bug",
         )
 
 
 def take_over(context: MoveContext) -> None:
-    """Make the clone, which has replayed all it must, a primary; raises clone_not_promoted."""
+    """Promote the clone, which has replayed enough; raises clone_not_promoted."""
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         standby.promote(session, time.monotonic() + _PROMOTION_S)
 
 
 def claim(context: MoveContext, lsn: str) -> bool:
-    """Claim, rename what stays on the source, and let everybody in, if programs may run there.
+    """Claim, rename the schemas that stay on the source, and open the clone if possible.
 
-    Raises Unfinished where the server there knows nothing of the move, and PreparedLeft.
+    The claim's message opens the clone if its role may run programs. Raises Unfinished where the
+    server there is not the move's clone, and PreparedLeft.
     """
     plan, target = context.plan, context.plan.target
     session = context.session(target, Use.lock)
@@ -181,28 +181,29 @@ def claim(context: MoveContext, lsn: str) -> bool:
                 move = journal.find(session, plan.id)
                 if move is None:
                     raise Unfinished(
-                        f"node {target}: the server there is no clone of move {plan.id}",
-                        hint="check the target's host and port, then `shardctl moves resume`",
+                        f"node {target}: the server there is not the clone of move {plan.id}",
+                        hint="correct the node's host and port in the topology, then run "
+                        "`shardctl moves resume`",
                     ) from error
                 if not move.state.claimed_by_target:
                     raise
-                # It has claimed, and perhaps may not run programs: `open_up` needs none.
-                logger.info("the target has claimed, and does not open up: %s", reason_of(error))
+                # It has claimed, but perhaps may not run programs: `open_up` needs none.
+                logger.info("the target has claimed but not opened: %s", reason_of(error))
                 return False
             return opening.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
 
 
 def open_up(context: MoveContext) -> None:
-    """Accept all connections that the source accepts; raises clone_not_opened, clone_refused."""
+    """Make the clone accept what its source accepts; raises clone_not_opened, clone_refused."""
     _open(context)
 
 
 def settle(context: MoveContext) -> None:
-    """See that the clone runs with its own files; report what waits for a restart."""
+    """Check that the clone runs with its own files; report parameters that need a restart."""
     if waiting := _open(context):
         context.notice(
-            f"node {context.plan.target}: values of {', '.join(waiting)} wait for a restart of its "
-            "server; restart it at a time that suits its clients"
+            f"node {context.plan.target}: new values of {', '.join(waiting)} need a restart of its "
+            "server: restart it when its clients can wait"
         )
 
 
@@ -214,18 +215,27 @@ def release(context: MoveContext) -> None:
         slots.drop(context.session(context.plan.source), context.plan.slot)
 
 
+def reconcile(context: MoveContext) -> None:
+    """Do nothing: with a clone, standbys of the source are refused, or the operator's business."""
+
+
+def remains(context: MoveContext) -> Callable[[], object] | None:
+    """Give what deletes the stopped clone; raises TargetThere where it was promoted."""
+    return cloned.remains(context)
+
+
 def finish(context: MoveContext) -> None:
-    """Take the move's mark off the clone, and the clone out of its source's repmgr cluster."""
+    """Remove the move's mark from the clone, and the clone from its source's repmgr cluster."""
     _keep(context)
     _leave_repmgr(context)
     clones.forget(cloned.of(context))
 
 
 def _leaving(context: MoveContext) -> _Leaving:
-    """List the schemas that the target does not own.
+    """Return the schemas that the target does not own.
 
-    The databases say who owns a shard; the topology may be another operator's. It does not
-    change as long as this process holds the nodes' locks.
+    The databases define the owner of a shard; the topology may be another operator's. The answer
+    does not change while this process holds the nodes' locks.
     """
     stay = {"source": context.plan.source, "moved": list(context.plan.shards)}
 
@@ -239,7 +249,7 @@ def _leaving(context: MoveContext) -> _Leaving:
 
 
 def _beside(context: MoveContext, known: Sequence[str]) -> claims.Beside:
-    """Compose what only a clone's claim does; `known` prepared transactions may stay."""
+    """Compose what only a clone's claim does; `known` prepared transactions may remain."""
     leaving = _leaving(context)
     return claims.Beside(
         first=QUERIES["none_prepared"].format(known=sql.Literal(list(known))),
@@ -253,24 +263,24 @@ def _beside(context: MoveContext, known: Sequence[str]) -> claims.Beside:
 
 
 def _end_all_prepared(context: MoveContext, session: Connection) -> list[str]:
-    """Roll back the prepared transactions that the clone has brought along; list what stays."""
+    """Roll back the prepared transactions that the clone has copied; return those that remain."""
     for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
         _end_prepared(context, session, gid, owner)
     return [gid for gid, _ in session.execute(QUERIES["prepared"])]
 
 
 def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: str) -> None:
-    """Roll back a prepared transaction, which the source has, too, and decides about there.
+    """Roll back a prepared transaction on the clone; the source has it, too, and ends it there.
 
-    Only its owner or a superuser may. Of others nothing is to be feared here as long as they
-    hold nothing of the moved shards, and the cutover has waited until none did: they stay, for
-    clients wait. Raises PreparedLeft.
+    Only its owner or a superuser may do that. One that holds no locks on the moved shards is
+    harmless and may remain: the cutover has waited for the others, and clients are waiting. Raises
+    PreparedLeft.
     """
     plan = context.plan
     try:
         session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
     except psycopg.errors.UndefinedObject:
-        logger.debug("prepared transaction %s has ended meanwhile", gid)
+        logger.debug("prepared transaction %s has ended", gid)
     except (
         psycopg.errors.InsufficientPrivilege,
         psycopg.errors.ObjectNotInPrerequisiteState,  # its owner is ending it
@@ -284,13 +294,14 @@ def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: st
         if session.execute(QUERIES["holds"], held).fetchone() != (False,):
             raise PreparedLeft(plan.target, gid, owner) from error
         context.notice(
-            f"node {plan.target}: prepared transaction {gid!r} of {owner} is left there "
-            f"({reason_of(error)}): it holds nothing of the moved shards; let {owner} roll it back"
+            f"node {plan.target}: cannot roll back prepared transaction {gid!r} of {owner} "
+            f"({reason_of(error)}); it holds no locks on the moved shards: run ROLLBACK PREPARED "
+            f"there as {owner}"
         )
 
 
 def _open(context: MoveContext) -> tuple[str, ...]:
-    """Open the clone up, if it is not; give the parameters that wait for a restart."""
+    """Open the clone, if needed; return the parameters that need a restart."""
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         deadline = time.monotonic() + _OPEN_S
@@ -298,20 +309,20 @@ def _open(context: MoveContext) -> tuple[str, ...]:
 
 
 def _keep(context: MoveContext) -> None:
-    """Take the move's mark off the clone, if that is not done."""
+    """Remove the move's mark from the clone, if it has one."""
     clone = cloned.of(context)
     try:
         state = clones.look(clone)
-    except clones.TargetNotEmpty:  # a node like any other has no mark
+    except clones.TargetNotEmpty:  # a normal node has no mark
         return
     if state == "opened":
         clones.keep(clone)
 
 
 def _leave_repmgr(context: MoveContext) -> None:
-    """Let the clone forget the repmgr cluster of its source, which it is no part of.
+    """Remove the clone from the repmgr cluster of its source.
 
-    Not before clients are served: nothing acts on it as long as no repmgrd runs there.
+    This can wait until clients are served: without a repmgrd there, nothing acts on it.
     """
     target = context.plan.target
     with context.on(target):
@@ -319,5 +330,5 @@ def _leave_repmgr(context: MoveContext) -> None:
         database = context.topology.database
         left = repmgr.leave(context.target, database, session, purpose=context.purpose)
         if left is not None:
-            told = f"move {context.plan.id}: taken out of repmgr's cluster (database {left})"
-            events.record(session, "move-shards", told)
+            result = f"move {context.plan.id}: removed from repmgr's cluster (database {left})"
+            events.record(session, "move-shards", result)

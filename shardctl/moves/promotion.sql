@@ -1,6 +1,6 @@
 -- name: serves
--- Whether this server has claimed the shards, and has read the files that let everybody in, which
--- are in their place then
+-- Whether this server has claimed the shards, and has read the files with which it accepts all
+-- connections
 SELECT EXISTS (
     SELECT FROM shardctl.move
     WHERE id = {move} AND (state = ANY ({later})
@@ -8,7 +8,7 @@ SELECT EXISTS (
                                AND (pg_stat_file({waiting}, true)).size IS NULL)))
 
 -- name: snapshot
--- Hold what can be seen now, and let other sessions see it too; the subscriptions that would run
+-- Export a snapshot for other sessions; list the subscriptions that would run
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT pg_export_snapshot(),
        ARRAY(SELECT subname::text FROM pg_catalog.pg_subscription WHERE subenabled ORDER BY 1)
@@ -24,7 +24,7 @@ SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname
 WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 
 -- name: prepared
--- Prepared transactions that the clone brought along, and whose they are
+-- Prepared transactions that the clone has copied, and their owners
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
 
 -- name: holds
@@ -44,8 +44,7 @@ SELECT EXISTS (
       AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
 
 -- name: none_prepared
--- Part of a claim, and first of all: a prepared transaction may hold a sequence, and would be
--- waited for
+-- First part of a claim: a prepared transaction may lock a sequence, and the claim would wait for it
 SELECT set_config('shardctl.known', {known}::text[]::text, true);
 DO $prepared$
 BEGIN

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 def stands(context: MoveContext) -> bool:
-    """See whether a proof stands in the journal."""
+    """Return whether the journal has a proof."""
     move = context.journal()
     return move is not None and move.proof is not None
 
 
 def make(context: MoveContext) -> None:
-    """Compare; where the target's snapshot is lost, the handover has a lesser proof.
+    """Compare the copies, and record the proof in the journal.
 
-    Raises CopiesDiffer, which the journal keeps: the copies cannot be compared a second time.
+    Without the target's snapshot, the handover gives a weaker proof. Raises CopiesDiffer, which the
+    journal keeps: the copies cannot be compared a second time.
     """
     if not context.source_lost:
         _tell_of_unfenced(context)
@@ -59,13 +60,13 @@ def make(context: MoveContext) -> None:
 
 
 def _tell_of_unfenced(context: MoveContext) -> None:
-    """Tell of what was made during the cutover and writes into the source's retired copies."""
+    """Report objects created during the cutover that write into the source's retired copies."""
     plan = context.plan
     staying = planning.leaving(context.topology, plan)
     with context.on(plan.source):
         found = cross_schema.dependencies(context.session(plan.source), plan.retired, staying)
     if found.total:
         context.notice(
-            f"node {plan.source}: made during the cutover, and bound to retired copies of moved "
-            f"shards: {found}; what is written through them is on no owner: drop them"
+            f"node {plan.source}: objects created during the cutover depend on retired copies of "
+            f"moved shards, and writes through them are lost: drop {found}"
         )

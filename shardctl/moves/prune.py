@@ -1,4 +1,4 @@
-"""Prune: drop retired schemas, each after it is proved that its shard lives elsewhere."""
+"""Prune: drop retired schemas, each after a proof that its shard is live on another node."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ _SHOWN = 3
 
 
 class PruneUnfinished(Unfinished):
-    """Schemas that were to be dropped and are there yet; `dropped` are those that are not."""
+    """Schemas that could not be dropped; `dropped` are those that were."""
 
     def __init__(self, left: Mapping[Retired, str], dropped: Sequence[Retired]) -> None:
-        told = "; ".join(
+        listed = "; ".join(
             f"node {one.node}: {one.schema}: {why}" for one, why in list(left.items())[:_SHOWN]
         )
         more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
         super().__init__(
-            f"{len(left)} of {len(left) + len(dropped)} retired schemas are left: {told}{more}",
-            hint="end what is in the way and run `shardctl prune` again: it does only the rest",
+            f"{len(left)} of {len(left) + len(dropped)} retired schemas were not dropped: "
+            f"{listed}{more}",
+            hint="end the sessions or drop the objects named above, then run `shardctl prune` "
+            "again: it drops only the rest",
         )
         self.left = dict(left)
         self.dropped = tuple(dropped)
@@ -47,12 +49,12 @@ class PruneUnfinished(Unfinished):
 def plan(
     topology: Topology, ledger: Ledger, *, accept_unconfirmed: bool, now: bool, purpose: str
 ) -> list[Retired]:
-    """Look at every retired schema and say whether it may be dropped; changes nothing.
+    """Check every retired schema, and return whether it may be dropped; changes nothing.
 
-    `now` does not wait for `retain`. Every node that owns shards has to be there: a shard is
-    proved to be elsewhere by its own node only. Raises NodeUnavailable, NodeLocked and
-    EventTriggerRefuses of a node where something may be dropped, and what `identity.check`
-    raises, or Problems of several.
+    `now` ignores `retain`. Every node that owns shards must be reachable: only a shard's own node
+    can prove that it is live there. Raises NodeUnavailable, NodeLocked and EventTriggerRefuses for
+    a node where something may be dropped, and what `identity.check` raises, or Problems for
+    several.
     """
     fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -76,10 +78,9 @@ def plan(
 def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress) -> None:
     """Drop retired schemas in small transactions, node by node, under the nodes' locks.
 
-    The fleet is looked at again when nobody else can change these nodes any more, and what
-    uses or depends on a schema in the transaction that drops it: who only looks at one for a
-    moment, as another prune does, is waited for. Raises NodeLocked and what
-    `plan` raises with nothing done; PruneUnfinished and NodeLost when all else is done.
+    Checks the fleet again under the locks, and the users and dependents of a schema again in the
+    transaction that drops it; waits for short queries, as of another prune. Raises NodeLocked and
+    what `plan` raises with nothing done; PruneUnfinished and NodeLost when all else is done.
     """
     concerned = {one.node for one in chosen}
     nodes = [name for name in topology.nodes if name in concerned]
@@ -114,12 +115,12 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
 
 
 def _move(schema: str) -> str:
-    """Give the move that retired a schema, by its name."""
+    """Return the id of the move that retired a schema, from its name."""
     return schema[-8:]
 
 
 def _shards(topology: Topology, entries: Mapping[str, Entry], fleet: Fleet) -> dict[str, ShardId]:
-    """Tell of which shards the retired schemas are, by the names that known moves give."""
+    """Map retired schemas to their shards, by the names that known moves give."""
     moves = {_move(schema) for view in fleet.views.values() for schema in view.retired}
     return {
         names.retired(topology.schema(shard), move): shard
@@ -131,26 +132,26 @@ def _shards(topology: Topology, entries: Mapping[str, Entry], fleet: Fleet) -> d
 def _why_not_by_move(
     entry: Entry | None, *, accept_unconfirmed: bool, now: datetime | None
 ) -> str | None:
-    """Say why the journal forbids to drop what a move retired, or None."""
+    """Return why the journal forbids dropping what a move retired, or None."""
     if entry is None:
-        return "no move of this cluster's journal retired it"
+        return "no move in this cluster's journal retired it"
     move = entry.move
     if entry.state not in ("done", "unconfirmed"):
         return f"move {move.id} is {entry.state}"
     if move.proof == "differs":
-        return f"move {move.id} found that it differs from what was moved: compare it by hand"
+        return f"move {move.id} found differences to the target: compare it by hand"
     if move.proof != "compared" and not accept_unconfirmed:
-        return f"move {move.id} is unconfirmed: --accept-unconfirmed drops it all the same"
+        return f"move {move.id} is unconfirmed (--accept-unconfirmed drops it anyway)"
     if now is not None and entry.due is not None and now < entry.due:
         until = entry.due.astimezone(UTC)
-        return f"it is kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
+        return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
     return None
 
 
 def _why_not_by_place(
     fleet: Fleet, node: NodeName, schema: str, shard: ShardId | None
 ) -> str | None:
-    """Say why the fleet forbids to drop a retired schema, or None: its shard lives elsewhere."""
+    """Return why the fleet forbids dropping a retired schema, or None."""
     view = fleet.views[node]
     outside = view.contents.get(schema, (0, None))[1]
     return (
@@ -161,25 +162,25 @@ def _why_not_by_place(
 
 
 def _why_not_proved(fleet: Fleet, node: NodeName, shard: ShardId | None) -> str | None:
-    """Say what is missing of the proof that a shard lives on another node, or None."""
+    """Return what the proof lacks that a shard is live on another node, or None."""
     if shard is None:
-        return "it is no shard's of this topology"
+        return "it belongs to no shard of this topology"
     unasked = sorted(fleet.owning - fleet.views.keys())
     if unasked:
-        return f"node {unasked[0]} owns shards, as the map says, and is not there"
+        return f"node {unasked[0]} owns shards in the map, but is unreachable"
     owners = {fleet.views[name].map.get(shard) for name in fleet.owning}
     owner = owners.pop() if len(owners) == 1 else None
     if owner is None:
-        return f"the nodes' maps do not agree on who owns shard {shard}"
+        return f"the nodes' maps disagree about the owner of shard {shard}"
     if owner == node:
-        return f"the map says that this node owns shard {shard}"
+        return f"this node owns shard {shard} in the map"
     if fleet.topology.schema(shard) not in fleet.views[owner].live:
         return f"shard {shard} is not live on node {owner}, which owns it"
     return None
 
 
 def _close(locks: Mapping[NodeName, Connection], fleet: Fleet, dropped: Sequence[Retired]) -> None:
-    """Close unconfirmed moves of which nothing is left: an operator has accepted them."""
+    """Close unconfirmed moves without retired schemas: the operator has accepted them."""
     gone = {(one.node, one.schema) for one in dropped}
     kept = {
         _move(schema)

@@ -4,11 +4,11 @@ SELECT array_agg(nspname::text ORDER BY nspname), clock_timestamp()
 FROM pg_catalog.pg_namespace WHERE nspname ~ '__retired_[0-9a-f]{8}$'
 
 -- name: live
--- Which of these schemas stand here under their own names
+-- Which of these schemas exist under their own names
 SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%(schemas)s)
 
 -- name: users
--- Who uses something in these schemas; autovacuum only where it is in the way
+-- Sessions that use objects in these schemas; autovacuum only on request
 SELECT n.nspname::text, min(CASE
     WHEN l.pid IS NULL THEN 'a prepared transaction'
     WHEN a.backend_type = 'autovacuum worker' THEN 'autovacuum'
@@ -28,13 +28,13 @@ GROUP BY n.nspname
 -- name: sizes
 -- Bytes of these schemas, indexes and TOAST included; none for those that a lock forbids to measure
 WITH locked AS MATERIALIZED (
-    -- pg_total_relation_size would wait for whoever holds or wants this lock.
+    -- pg_total_relation_size would wait for sessions that hold or request this lock.
     SELECT c.relnamespace FROM pg_catalog.pg_locks AS l
     JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
     WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
       AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 )
--- A table that somebody drops at this moment has no size.
+-- A table that is dropped at this moment has no size.
 SELECT n.nspname::text, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
 FROM pg_catalog.pg_namespace AS n
 JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')
@@ -42,7 +42,7 @@ WHERE n.nspname = ANY (%(schemas)s) AND n.oid NOT IN (SELECT relnamespace FROM l
 GROUP BY n.nspname
 
 -- name: contents
--- How many objects go with each of these schemas, each of which is locked; what outside would go, too
+-- How many objects DROP would lock in each of these schemas, and an object outside that CASCADE drops
 WITH RECURSIVE inside AS (
     SELECT n.oid AS schema, d.classid, d.objid
     FROM pg_catalog.pg_namespace AS n
@@ -55,7 +55,7 @@ WITH RECURSIVE inside AS (
     JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
     WHERE d.deptype <> 'n'
 ), outside AS (
-    -- What only CASCADE would drop, and is not the schema's own.
+    -- Objects that only CASCADE would drop, outside the schema.
     (SELECT i.schema, d.classid, d.objid
      FROM inside AS i
      JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
@@ -63,7 +63,7 @@ WITH RECURSIVE inside AS (
      EXCEPT
      SELECT schema, classid, objid FROM inside)
     UNION
-    -- What goes with something inside and stands in another schema: a partition of a table.
+    -- Objects in another schema that DROP removes with one inside: a partition of a table.
     SELECT i.schema, i.classid, i.objid
     FROM inside AS i
     JOIN pg_catalog.pg_depend AS d ON d.classid = i.classid AND d.objid = i.objid
@@ -94,7 +94,7 @@ WHERE n.nspname = ANY (%(schemas)s) AND c.relkind IN ('r', 'p')
 ORDER BY 1, 2
 
 -- name: leaves
--- Tables of a schema of which no other is a part, and how many objects go with each
+-- Tables of a schema without partitions or children, and how many objects DROP locks for each
 WITH RECURSIVE leaf AS (
     SELECT c.oid, c.relname::text AS name
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

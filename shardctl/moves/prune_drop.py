@@ -1,4 +1,4 @@
-"""Drop schemas in small transactions that hold nobody up: the part of prune that changes."""
+"""Drop schemas in small transactions that block no other session for long."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 _COMMAND = "prune"
 _LARGEST_BATCH = 200
-"""Objects that one transaction drops: at its commit all sessions are told of each."""
+"""Objects that one transaction drops: its commit invalidates each in all sessions' caches."""
 _PAUSE_S = 0.02
-"""Between transactions, so that others' DDL and autovacuum get their turn."""
+"""Pause between transactions, for other sessions' DDL and autovacuum."""
 _LOCK_TIMEOUT = "50ms"
-"""Whoever wants a lock that prune wants, too, waits behind it for so long at the most."""
+"""The longest time that other sessions queue behind a lock request of prune."""
 _PATIENCE_S = 10.0
-"""How long a schema is tried again and again while somebody holds a lock in it."""
+"""How long prune retries a schema in which another session holds a lock."""
 _HELD_UP = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.InternalError_,  # a GRANT at the same moment
-    psycopg.errors.UndefinedTable,  # dropped by somebody else since it was listed
+    psycopg.errors.UndefinedTable,  # another session dropped it after prune listed it
 )
 _NAMED = 20
 
@@ -49,13 +49,13 @@ class Retired:
     shard: ShardId | None
     move: str
     objects: int
-    """How many locks it takes to drop it."""
+    """How many locks DROP takes."""
     size_bytes: int
-    """0 where a lock forbade to measure it; then it is in use."""
+    """0 where a lock prevented the measurement; then it is in use."""
     why_not: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """Give the shape of docs/reference/json.md."""
+        """Return it in the shape of docs/reference/json.md."""
         return {
             "node": self.node,
             "schema": self.schema,
@@ -67,7 +67,7 @@ class Retired:
 
 
 class _Depended(Exception):  # it never leaves this module
-    """Schemas on which something outside depends."""
+    """Schemas on which an object outside depends."""
 
     def __init__(self, outside: dict[str, str]) -> None:
         super().__init__(outside)
@@ -77,12 +77,12 @@ class _Depended(Exception):  # it never leaves this module
 def run(
     session: Connection, node: str, chosen: Sequence[Retired], progress: Progress
 ) -> dict[Retired, str]:
-    """Drop schemas of the session's node; give those that are left, and why.
+    """Drop schemas of the session's node; return those that remain, and why.
 
     The session holds the node's lock, in autocommit. What holds up one schema does not hold up
     the others. Raises NodeLost.
     """
-    progress.expect(node, "pruning", len(chosen))
+    progress.expect(node, "pruning", len(chosen), "schemas")
     left: dict[Retired, str] = {}
 
     def drop(some: Sequence[Retired]) -> list[Retired]:
@@ -98,8 +98,10 @@ def run(
             held_up += drop(batch)
         deadline = time.monotonic() + _PATIENCE_S
         while held_up and time.monotonic() < deadline:
+            progress.waits(node, f"sessions that use {held_up[0].schema}")
             held_up = [one for tried in held_up for one in drop([tried])]
         left |= _reasons(session, held_up)
+        progress.end(node)
     except psycopg.Error as error:
         raise NodeLost(node, reason_of(error)) from error
     return left
@@ -108,13 +110,13 @@ def run(
 def _drop(
     session: Connection, batch: Sequence[Retired], most: int
 ) -> tuple[list[Retired], dict[Retired, str]]:
-    """Drop a batch but for what is held up and what cannot be; give both, and why it cannot."""
+    """Drop a batch; return the schemas that are blocked, and those that cannot be dropped, why."""
     todo = list(batch)
     waiting: list[Retired] = []
     failed: dict[Retired, str] = {}
     while todo:
         try:
-            if todo[0].objects > most:  # it is alone in its batch
+            if todo[0].objects > most:  # it is the only one in its batch
                 _shrink(session, todo[0].schema, most)
             _transaction(session, [one.schema for one in todo])
             todo = []
@@ -123,14 +125,14 @@ def _drop(
             failed |= {o: f"{found[o.schema]} depends on it" for o in todo if o.schema in found}
         except _HELD_UP:
             busy = _reasons(session, todo, told="")
-            # Where nobody is seen any more, each is tried by itself later.
+            # If no user of any schema is found, each is tried separately later.
             waiting += [one for one in todo if busy[one]] or todo
         except psycopg.Error as error:
             if is_lost(error):
                 raise
             if len(todo) == 1:
                 failed[todo[0]] = reason_of(error)
-            waiting += todo  # so that one does not keep the others
+            waiting += todo  # each is tried separately, so that one does not block the others
         todo = [one for one in todo if one not in waiting and one not in failed]
         time.sleep(_PAUSE_S)
     return [one for one in waiting if one not in failed], failed
@@ -152,7 +154,7 @@ def _transaction(session: Connection, schemas: Sequence[str]) -> None:
 
 
 def _shrink(session: Connection, schema: str, most: int) -> None:
-    """Drop tables of a schema that has more objects than one transaction may lock, a few each."""
+    """Drop the tables of a schema in batches, until one transaction can lock the rest."""
     while _require_alone(session, [schema]) > most:
         leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
         if not leaves:
@@ -167,7 +169,7 @@ def _shrink(session: Connection, schema: str, most: int) -> None:
 
 
 def _lock(session: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """Take the locks that the drop needs: from now on nothing can come to depend on the tables."""
+    """Take the locks that the drop needs: then no new object can depend on the tables."""
     session.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
     if tables:
         named = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*t)) for t in tables)
@@ -175,7 +177,7 @@ def _lock(session: Connection, tables: Sequence[tuple[str, str]]) -> None:
 
 
 def _require_alone(session: Connection, schemas: Sequence[str]) -> int:
-    """See that CASCADE drops nothing but these schemas' own objects; give how many they are.
+    """Check that CASCADE drops only these schemas' own objects; return their number.
 
     Raises _Depended.
     """
@@ -187,9 +189,9 @@ def _require_alone(session: Connection, schemas: Sequence[str]) -> int:
 
 
 def _reasons(
-    session: Connection, waiting: Sequence[Retired], *, told: str = "it was locked all the time"
+    session: Connection, waiting: Sequence[Retired], *, told: str = "another session locked it"
 ) -> dict[Retired, str]:
-    """Say who uses each of these; `told` where nobody is seen at this moment."""
+    """Return which session uses each schema; `told` where none does at this moment."""
     named = {"schemas": [one.schema for one in waiting], "autovacuum": True}
     users = dict(session.execute(QUERIES["users"], named).fetchall())
     return {one: f"{users[one.schema]} uses it" if one.schema in users else told for one in waiting}

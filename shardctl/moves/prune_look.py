@@ -1,4 +1,4 @@
-"""What prune goes by: all nodes' maps, and their retired schemas with what is in their way."""
+"""What prune reads: all nodes' maps, and their retired schemas with users and dependents."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LOCK_TIMEOUT = "1s"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one node has; what is said of its retired schemas is by their names.
+    """One node's map and schemas; facts about retired schemas are by their names.
 
-    `contents` are how many objects go with a schema and what outside would go, too; `users` who
-    uses one; `sizes` bytes, where no lock forbade to measure.
+    `contents` has the number of a schema's objects, and an outside object that CASCADE would drop;
+    `users` a session that uses it; `sizes` its bytes, unless a lock prevented the measurement.
     """
 
     map: Mapping[ShardId, NodeName]
@@ -45,7 +45,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What all nodes have, and who has a say in who owns a shard: whoever owns any."""
+    """All nodes' views; `owning` are the nodes that own shards, whose maps must agree."""
 
     topology: Topology
     views: Mapping[NodeName, View]
@@ -53,9 +53,9 @@ class Fleet:
 
 
 def look(topology: Topology, purpose: str) -> Fleet:
-    """Ask all nodes; one that owns no shards need not be there.
+    """Query all nodes; one without shards may be unreachable.
 
-    Raises NodeUnavailable and what `identity.check` raises, or Problems of several.
+    Raises NodeUnavailable and what `identity.check` raises, or Problems for several.
     """
     views = observer.ask(topology, partial(_view, topology), purpose=purpose).every()
     owning = {node.name for node in topology.owning()}

@@ -1,10 +1,10 @@
-"""Why a move must not begin: the family of preflight's refusals."""
+"""Why a move must not begin: the classes of preflight's refusals."""
 
 from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.errors import ShardctlError
 
@@ -12,11 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SHOWN = 5
-"""How many names a refusal tells of a kind; the rest is a number."""
+"""How many names a refusal lists; it counts the rest."""
+
+
+class Reason(NamedTuple):
+    """One of several refusals that a subject has in a table: its code, what is wrong, its hint."""
+
+    code: str
+    what: str
+    hint: str
 
 
 class PreflightRefused(ShardctlError):
-    """What preflight refuses; `code` names the reason to programs."""
+    """A refusal of preflight; `code` names the reason for programs."""
 
     def __init__(self, where: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"{where}: {what}", hint=hint)
@@ -29,38 +37,38 @@ class _NodeUnfit(PreflightRefused):
 
 
 class SourceUnfit(_NodeUnfit):
-    """A source from which, as it is now, shards cannot be moved."""
+    """A source from which shards cannot be moved in its present state."""
 
 
 class TargetUnfit(_NodeUnfit):
-    """A target onto which, as it is now, nothing can be cloned."""
+    """A target onto which nothing can be cloned in its present state."""
 
 
 class PoolerUnfit(PreflightRefused):
-    """A pooler that would not carry its clients through a cutover."""
+    """A pooler whose clients would get errors in a cutover."""
 
     def __init__(self, pooler: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"pooler {pooler}", code, what, hint=hint)
 
 
 class PauseTooShort(PreflightRefused):
-    """A budget that the cutover would surely exceed."""
+    """A budget that the cutover is predicted to exceed."""
 
     def __init__(self, max_pause_s: float, predicted_ms: float, needed_ms: float) -> None:
         super().__init__(
             "the cutover",
             "pause_too_short",
-            f"it would take about {predicted_ms:.0f} ms, for which it needs a budget of "
-            f"{needed_ms:.0f} ms, and --max-pause gives it {max_pause_s * 1000:.0f} ms",
-            hint=f"give it more, such as --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move "
-            "fewer shards at a time",
+            f"it is predicted to take {predicted_ms:,.0f} ms and needs a --max-pause of "
+            f"{needed_ms:,.0f} ms, but --max-pause is {max_pause_s * 1000:,.0f} ms",
+            hint=f"give --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move fewer shards at a "
+            "time",
         )
         self.needed_ms = needed_ms
 
 
 @contextmanager
 def collected(problems: list[ShardctlError]) -> Iterator[None]:
-    """Add a refusal to the others instead of ending with it: all are told at once."""
+    """Collect a refusal instead of raising it, so that all are reported at once."""
     try:
         yield
     except ShardctlError as error:
@@ -68,7 +76,7 @@ def collected(problems: list[ShardctlError]) -> Iterator[None]:
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Name the first few of many.
+    """Join the first few names, and count the rest.
 
     >>> listed(["a", "b"], 7), listed(["a", "b"])
     ('a, b and 5 more', 'a, b')

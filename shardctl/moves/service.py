@@ -1,4 +1,4 @@
-"""What operators ask for: plan a move, carry it out, go on with it, call it off."""
+"""The operations on a move: plan, start, resume, abort."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
-from shardctl.state import leash, lock
+from shardctl.state import cluster, leash, lock
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.check import Facts
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
     Notice = Callable[[str], None]
 
@@ -51,26 +51,50 @@ def plan(
     target: str,
     options: Options,
     *,
-    method: str = planning.METHOD,
+    method: str | None = planning.METHOD,
 ) -> MovePlan:
-    """Decide what a move does, by the topology and the databases' map; changes nothing.
+    """Return the plan of a move, by the topology and the databases' map; changes nothing.
 
-    Raises UsageError, and what `plan.make` and `maps.version` raise.
+    With `method` None, the target decides. Raises UsageError, and what `plan.make` and
+    `maps.version` raise.
     """
-    if method not in METHODS:
-        raise UsageError(
-            f"{method!r} is no method of a move", hint=f"methods: {', '.join(METHODS)}"
-        )
-    # What the topology alone forbids is told before anybody is asked.
+    if method is not None and method not in METHODS:
+        raise UsageError(f"unknown method {method!r}", hint=f"choose one of: {', '.join(METHODS)}")
+    # Report what the topology alone forbids before contacting any node.
     decided = planning.make(topology, shards, target, 0, options)
+    method = method or _fitting(topology, topology.nodes[decided.target])
     chosen = METHODS[method]
     chosen.accepts(topology.nodes[decided.target])
+    if options.read_only and method == planning.STREAM:
+        raise planning.MoveRefused(
+            "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
+            hint="leave --read-only out, or give --method clone and a target without shards",
+        )
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
     return replace(decided, map_version=version, method=method, waiting=chosen.fence)
 
 
+def _fitting(topology: Topology, target: Node) -> str:
+    """Give the method that fits a target: `stream` where it is a running member of the cluster."""
+    if target.shards:
+        return planning.STREAM
+    try:
+        with connect(target, topology.database, purpose=lock.purpose(COMMAND)) as session:
+            row = cluster.read(session) if cluster.is_present(session) else None
+    except NodeUnavailable:
+        return planning.METHOD
+    member = row is not None and (row.cluster, row.node) == (topology.cluster, target.name)
+    return planning.STREAM if member else planning.METHOD
+
+
+def locked(decided: MovePlan) -> list[NodeName]:
+    """List the nodes whose locks a move takes when it begins."""
+    streams = decided.method == planning.STREAM
+    return [decided.source, decided.target] if streams else [decided.source]
+
+
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
-    """Look at everything that a move depends on; raises every refusal at once."""
+    """Check everything that a move depends on; raises every refusal at once."""
     return METHODS[decided.method].preflight(topology, decided, purpose=lock.purpose(COMMAND))
 
 
@@ -82,16 +106,16 @@ def start(
     *,
     notice: Notice = logger.warning,
 ) -> MoveContext:
-    """Carry a move out from its first step to its last; gives the context with its timeline.
+    """Run a move from its first step to its last; return the context with its timeline.
 
-    `notice` tells the operator something while a step is at work. Raises map_changed,
-    MoveUnderWay, and MoveStopped with what a step raises once something was begun.
+    `notice` reports to the operator while a step runs. Raises map_changed, MoveUnderWay, and
+    MoveStopped with what a step raises once the move has begun.
     """
     context = at_work(topology, decided, progress, notice)
     with closing(context):
         context.lock(decided.source)
         context.session(decided.source)
-        # The operator may have thought about the plan for long.
+        # The operator may have looked at the plan for a long time.
         maps.require(topology, decided.map_version, purpose=context.purpose)
         reserve.require_alone(context)
         _drive(context, told)
@@ -110,12 +134,11 @@ def resume(
     terminate: bool = False,
     source_destroyed: bool = False,
 ) -> MoveContext:
-    """Go on with a move wherever it stopped.
+    """Continue a move where it stopped; return the context with its timeline.
 
-    A cutover that is yet to come may be given more time than was planned, or `terminate`, and the
-    source may keep more or less WAL than was planned. With
-    `source_destroyed` a move that the target has claimed is ended by what that has of it.
-    Raises what `require_resumable` raises, and MoveStopped with what a step raises.
+    Before its cutover, a move can get a longer pause or `terminate`, and another limit of WAL. With
+    `source_destroyed`, a move whose target has claimed ends by the target's journal alone. Raises
+    what `require_resumable` raises, and MoveStopped with what a step raises.
     """
     decided = require_resumable(
         topology,
@@ -139,16 +162,14 @@ def resume(
             context.lock(decided.source)
             context.session(decided.source)
         except NodeUnavailable as error:
-            # Its clients can be served all the same, if the target owns the shards already.
+            # Clients can be served anyway, if the target already owns the shards.
             context.look_for_target()
             if not context.past_cutover():
                 raise
-            notice(f"going on without node {decided.source}: {error.reason}")
+            notice(f"continuing without node {decided.source}: {error.reason}")
         else:
             if max_wal_bytes is not None:
-                with context.on(
-                    decided.source
-                ):  # the step that arms it finds none, and arms another
+                with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             context.method.admit(context)
         _drive(context, told)
@@ -164,9 +185,9 @@ def abort(
     notice: Notice = logger.warning,
     target_destroyed: bool = False,
 ) -> None:
-    """Take a move back; with `target_destroyed` also from `promoting`.
+    """Abort a move; with `target_destroyed` also from `promoting`.
 
-    Raises what `require_abortable` raises, and MoveStopped with what a step's undoing raises.
+    Raises what `require_abortable` raises, and MoveStopped with what a step's undo raises.
     """
     decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
@@ -178,6 +199,9 @@ def abort(
         with stopped(context, aborting=True):
             if entry.move.state is MoveState.promoting:
                 destroyed.take_back(context)
+            elif target_destroyed:
+                destroyed.require_silent(context)
+            context.target_lost = target_destroyed
             undo(context, context.method.steps, told)
 
 
@@ -189,11 +213,11 @@ def require_resumable(
     terminate: bool = False,
     source_destroyed: bool = False,
 ) -> MovePlan:
-    """See that a move can go on, with this topology.
+    """Check that a move can continue with this topology; return its plan.
 
-    Raises move_ended, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients do
-    not outlast the pause, SourceNeeded, SourceThere, NodeLocked while another process is at it, and
-    NodeUnavailable of a source that is needed yet.
+    Raises move_ended, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients
+    time out during the pause, SourceNeeded, SourceThere, NodeLocked while another process runs the
+    move, and NodeUnavailable of a source that is still needed.
     """
     decided = _decided(topology, entry, may_be_there=False)
     if source_destroyed:
@@ -204,7 +228,7 @@ def require_resumable(
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
     if max_pause_s is not None and entry.move.state.undoable:
-        # How far all are is measured before the cutover, and this again with that.
+        # The cutover measures the round trips and checks this again with them.
         prediction.require_time(planning.before(topology, decided), decided, Distance())
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
@@ -217,11 +241,11 @@ def require_resumable(
 def require_abortable(
     topology: Topology, entry: Entry, *, target_destroyed: bool = False
 ) -> MovePlan:
-    """See that the source still owns the shards, or that it can have them back.
+    """Check that a move can be aborted: the source owns the shards, or can get them back.
 
     Raises move_ended, NotAbortable, TopologyChanged, PlanUnreadable, what
-    `destroyed.require_gone` raises, NodeLocked while another is at it, and NodeUnavailable of
-    the source.
+    `destroyed.require_gone` raises, NodeLocked while another process runs the move, and
+    NodeUnavailable of the source.
     """
     entry.require_open()
     promoting = entry.move.state is MoveState.promoting
@@ -244,23 +268,24 @@ def at_work(
     *,
     command: str = COMMAND,
 ) -> MoveContext:
-    """Give the context of a move; operators who meet its locks read command, move and operator."""
+    """Return the context of a move; its locks show command, move and operator to others."""
     purpose = lock.purpose(f"{command} {decided.id}")
     return MoveContext(topology, decided, METHODS[decided.method], progress, purpose, notice)
 
 
 def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
-    """Give the plan of a move that has not ended, if this version and this topology fit it.
+    """Return the plan of an unfinished move, if this version and this topology fit it.
 
-    A pooler may have been taken out of the topology since, if nobody listens at its address any
-    more, or `may_be_there`: it would be cut off from the moved shards, or not be asked.
+    A pooler may have been removed from the topology if nothing listens at its address any more, or
+    with `may_be_there`: otherwise its clients would lose the moved shards, or it would not be
+    asked.
     """
     entry.require_open()
     decided = MovePlan.of_journal(entry.move)
     if decided.method not in METHODS:
-        raise PlanUnreadable(decided.id, f"it has a method {decided.method}")
+        raise PlanUnreadable(decided.id, f"unknown method {decided.method}")
     if decided.fence not in FENCES:
-        raise PlanUnreadable(decided.id, f"it has a fence {decided.fence}")
+        raise PlanUnreadable(decided.id, f"unknown fence {decided.fence}")
     missing = planning.missing_poolers(topology, decided)
     gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
     planning.require_same(topology, decided, gone=gone)
@@ -269,11 +294,11 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePla
 
 def _tell_missing(topology: Topology, decided: MovePlan, notice: Notice) -> None:
     for name, (host, port) in planning.missing_poolers(topology, decided).items():
-        notice(f"pooler {name} ({host}:{port}) is not in the topology any more: it is left alone")
+        notice(f"pooler {name} ({host}:{port}) is no longer in the topology: shardctl ignores it")
 
 
 def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -> None:
-    """See that those who held a lock when the journal was read have let go; raises NodeLocked."""
+    """Check that locks held when the journal was read are released; raises NodeLocked."""
     for name in nodes if entry.holder else ():
         try:
             node, purpose = topology.nodes[name], lock.purpose("moves")
@@ -284,12 +309,12 @@ def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -
 
 
 def read(topology: Topology) -> Ledger:
-    """Read the journal of all moves."""
+    """Read the journals of all moves."""
     return ledgers.read(topology, purpose=lock.purpose("moves"))
 
 
 def _drive(context: MoveContext, told: Callable[[Step], None]) -> None:
-    """Do what is left of the move; one whose slot reached its limit of WAL is aborted."""
+    """Run the remaining steps; abort a move whose slot has reached its limit of WAL."""
     steps = context.method.steps
     context.look_for_target()
     with stopped(context), wal.aborting(context, lambda: undo(context, steps, told)):

@@ -1,4 +1,4 @@
-"""The guard in the source: a session that undoes a cutover whose time is up, whoever is gone."""
+"""The guard in the source: a session that undoes a cutover whose time is up."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def arm(at: Attempt, *, guards_s: float) -> None:
-    """Let the source itself lift the fence when the budget ends, whatever becomes of this process.
+    """Start the statement with which the source lifts the fence when the budget ends.
 
-    A backend finishes its statement even when its client is gone. Where writes alone are refused,
-    and the move is decided then, reads are to end when the poolers' guards have routed: in
-    `guards_s` after that. Raises BudgetSpent, Interrupted.
+    A backend finishes its statement even when its client is gone. Where only writes are refused,
+    and the move is decided by then, it stops reads `guards_s` later, when the poolers' guards have
+    routed. Raises BudgetSpent, Interrupted.
     """
     budget, source = at.budget, at.plan.source
     close = Closing(budget.revision + undoing.TO_PROMOTING, guards_s)
@@ -40,13 +40,13 @@ def arm(at: Attempt, *, guards_s: float) -> None:
 
 
 def session(context: MoveContext) -> Connection:
-    """Give the session in which the source's guard runs; a login takes long on a far host."""
+    """Return the session of the source's guard, opened early: a remote login takes long."""
     source = context.plan.source
     if (found := context.open_session(source, Use.guard)) is not None:
         return found
     opened = context.session(source, Use.guard)
     opened.execute("SET client_connection_check_interval TO 0")
-    # A message to a client that is gone ends the session, and with it what the guard has begun.
+    # A message to a lost client ends the session, and the guard's statement with it.
     opened.execute("SET client_min_messages TO error")
     return opened
 

@@ -1,4 +1,4 @@
-"""What a step of a move is, and the runner that drives a list of them."""
+"""The steps of a move, and the functions that run or undo a list of them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ logger = logging.getLogger(__name__)
 
 
 class NotAbortable(ShardctlError):
-    """A move that can only go on."""
+    """A move that can only be finished."""
 
     def __init__(self, move: str, state: str) -> None:
-        gone = "; if its target is no more, `shardctl moves abort --target-destroyed`"
+        gone = "; if its target is destroyed, run `shardctl moves abort --target-destroyed`"
         super().__init__(
-            f"move {move} is {state}: past the point of no return it only goes forward",
-            hint="`shardctl moves resume` finishes it" + (gone if state == "promoting" else ""),
+            f"move {move} is {state}: it is past the point of no return and cannot be aborted",
+            hint="run `shardctl moves resume` to finish it"
+            + (gone if state == "promoting" else ""),
         )
 
 
 class Probe(Protocol):
-    """Tell from servers and files, not from the journal alone, whether a step is done."""
+    """Returns from servers and files, not from the journal alone, whether a step is done."""
 
     def __call__(self, context: MoveContext) -> bool:
-        """Look and change nothing."""
+        """Check without changing anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: its name and sentence are what is logged, and what the documentation shows.
+    """One step; the log and the documentation show its name and sentence.
 
-    `undo` takes back what `run` did, however far it came; None where nothing can be undone.
+    `undo` takes back what `run` did, however far it came; None where nothing is to undo.
     """
 
     name: str
@@ -52,9 +53,9 @@ class Step:
 
 
 def drive(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
-    """Do every step that is not done already, in order; `told` is called as each begins.
+    """Run every step that is not done, in order; call `told` as each begins.
 
-    Resuming is doing this again. Raises what a step raises, and Unfinished.
+    Resuming a move runs this again. Raises what a step raises, and Unfinished.
     """
     for step in steps:
         if step.probe(context):
@@ -73,16 +74,16 @@ def drive(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], No
             _record(context, step, "failed", began=began, error="interrupted")
             raise
         if not done:
-            _record(context, step, "failed", began=began, error="not as it should be afterwards")
+            _record(context, step, "failed", began=began, error="not done, though no error")
             raise Unfinished(
-                f"step {step.name} ran without an error, and is not done all the same",
-                hint="`shardctl moves resume` tries again; this may be a bug",
+                f"step {step.name} ended without an error, but is not done",
+                hint="run `shardctl moves resume` to try again; this may be a bug",
             )
         _record(context, step, "done", began=began)
 
 
 def undo(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
-    """Take back all steps, the last first; each undo is repeatable."""
+    """Undo all steps, the last first; each undo is repeatable."""
     for step in reversed(steps):
         if step.undo is not None:
             told(step)
@@ -98,7 +99,7 @@ def _record(
     began: float | None = None,
     error: str | None = None,
 ) -> None:
-    """Write the step into the journal, where there is one to write to: nothing depends on it."""
+    """Write the step into the journals that can be written; nothing depends on it."""
     took_ms = None if began is None else (time.monotonic() - began) * 1000
     logger.info("move %s: step %s: %s %s", context.plan.id, step.name, state, error or "")
     for node in (context.plan.source, context.plan.target):
@@ -112,5 +113,5 @@ def _record(
                         session, context.plan.id, step.name, state, took_ms=took_ms, error=error
                     )
         except ShardctlError as refused:
-            # A standby takes no writes, and a server that has died is told by the step itself.
+            # A standby accepts no writes, and the step itself reports a server that has died.
             logger.debug("move %s: not recorded on node %s: %s", context.plan.id, node, refused)

@@ -1,4 +1,4 @@
-"""A move that stopped half-way: what stopped it, and how to go on."""
+"""A move that stopped before its end: the error, and how to continue."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
 
-_ABORTING = "`shardctl moves abort` goes on calling it off, `shardctl moves resume` goes on with it"
-_UNDOABLE = "`shardctl moves resume` goes on with it, `shardctl moves abort` calls it off"
-_DECIDED = "`shardctl moves resume` finishes it; it is past the point where it could be called off"
+_ABORTING = "run `shardctl moves abort` to finish the abort, or `shardctl moves resume` to continue"
+_UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abort` to undo it"
+_DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborted"
+_SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
 _UNKNOWN = (
-    "`shardctl moves list` tells more when that node is there again; if it cannot start because "
-    "its disk is full: `shardctl moves abort {move} --restart-source NODE`"
+    "run `shardctl moves list` when that node is reachable again; if it cannot start because its "
+    "disk is full, run `shardctl moves abort {move} --restart-source NODE`"
 )
 
 
 class MoveStopped(Unfinished):
-    """What is left of a move, told behind the error that stopped it; `state` None is unknown."""
+    """The state of a stopped move, reported after the error that stopped it; None is unknown."""
 
     def __init__(
         self,
@@ -44,25 +45,25 @@ class MoveStopped(Unfinished):
             hint = _ABORTING if aborting else _UNDOABLE
         else:
             hint = _DECIDED
-        how_far = "its state cannot be read now" if state is None else f"its state is {state.value}"
+        known = "its state cannot be read" if state is None else f"its state is {state.value}"
         if state is None or state.undoable:
-            how_far += kept
-        super().__init__(f"move {move} is not finished: {how_far}", hint=hint)
+            known += kept
+        super().__init__(f"move {move} is not finished: {known}", hint=hint)
         self.state = state
         self.error = error
         if isinstance(error, Interrupted):
             self.exit_code = error.exit_code
 
     def parts(self) -> list[ShardctlError]:
-        """List what stopped it, then itself."""
+        """Return the errors that stopped it, then itself."""
         return [*self.error.parts(), self]
 
 
 @contextmanager
 def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
-    """Let an error that stops a move tell how to go on, if it was begun and has not ended.
+    """Raise an error within as MoveStopped, if the move has begun and has not ended.
 
-    Raises MoveStopped, whose exit code is 3, or 130 after Ctrl-C.
+    Its exit code is 3, or 130 after Ctrl-C.
     """
     move = context.plan.id
     try:
@@ -79,12 +80,12 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
             ) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        kept = _kept(context, guarded=_guarded(context))
+        kept = _kept(context, guarded=_guarded(context)) if _keeps_wal(context) else ""
         raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
 
 
 def _guarded(context: MoveContext) -> bool | None:
-    """Tell whether the source watches the move's slot; None where that cannot be asked."""
+    """Return whether the source bounds the WAL of the move's slot; None where that is unknown."""
     try:
         with context.on(context.plan.source):
             return leash.is_armed(context.session(context.plan.source), context.plan.slot)
@@ -92,18 +93,28 @@ def _guarded(context: MoveContext) -> bool | None:
         return None
 
 
+def _keeps_wal(context: MoveContext) -> bool:
+    """Tell whether the source has a slot of the move, or cannot be asked for it."""
+    try:
+        with context.on(context.plan.source):
+            session = context.session(context.plan.source)
+            return session.execute(_SLOT, [context.plan.slot]).fetchone() is not None
+    except ShardctlError:
+        return True
+
+
 def _kept(context: MoveContext, *, guarded: bool | None) -> str:
-    """Say what the source keeps for the move until that goes on or is aborted."""
+    """Return what the source keeps for the move until it is resumed or aborted."""
     source, limit = context.plan.source, context.plan.options.max_wal_bytes
     if limit is None:
         return ""
     if guarded is False:
         return (
-            f"; node {source} may keep WAL for it without a limit: the guard of its slot has "
-            "ended, as with a restart of the server"
+            f"; node {source} keeps WAL for it without a limit: the session that bounds it has "
+            "ended, for example because the server restarted"
         )
-    most = "" if guarded else " while its server is not restarted"
+    most = "" if guarded else " until its server restarts"
     return (
-        f"; node {source} keeps WAL for it, {wal.megabytes(limit)} at most{most}: "
-        "then it drops the slot, and the copy has to be made again"
+        f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it{most}: then it drops "
+        "the slot, and shardctl has to copy again"
     )

@@ -1,4 +1,4 @@
-"""What a cutover is made of: sub-steps, of which one is a row that is executed and documented."""
+"""The sub-steps of a cutover; each is a row that is executed and documented."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubStep:
-    """One sub-step: name and sentence are those of the timeline, the documentation and tests."""
+    """One sub-step; the timeline, the documentation and tests use its name and sentence."""
 
     name: str
     sentence: str
     run: Callable[[Attempt], object]
     asks: str = ""
-    """Which round trips it waits for, in order, while clients wait or their guards are armed: `s`
-    to the source, `t` to the target, `p` to all poolers; `st` is both at the same time."""
+    """The round trips it waits for, in order, while clients wait or guards are armed: `s` to the
+    source, `t` to the target, `p` to all poolers; `st` is both at the same time."""
     may_stop: bool = False
     """Whether the cutover may still stop before it: when time is short, or on Ctrl-C."""
     when: Callable[[Attempt], bool] | None = None
-    """Whether it is needed; None is always."""
+    """Whether it is needed; None means always."""
     after: str | None = None
-    """The sub-step without which it is left out."""
+    """The sub-step that must not have failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cutover:
-    """How the ownership of shards changes with one kind of fence: its sub-steps, in order."""
+    """The cutover with one kind of fence: its sub-steps, in order."""
 
     fence: Fence
     ready: tuple[SubStep, ...]
-    """Clients notice nothing of these, and there is nothing to undo."""
+    """They do not affect clients and need no undo."""
     undoable: tuple[SubStep, ...]
-    """From the guards to the point of no return, the last. When one fails, all are undone."""
+    """From the guards to the point of no return. When one fails, all are undone."""
     decided: tuple[SubStep, ...]
-    """The target takes over. When one fails, `moves resume` begins with the first again."""
+    """The target takes over. When one fails, `moves resume` starts with the first again."""
     told: tuple[SubStep, ...]
-    """Each is tried, though another has failed."""
+    """Each is tried, even if another has failed."""
     undo: tuple[SubStep, ...]
-    """What undoes it up to the point of no return."""
+    """They undo the cutover before the point of no return."""
 
     @property
     def rows(self) -> tuple[SubStep, ...]:
-        """List the sub-steps of a cutover that succeeds."""
+        """Return the sub-steps of a cutover that succeeds."""
         return (*self.ready, *self.undoable, *self.decided, *self.told)
 
     def between(self, first: str, last: str) -> tuple[SubStep, ...]:
-        """List the sub-steps from one to another, both included."""
+        """Return the sub-steps from one to another, both included."""
         names = [one.name for one in self.rows]
         return self.rows[names.index(first) : names.index(last) + 1]
 
     def until_decided(self, first: str) -> tuple[SubStep, ...]:
-        """List the sub-steps from one on until the target serves the shards."""
+        """Return the sub-steps from one until the target serves the shards."""
         return self.between(first, self.decided[-1].name)
 
     def before(self, first: str) -> tuple[SubStep, ...]:
-        """List the sub-steps before one for which `--max-pause` has to leave room, too."""
+        """Return the sub-steps before one that also count against `--max-pause`."""
         return self.undoable[: [one.name for one in self.undoable].index(first)]
 
 
 def far_ms(distance: Distance, rows: Iterable[SubStep]) -> float:
-    """Sum up what sub-steps take for their round trips alone, in ms.
+    """Sum up the round trips of sub-steps, in ms.
 
     >>> from shardctl.moves.distance import Distance
     >>> rows = [SubStep(one, "", print, one) for one in ("st p", "s", "t")]

@@ -1,4 +1,4 @@
-"""What the sub-steps of a cutover do until the target owns the shards; see `cutover.py`."""
+"""The sub-steps of a cutover until the target owns the shards; see `cutover.py`."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
 
 _FAIR_S = 0.1
-"""How long transactions have at least to end, however little of the budget is left."""
+"""The least time that transactions get to end, however little of the budget is left."""
 _ARMING_S = 3.0
-"""How long arming the guards on poolers' hosts may take without costing the budget something."""
+"""How long arming the guards on poolers' hosts may take without using up the budget."""
 _GUARDS_S = 5.0
-"""How long the guards on poolers' hosts may take to ask the target, and to route."""
+"""How long the guards on poolers' hosts may take to query the target, and to route."""
 
 
 class NotPromoting(Unfinished):
-    """The move was undone, by another process or a guard, when it was to be decided."""
+    """A move that another process or a guard undid before the decision."""
 
     def __init__(self, move: str, state: str) -> None:
         super().__init__(
-            f"move {move} is {state}: it was called off before the point of no return",
-            hint="`shardctl moves resume` tries again",
+            f"move {move} is {state}: a guard or another process undid its cutover before the "
+            "point of no return",
+            hint="run `shardctl moves resume` to try again",
         )
 
 
 def revision(context: MoveContext) -> int:
-    """Give the journal's revision before the fence; raises NotPromoting."""
+    """Return the journal's revision before the fence; raises NotPromoting."""
     found = undoing.at_source(context)
     if found is None or not found.state.undoable:
         raise NotPromoting(context.plan.id, found.state if found else "unknown")
@@ -50,7 +53,7 @@ def revision(context: MoveContext) -> int:
 
 
 def log_in(at: Attempt) -> None:
-    """Open all sessions: a login takes longer than all that is asked there afterwards."""
+    """Open all sessions: a login takes longer than all later queries."""
     context, plan = at.context, at.plan
     at.gates.open()
     at.handover.prepare(context)
@@ -62,21 +65,21 @@ def log_in(at: Attempt) -> None:
 
 
 def rehearse_guards(at: Attempt) -> None:
-    """Ask the target as a guard would; arming guards takes about as long as this."""
+    """Query the target as a guard would; arming guards takes about as long as this."""
     began = time.monotonic()
     at.question = question = _question(at.context)
     replay.again(lambda: at.gates.rehearse(question))
-    # On far hosts that may be longer than a whole budget.
+    # On remote hosts that may be longer than the whole budget.
     at.arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
 
 
 def arm_guards(at: Attempt) -> None:
-    """Arm the guards on the poolers' hosts, then the source's, with which the budget begins."""
+    """Arm the guards on the poolers' hosts, then the source's, which starts the budget."""
     budget, began = at.budget, time.monotonic()
     after_s = at.plan.options.max_pause_s + at.arming_s + undoing.GUARD_LAG_S
     at.gates.arm(after_s=after_s, question=at.question)
     at.gates.hold_files(seconds=after_s)
-    # Those guards fire after the source's, so a budget that begins late is shorter.
+    # These guards must fire after the source's, so a budget that starts late is shorter.
     budget.begin(min(time.monotonic(), began + at.arming_s))
     guard.arm(at, guards_s=at.arming_s + undoing.GUARD_LAG_S + _GUARDS_S)
     with at.context.on(at.plan.source):
@@ -84,15 +87,15 @@ def arm_guards(at: Attempt) -> None:
 
 
 def pause(at: Attempt) -> None:
-    """Hold all aliases, as long as the locks are ours."""
-    at.context.require_locks()  # a process that took them has ended our guards, too
+    """Pause all aliases, if this process still has the locks."""
+    at.context.require_locks()  # a process that took them has also ended our guards
     hold(at, at.budget.latest("fence"))
 
 
 def hold(at: Attempt, until: float) -> None:
-    """Hold all aliases; with `--terminate`, transactions that go on are ended.
+    """Pause all aliases; with `--terminate`, terminate transactions that do not end.
 
-    They have until a time of the monotonic clock to end. Raises PauseFailed, PauseLost.
+    They may end by themselves until `until`, on the monotonic clock. Raises PauseFailed, PauseLost.
     """
     fair_s = _FAIR_S + at.distance.pooler / 1000
 
@@ -119,13 +122,13 @@ def put_up_fence(at: Attempt) -> None:
 
 
 def drain(at: Attempt) -> None:
-    """Wait for those who write behind the fence all the same."""
+    """Wait for sessions that still write behind the fence."""
     with at.context.on(at.plan.source):
         at.fence.drain(at)
 
 
 def mark(at: Attempt) -> None:
-    """Commit `drained`, and note what the target must have; raises NotPromoting."""
+    """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
     with at.context.on(at.plan.source):
         lsn = journal.mark_drained(at.source, at.plan.id, revision=at.budget.revision + 1)
     if lsn is None:
@@ -134,41 +137,55 @@ def mark(at: Attempt) -> None:
 
 
 def catch_up(at: Attempt) -> None:
-    """Wait until the target has that."""
-    at.handover.catch_up(at.context, at.lsn, deadline=at.budget.latest("snapshot"))
+    """Wait until the target has reached that position."""
+    at.handover.catch_up(
+        at.context, at.lsn, attempt=at.attempt, deadline=at.budget.latest("snapshot")
+    )
 
 
 def look_again(at: Attempt) -> None:
-    """See that the fence holds, and that the source's lock is ours."""
+    """Check the fence, and that this process still has the source's lock."""
     with at.context.on(at.plan.source):
         at.fence.look_again(at)
 
 
 def decide(at: Attempt) -> None:
     """Commit `promoting` on the source, if it is still drained; raises NotPromoting."""
+    decide_by(
+        at,
+        lambda revision: journal.advance(
+            at.source,
+            at.plan.id,
+            [MoveState.drained],
+            MoveState.promoting,
+            revision=revision,
+            drained_to=at.lsn,
+        ),
+    )
+
+
+def decide_by(at: Attempt, commit: Callable[[int], bool]) -> None:
+    """Pass the point of no return by a commit that tells whether it was still drained.
+
+    It is given the revision that the journal has in this attempt, and not in another operator's
+    after it. Raises NotPromoting.
+    """
     context, plan = at.context, at.plan
     with context.on(plan.source):
         try:
-            decided = journal.advance(
-                at.source,
-                plan.id,
-                [MoveState.drained],
-                MoveState.promoting,
-                # Of this attempt, and not of another operator's after it.
-                revision=at.budget.revision + 2,
-                drained_to=at.lsn,
-            )
+            decided = commit(at.budget.revision + 2)
         except psycopg.OperationalError:
-            # The answer was lost, and perhaps not the commit, which may even be to come: so it
-            # is undone, and the one of the two that the source has taken first counts.
+            # The answer was lost, but the commit may have happened or may still happen. So undo it:
+            # whichever the source executed first counts.
+            at.handover.reconcile(context)
             fence.lift(at.source, plan.id, revision=at.budget.revision)
-            decided = undoing.state(context) == MoveState.promoting
+            decided = undoing.state(context) in (MoveState.promoting, MoveState.claimed)
     if not decided:
         raise NotPromoting(plan.id, undoing.state(context))
 
 
 def take_over(at: Attempt) -> None:
-    """Let the target take writes."""
+    """Make the target writable."""
     at.handover.take_over(at.context)
 
 
@@ -178,7 +195,7 @@ def claim(at: Attempt) -> None:
 
 
 def _distance(at: Attempt) -> Distance:
-    """Measure the round trips to all who will be asked."""
+    """Measure the round trips to the source, the target and the poolers."""
     source, target = at.plan.source, at.plan.target
     took = {}
     for node in (source, target):
@@ -189,6 +206,6 @@ def _distance(at: Attempt) -> Distance:
 
 
 def _question(context: MoveContext) -> Question:
-    """Ask the target whether it serves the shards: what a pooler's guard goes by."""
+    """Return the query of a pooler's guard: whether the target serves the shards."""
     dsn = asking.dsn(context.target, context.topology.database)
     return Question(dsn, context.method.handover.serves(context).as_string())

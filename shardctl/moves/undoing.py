@@ -1,6 +1,6 @@
 """Undo a cutover: lift the fence, serve the clients from the source, end the guards.
 
-Only up to the point of no return. This process, another one and the guards may all do it.
+Only before the point of no return. This process, another one and the guards may all do it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GUARD_LAG_S = 1.0
-"""How much later than the source's guard those of the poolers fire."""
+"""How much later than the source's guard the poolers' guards fire."""
 TO_PROMOTING = 3
-"""Changes of the journal from a cutover's begin to its point of no return."""
+"""Changes of the journal from a cutover's start to its point of no return."""
 _RESTART_S = 20.0
 _RESTART_POLL = 0.1
 
@@ -38,31 +38,35 @@ _RESTART_POLL = 0.1
 def call_off(context: MoveContext) -> None:
     """Undo a cutover that another process began and did not end; repeatable.
 
-    Where the source turns out to be past the point of no return, all stays as it is; the
-    journal then says `promoting`. Raises what cannot be undone, and for whom.
+    A source past the point of no return is left unchanged; the journal then says `promoting`.
+    Raises the errors of nodes and poolers where the undo fails.
     """
     with (
         interrupts.deferred(context.notice) as interrupt,
         Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
     ):
+        context.method.handover.reconcile(context)
         with context.on(context.plan.source):
             fence.lift(context.session(context.plan.source), context.plan.id)
         found = at_source(context)
         if found is not None and found.state.undoable:
             _let_go(context, gates)
-            interrupt.require_none(f"move {context.plan.id}: interrupted: no cutover is at work")
+            interrupt.require_none(f"move {context.plan.id}: interrupted: no cutover is running")
 
 
 def take_back(at: Attempt) -> None:
     """Lift the fence unless the move is past its point of no return, and serve the clients.
 
-    Whatever fails here is left to the guards; it is a notice, for the error that led here is
-    the one to raise. But another process that goes on with the move has ended those guards.
+    The guards finish what fails here, and a notice reports it: the caller raises the error that led
+    here. But another process that has taken over the move has ended those guards.
     """
     try:
         at.do(at.cutover.undo)
     except ShardctlError as error:
-        at.context.notice(f"not all of it is undone, the guards are left to it: {error.message}")
+        at.context.notice(
+            "the cutover could not be undone completely; the guards on the poolers' hosts and in "
+            f"node {at.plan.source} will finish it: {error.message}"
+        )
         if at.gates.held_at is None or time.monotonic() < _pause_ends(at):
             return
         try:
@@ -72,10 +76,10 @@ def take_back(at: Attempt) -> None:
 
 
 def lift_fence(at: Attempt) -> None:
-    """Lift the fence of this attempt, and see what the source's journal says then.
+    """Lift the fence of this attempt, and read the source's journal after that.
 
-    Nothing stays paused here of a move with which another process went on. A source may lose
-    sessions again and again; what ends them ends its guard, too.
+    If another process has taken over the move, resume what this one has paused. A source may lose
+    sessions repeatedly, and its guard with them.
     """
     context, plan = at.context, at.plan
     until = time.monotonic() + _RESTART_S
@@ -83,6 +87,7 @@ def lift_fence(at: Attempt) -> None:
         try:
             with context.on(plan.source):
                 _require_own(at)
+                at.handover.reconcile(context)
                 fence.lift(at.source, plan.id, revision=at.budget.revision)
                 found = at_source(context)
         except NodeLost as error:
@@ -99,12 +104,12 @@ def lift_fence(at: Attempt) -> None:
 
 
 def serve_from_source(at: Attempt) -> None:
-    """Resume what was paused."""
+    """Resume the paused aliases."""
     _let_go(at.context, at.gates)
 
 
 def disarm_source(at: Attempt) -> None:
-    """End the source's guard, which has nothing to do any more."""
+    """End the source's guard, which is no longer needed."""
     context, source = at.context, at.plan.source
     session = context.sessions.pop((source, Use.guard), None)
     if session is None:
@@ -116,8 +121,8 @@ def disarm_source(at: Attempt) -> None:
 
 SUB_STEPS = (
     SubStep("undo: lift the fence",
-            "gives the schemas their names back on the source, or lets writes in", lift_fence),
-    SubStep("undo: resume", "lets the poolers serve their clients from the source again",
+            "restores the schemas' names on the source, or accepts writes again", lift_fence),
+    SubStep("undo: resume", "resumes the aliases: clients are served from the source again",
             serve_from_source, when=lambda at: at.undone),
     SubStep("undo: end the source's guard", "ends the guard in the source",
             disarm_source, when=lambda at: at.undone),
@@ -125,31 +130,31 @@ SUB_STEPS = (
 
 
 def _let_go(context: MoveContext, gates: Gates) -> None:
-    """Serve all clients as before, and tell of poolers that are not there any more."""
+    """Serve all clients as before, and report poolers that have stopped."""
     for error in gates.let_go():
-        context.notice(f"{error.message}; so nothing is paused there any more")
+        context.notice(f"{error.message}; so nothing is paused there")
 
 
 def _pause_ends(at: Attempt) -> float:
-    """Give when guards will have fired, which resume what was paused here."""
+    """Return when the guards will have resumed what this process paused."""
     if at.gates.guards_fire_at is not None:
         return at.gates.guards_fire_at
     return time.monotonic() + at.plan.options.max_pause_s + GUARD_LAG_S
 
 
 def _require_own(at: Attempt) -> None:
-    """See that the move is ours: without the lock, another process may be at work with it.
+    """Check that this process has the source's lock: otherwise another may be running the move.
 
-    A source that has crashed has lost its guard, too. So it is waited for, and its lock taken
-    again. A process that has that is waited for as long as a pause may last: most end it by then.
-    Raises NodeLocked, NodeUnavailable.
+    A source that has crashed has lost its guard, too: so wait for it, and take its lock again. If
+    another process has the lock, wait as long as a pause may last: most release it by then. Raises
+    NodeLocked, NodeUnavailable.
     """
     context, source = at.context, at.plan.source
     try:
         context.require_lock(source)
     except NodeLost:
         context.forget(source)
-        context.notice(f"node {source} was lost: waiting for it, to lift its fence")
+        context.notice(f"lost node {source}: waiting until it is back, to lift its fence")
         ends = time.monotonic() if at.gates.held_at is None else _pause_ends(at)
         until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
         while True:
@@ -164,12 +169,12 @@ def _require_own(at: Attempt) -> None:
 
 
 def at_source(context: MoveContext) -> Move | None:
-    """Read the move on its source, over a session that is fresh if the old one broke."""
+    """Read the move on its source, over a new session if the old one broke."""
     with context.on(context.plan.source):
         return journal.find(context.session(context.plan.source), context.plan.id)
 
 
 def state(context: MoveContext) -> str:
-    """Tell the move's state on its source."""
+    """Return the move's state on its source."""
     found = at_source(context)
     return found.state.value if found else "unknown"

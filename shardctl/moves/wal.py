@@ -1,4 +1,4 @@
-"""The WAL that a source keeps for a move: how much it has room for, the limit, and reaching it."""
+"""The WAL that a source keeps for a move: the room on its disk, and the limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import accounts
 from shardctl.hosts.reach import host_of
+from shardctl.moves import plan as planning
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal, leash
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.moves", "wal.sql")
 
 SHARE = 10
-"""A move may hold back one part in so many of the free disk, unless `max_wal` says more or less."""
+"""A move may hold back 1/SHARE of the free disk, unless `max_wal` gives a limit."""
 _SECONDS = 30.0
 _KB = 1024
 _MB = 1024 * _KB
@@ -35,15 +36,15 @@ _POLL_S = 0.02
 
 
 class WalLimitReached(ShardctlError):
-    """A move whose slot held back more WAL than the source keeps for it; it was aborted."""
+    """A move whose slot reached its limit of WAL; shardctl aborts it."""
 
     def __init__(self, node: str, move: str, told: dict[str, int]) -> None:
         held, limit = told["held_bytes"], told["limit_bytes"]
         super().__init__(
-            f"node {node}: move {move} held back {megabytes(held)} of WAL, and its limit is "
-            f"{megabytes(limit)}: node {node} dropped its slot, and shardctl aborts the move",
-            hint="see why the clone did not keep up (its disk, the network), or give --max-wal "
-            "more; then begin the move again",
+            f"node {node}: move {move} held back {megabytes(held)} of WAL, more than its limit of "
+            f"{megabytes(limit)}: node {node} dropped the slot, and shardctl aborts the move",
+            hint="check why the target did not keep up (its disk, the network, errors in its log), "
+            "then start the move again, with a larger --max-wal if needed",
         )
         self.held_bytes = held
         self.limit_bytes = limit
@@ -51,11 +52,11 @@ class WalLimitReached(ShardctlError):
 
 @dataclass(frozen=True, slots=True)
 class Wal:
-    """What a source has of WAL, and room for more.
+    """A source's WAL rate, and the room on the disk of its WAL.
 
-    `free_bytes` are of the disk of its WAL, None where its host did not tell; `unknown` is why.
-    `rate` is what it wrote in the last minutes, in bytes a second; `keep_bytes` its
-    `max_slot_wal_keep_size`, None for no limit.
+    `free_bytes` is None where its host does not report it; `unknown` is why. `rate` is the WAL of
+    the last minutes, in bytes a second; `keep_bytes` its `max_slot_wal_keep_size`, None for no
+    limit.
     """
 
     free_bytes: int | None
@@ -64,14 +65,14 @@ class Wal:
     keep_bytes: int | None
 
     def limit(self, plan: MovePlan) -> int | None:
-        """Give what the move may hold back, in bytes; None where that cannot be told."""
+        """Return what the move may hold back, in bytes; None where that is unknown."""
         if plan.options.max_wal_bytes is not None or self.free_bytes is None:
             return plan.options.max_wal_bytes
         return self.free_bytes // SHARE
 
 
 def megabytes(count: float) -> str:
-    """Write bytes for people.
+    """Format bytes as megabytes.
 
     >>> megabytes(64 << 20), megabytes(20 << 30), megabytes(1000)
     ('64 MB', '20,480 MB', '1 MB')
@@ -80,7 +81,7 @@ def megabytes(count: float) -> str:
 
 
 def look(node: Node, session: Connection) -> Wal:
-    """Ask a source and its host; `session` is with the source, a primary."""
+    """Query a source and its host; `session` is with the source, a primary."""
     row = session.execute(QUERIES["source"]).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError
@@ -90,67 +91,76 @@ def look(node: Node, session: Connection) -> Wal:
 
 
 def judge(plan: MovePlan, wal: Wal, copy_s: float) -> Iterator[SourceUnfit]:
-    """Find a source that lacks the room for the WAL of a copy that takes so many seconds."""
+    """Refuse a source without room for the WAL of a copy that takes `copy_s` seconds.
+
+    A clone receives WAL while it is copied. A stream's slot holds all of it back until the copy
+    is made, so a smaller `--max-wal` does not help.
+    """
     node, limit, free = plan.source, wal.limit(plan), wal.free_bytes
+    streams = plan.method == planning.STREAM
     expected = wal.rate * copy_s
     about = (
         f"it writes about {megabytes(wal.rate * 60)} of WAL a minute, "
-        f"{megabytes(expected)} while it is copied"
+        f"{megabytes(expected)} during the copy"
     )
     if limit is None:
         yield SourceUnfit(
             node,
             "wal_room_unknown",
-            f"how much room its disk has for WAL could not be measured: {wal.unknown}",
-            hint="give --max-wal, or max_wal under `move:` in the topology: the most WAL that it "
-            "may keep for the move, such as 20GB",
+            f"cannot measure the free space for WAL on its disk: {wal.unknown}",
+            hint="give the most WAL that it may keep for the move, for example --max-wal 20GB, or "
+            "max_wal under `move:` in the topology",
         )
     elif free is not None and limit > free:
         yield SourceUnfit(
             node,
             "wal_room",
-            f"it may keep {megabytes(limit)} of WAL for the move (max_wal), and its disk has "
+            f"it may keep {megabytes(limit)} of WAL for the move (max_wal), but its disk has only "
             f"{megabytes(free)} free",
-            hint="make room there, or give --max-wal less",
+            hint="free space there, or give a smaller --max-wal",
         )
-    elif plan.options.max_wal_bytes is None and expected > limit:
+    elif expected > limit and (streams or plan.options.max_wal_bytes is None):
+        given = "max_wal" if plan.options.max_wal_bytes else "a tenth of its free disk"
         yield SourceUnfit(
             node,
             "wal_room",
-            f"{about}, and may keep {megabytes(limit)} for the move: a tenth of its free disk",
-            hint="make room there, move when less is written, or give --max-wal: the clone "
-            "receives WAL while it is copied, and the move aborts itself where more is left over",
+            f"{about}, but may keep only {megabytes(limit)} for the move: {given}",
+            hint="free space there, move fewer shards or when fewer rows are written, or give a "
+            "larger --max-wal: the source keeps all WAL of the copy"
+            if streams
+            else "free space there, move when fewer rows are written, or give --max-wal: the clone "
+            "receives WAL while it is copied, and the move aborts when more is held back",
         )
     if wal.keep_bytes is not None and expected > wal.keep_bytes:
         yield SourceUnfit(
             node,
             "wal_keep_size",
-            f"{about}, and max_slot_wal_keep_size lets a slot keep {megabytes(wal.keep_bytes)}",
-            hint="`ALTER SYSTEM SET max_slot_wal_keep_size` to more and reload, or move when less "
-            "is written",
+            f"{about}, but max_slot_wal_keep_size allows only {megabytes(wal.keep_bytes)}",
+            hint="raise it with `ALTER SYSTEM SET max_slot_wal_keep_size` and reload, or move when "
+            "fewer rows are written",
         )
 
 
 def notes(plan: MovePlan, wal: Wal) -> Iterator[str]:
-    """Say what bounds the WAL that the source keeps."""
+    """Report the limits of the WAL that the source keeps."""
     limit = wal.limit(plan)
     if limit is not None:
         yield (
-            f"node {plan.source} keeps at most {megabytes(limit)} of WAL for the move, and writes "
-            f"about {megabytes(wal.rate * 60)} a minute: past that limit the move aborts itself"
+            f"node {plan.source} keeps at most {megabytes(limit)} of WAL for the move, then the "
+            f"move aborts; it writes about {megabytes(wal.rate * 60)} a minute"
         )
     if wal.keep_bytes is not None:
         yield (
-            f"node {plan.source} keeps no more than max_slot_wal_keep_size = "
-            f"{megabytes(wal.keep_bytes)} of WAL for the clone: if that falls further behind, it "
-            "has to be made again"
+            f"node {plan.source} keeps at most {megabytes(wal.keep_bytes)} of WAL for the target "
+            "(max_slot_wal_keep_size): if the target falls further behind, shardctl has to copy "
+            "again"
         )
 
 
 def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
-    """Give the plan with its limit in bytes, which the journal keeps; `session` is with the source.
+    """Return the plan with its limit in bytes, for the journal; `session` is with the source.
 
-    Raises SourceUnfit where the room is not known and no limit is given.
+    Raises SourceUnfit where the free space is unknown and no limit is given.
     """
     if plan.options.max_wal_bytes is not None:
         return plan
@@ -158,13 +168,13 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
     held = session.execute(QUERIES["held"], {"slot": plan.slot}).fetchone()
     for problem in judge(plan, replace(wal, rate=0.0), 0.0):
         raise problem
-    # What a slot of an older shardctl holds back was free before.
+    # What the move's slot already holds back counts as free.
     free = (wal.free_bytes or 0) + (held[0] if held else 0)
     return replace(plan, options=replace(plan.options, max_wal_bytes=free // SHARE))
 
 
 def exceeding(session: Connection, plan: MovePlan) -> int | None:
-    """Give the bytes that the move's slot holds back if they are above its limit; else None."""
+    """Return the bytes that the move's slot holds back if they exceed its limit, else None."""
     row = session.execute(QUERIES["held"], {"slot": plan.slot}).fetchone()
     limit = plan.options.max_wal_bytes
     held = row[0] if row else None
@@ -172,14 +182,14 @@ def exceeding(session: Connection, plan: MovePlan) -> int | None:
 
 
 def forget(session: Connection, move: Move) -> None:
-    """Take from the journal that the limit was exceeded: the copy is made again."""
+    """Delete the exceeded limit from the journal: the copy is made again."""
     rest = {name: value for name, value in (move.report or {}).items() if name != journal.WAL_LIMIT}
     journal.note(session, move, report=rest)
 
 
 @contextmanager
 def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
-    """Abort the move where an error within comes of its limit of WAL; raises WalLimitReached."""
+    """Abort the move if its limit of WAL causes an error within; raises WalLimitReached."""
     try:
         yield
     except ShardctlError as error:
@@ -195,7 +205,7 @@ def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
 
 
 def _told(context: MoveContext) -> dict[str, int] | None:
-    """Ask the source whether its leash has dropped the slot, once that has written so."""
+    """Return the exceeded limit from the source's journal, if its guard has dropped the slot."""
     source, slot = context.plan.source, context.plan.slot
     try:
         with context.on(source):
@@ -206,21 +216,26 @@ def _told(context: MoveContext) -> dict[str, int] | None:
                 time.sleep(_POLL_S)
             move = journal.find(session, context.plan.id)
             return None if move is None else journal.wal_limit(move)
-    except ShardctlError:  # a source that is not there has been told by what failed
+    except ShardctlError:  # the original error already reports an unreachable source
         return None
 
 
-def free_bytes(node: Node, directory: str | None) -> tuple[int | None, str]:
-    """Ask the host for the free room of the disk with the WAL, in bytes; or say why not."""
+def free_bytes(
+    node: Node, directory: str | None, *, inside: str = "pg_wal/."
+) -> tuple[int | None, str]:
+    """Return the free bytes of the disk with the WAL; or None, and why they are unknown.
+
+    `inside` the data directory is what is asked about; a link there leads to another disk.
+    """
     if directory is None:
-        return None, "the server does not name its data directory"
+        return None, "the role may not read data_directory"
     try:
         host = host_of(node)
         account = accounts.account_on(host, node.os_user)
-        argv = ["df", "-P", "-k", "--", f"{directory}/pg_wal/."]  # it may be a link
+        argv = ["df", "-P", "-k", "--", f"{directory}/{inside}"]
         lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
         return int(lines[-1].split()[3]) * _KB, ""
     except (IndexError, ValueError):
-        return None, "df does not tell"
+        return None, "df printed no number"
     except ShardctlError as error:
         return None, error.message

@@ -9,6 +9,6 @@ SELECT (SELECT setting FROM pg_settings WHERE name = 'data_directory'),
        (SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size')::bigint
 
 -- name: held
--- Bytes of WAL that a slot holds back; no row when it is gone
+-- Bytes of WAL that a slot holds back; no row when it is missing
 SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint
 FROM pg_replication_slots WHERE slot_name = %(slot)s

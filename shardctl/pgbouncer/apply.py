@@ -1,4 +1,4 @@
-"""The file of a pooler's aliases: see what stands, tell what differs, replace it, prove it."""
+"""The file of a pooler's aliases: read it, show what differs, replace it, prove it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
                 raise Refused(
                     "pooler_too_old",
                     f"pooler {pooler.name}: PgBouncer {version} is too old",
-                    hint=f"install {oldest} or newer there",
+                    hint=f"install PgBouncer {oldest} or newer there",
                 )
             config = console.config()
             offered = console.databases()
@@ -110,7 +110,7 @@ def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wa
 
 
 def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
-    """Write the file, let the pooler read it, and see that it offers what the file says.
+    """Write the file, let the pooler read it, and see that it offers what the file has.
 
     When it does not, the file before is put back. Raises FileRefused (nothing changed),
     reload_rejected (the old file is in force again), pooler_file_not_restored, PoolerLost,
@@ -141,7 +141,7 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
 def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
     """Let a pooler read its files as they are; raises reload_rejected where it cannot.
 
-    And CommandRefused, PoolerLost. A file that shardctl puts beside the one that is there, with
+    And CommandRefused, PoolerLost. A file that shardctl puts beside the present one, with
     the same owner and mode, is then read from the same place with the same result.
     """
     log = _Log.of(pooler, host, console.config().get("logfile", ""))
@@ -151,18 +151,18 @@ def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
 
 
 def diff(seen_text: str | None, wanted: str, path: Path) -> str:
-    """Write a unified diff from the file that stands to the one that should; empty if equal."""
+    """Write a unified diff from the present file to the expected one; empty if equal."""
     lines = difflib.unified_diff(
         (seen_text or "").splitlines(keepends=True),
         wanted.splitlines(keepends=True),
         str(path) if seen_text is not None else "/dev/null",
-        f"{path} (wanted)",
+        f"{path} (expected)",
     )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
 def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[str]:
-    """List, a line each, what a pooler offers otherwise than these entries say."""
+    """List, a line each, what a pooler offers that differs from these entries."""
     found = []
     for entry in entries:
         alias = offered.get(entry.alias)
@@ -185,7 +185,7 @@ def databases_of(text: str | None) -> dict[str, str]:
 
 
 def _agrees(topology: Topology, wanted: Wanted, offered: Mapping[str, Alias]) -> bool:
-    """Tell whether a pooler offers what it should, and no alias that it should no longer."""
+    """Return whether a pooler offers what it should, and no alias that it should no longer."""
     return not differences(wanted.entries, offered) and not left_over(
         topology, wanted.seen, wanted.entries, offered
     )
@@ -196,7 +196,7 @@ def left_over(
 ) -> list[str]:
     """List aliases that are offered though neither the new file nor the operator's has them.
 
-    The file before tells only some of them: who was killed between write and RELOAD has left
+    The file before has only some of them: a command killed between write and RELOAD has left
     a file in which nothing is too many. With a fallback database any name may be one of its.
     """
     if "*" in seen.own:
@@ -213,7 +213,7 @@ def left_over(
 
 
 def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
-    """Refuse to replace what somebody else wrote; an empty file is nobody's."""
+    """Refuse to replace what another session wrote; an empty file has no owner."""
     path = seen.pooler.databases_file
     if seen.text is None or not seen.text.strip():
         return
@@ -223,12 +223,12 @@ def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
     if header.cluster != topology.cluster:
         raise faults.pooler_file_of_other(seen.pooler.name, path, f"cluster {header.cluster}")
     if header.map_version > map_version:
-        what = f"map version {header.map_version}, and the databases have {map_version}"
+        what = f"map version {header.map_version}; the databases have version {map_version}"
         raise faults.pooler_file_of_other(seen.pooler.name, path, what)
 
 
 def _not_taken(topology: Topology, wanted: Wanted, console: Console) -> list[str]:
-    """Wait until the pooler offers what the file says; give differences if it never does."""
+    """Wait until the pooler offers what the file has; give differences if it never does."""
     deadline = time.monotonic() + _PROOF_SECONDS
     while True:
         offered = console.databases()
@@ -259,7 +259,7 @@ class _Log:
 
     @classmethod
     def of(cls, pooler: Pooler, host: Host, path: str) -> _Log:
-        """Note how far it reaches now.
+        """Note its size now.
 
         It is not read where it is syslog's, relative to who knows what, or not ours.
         """
@@ -272,14 +272,14 @@ class _Log:
             return cls(pooler, host, "", 0)
 
     def problems(self) -> list[str]:
-        """Give what it says of a RELOAD that failed; before 1.25, the answer does not."""
+        """Give its lines about a RELOAD that failed; before 1.25, the answer has none."""
         if not self.path:
             return []
         user = self.pooler.os_user
         try:
             rotated = files.size(self.host, self.path, user=user) < self.since
             lines = files.tail(self.host, self.path, since=0 if rotated else self.since, user=user)
-        except files.FileRefused as error:  # taken away meanwhile: what is offered has to tell
+        except files.FileRefused as error:  # removed since: what is offered has to show it
             logger.debug("pooler %s: its log: %s", self.pooler.name, error.message)
             return []
         if not any(_FAILED in line for line in lines):
@@ -299,7 +299,7 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
         else:
             before = Path(seen.place.path + files.BACKUP)
             files.replace(seen.host, before, seen.place.path, user=pooler.os_user)
-        with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is told
+        with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is reported
             console.reload()
     except ShardctlError as error:
         why = [*problems, error.message]

@@ -36,11 +36,11 @@ def pause(
 ) -> list[Answers]:
     """Pause aliases on poolers, each over its consoles, and wait at most `seconds`.
 
-    An alias in `Answers.seconds` is paused and no transaction of it runs, as long as nobody
-    resumes any alias meanwhile: PgBouncer answers all sessions that wait at once, when all
+    An alias in `Answers.seconds` is paused and no transaction of it runs, as long as no session
+    resumes any alias in the meantime: PgBouncer answers all sessions that wait at once, when all
     paused aliases together have no transaction left. So a transaction that goes on holds up
     every alias that was busy when it was asked about, and one console each; idle ones are
-    answered at once over the others. Consoles whose command was not answered are closed; to
+    answered at once over the rest. Consoles whose command was not answered are closed; to
     resume takes others then.
     """
     deadline = time.monotonic() + seconds
@@ -63,7 +63,7 @@ def pause(
 
 @dataclass(slots=True)
 class _Job:
-    """The aliases of one pooler that are still to be asked about, and what came of the others."""
+    """The aliases of one pooler that are still to be asked about, and the results of the rest."""
 
     selector: selectors.BaseSelector
     todo: deque[str]
@@ -104,7 +104,7 @@ class _Job:
             console.abandon()
 
     def _send(self, console: Console) -> bool:
-        """Send the next command; tell whether there was time, and the session took it."""
+        """Send the next command; return whether there was time, and the session took it."""
         if time.monotonic() > self.deadline:
             return False
         alias = self.todo.popleft()

@@ -47,7 +47,7 @@ _ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
 class PoolerUnavailable(ShardctlError):
     """A pooler's console cannot be logged in to; `reason` is libpq's or PgBouncer's last word.
 
-    `answered` tells that a pooler runs there, and does not let us in.
+    `answered` is whether a pooler runs there, and rejects the login.
     """
 
     def __init__(self, pooler: Pooler, reason: str, *, answered: bool = False) -> None:
@@ -68,7 +68,7 @@ class PoolerLost(ShardctlError):
     def __init__(self, pooler: str, command: str, reason: str) -> None:
         super().__init__(
             f"pooler {pooler}: {command}: {reason}",
-            hint="see whether the pooler runs and what its log says, then run the command again",
+            hint="check that the pooler is running, and check its log; then run the command again",
         )
         self.pooler = pooler
         self.command = command
@@ -79,9 +79,7 @@ class CommandRefused(ShardctlError):
     """A command that the console answered with an error."""
 
     def __init__(self, pooler: str, command: str, reason: str) -> None:
-        super().__init__(
-            f"pooler {pooler}: {command}: {reason}", hint="see the pooler's log for more"
-        )
+        super().__init__(f"pooler {pooler}: {command}: {reason}", hint="check the pooler's log")
         self.pooler = pooler
         self.command = command
         self.reason = reason
@@ -94,7 +92,7 @@ class CommandRefused(ShardctlError):
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A database as SHOW DATABASES tells of it."""
+    """A database as in SHOW DATABASES."""
 
     name: str
     host: str | None
@@ -119,7 +117,7 @@ class Alias:
 class Console:
     """A session with the admin console of one pooler; close it, or use it in a `with`.
 
-    A command that waits (PAUSE) keeps the session, so whoever wants several at once opens
+    A command that waits (PAUSE) keeps the session, so a caller that needs several at once opens
     several. After an error of the session it is of no more use.
     """
 
@@ -163,7 +161,7 @@ class Console:
     def abandon(self) -> None:
         """End the session, and take back what has not arrived yet.
 
-        A PAUSE that the network held up would otherwise arrive after somebody's RESUME.
+        A PAUSE that the network held up would otherwise arrive after another session's RESUME.
         """
         with (
             contextlib.suppress(psycopg.OperationalError),  # it has broken off already
@@ -205,7 +203,7 @@ class Console:
             while not (answered := self.ready()):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._readable(left):
-                    reason = f"no answer within {seconds:g} s"
+                    reason = f"no response within {seconds:g} s"
                     raise PoolerLost(self.pooler, self._command, reason)
         finally:
             if not answered:  # it may yet come, and would be taken for another's
@@ -222,7 +220,7 @@ class Console:
             raise PoolerLost(self.pooler, command, reason_of(error)) from error
 
     def ready(self) -> bool:
-        """Take what has arrived, and tell whether the answer is whole; raises PoolerLost."""
+        """Take what has arrived, and return whether the answer is whole; raises PoolerLost."""
         try:
             self._pq.consume_input()
         except psycopg.OperationalError as error:
@@ -259,12 +257,12 @@ class Console:
         """Pause an alias; the answer is the proof that no transaction of it runs.
 
         Raises PoolerLost when transactions did not end in time; the alias is paused then, and
-        stays so until somebody resumes it over another session.
+        stays paused until another session resumes it.
         """
         self.execute(pause_command(alias), seconds=seconds)
 
     def resume(self, alias: str) -> bool:
-        """Resume an alias; tell whether it was paused."""
+        """Resume an alias; return whether it was paused."""
         try:
             self.execute(resume_command(alias))
         except CommandRefused as error:
@@ -281,20 +279,20 @@ class Console:
         self.execute("RELOAD", seconds=60)
 
     def databases(self) -> dict[str, Alias]:
-        """Tell what the pooler offers, by alias; its own console is left out."""
+        """Return what the pooler offers, by alias; its own console is left out."""
         found = map(Alias.of, self.execute("SHOW DATABASES"))
         return {one.name: one for one in found if one.name != "pgbouncer"}
 
     def pools(self) -> list[Row]:
-        """Tell of every pool, as SHOW POOLS does; the console's own is left out."""
+        """Report every pool, as SHOW POOLS does; the console's own is left out."""
         return [row for row in self.execute(SHOW_POOLS) if row["database"] != "pgbouncer"]
 
     def servers(self) -> list[Row]:
-        """Tell of every connection to a node, as SHOW SERVERS does."""
+        """Report every connection to a node, as SHOW SERVERS does."""
         return self.execute("SHOW SERVERS")
 
     def clients(self) -> list[Row]:
-        """Tell of every client but those of the console, as SHOW CLIENTS does."""
+        """Report every client but those of the console, as SHOW CLIENTS does."""
         return [row for row in self.execute("SHOW CLIENTS") if row["database"] != "pgbouncer"]
 
     def config(self) -> dict[str, str]:
@@ -304,17 +302,19 @@ class Console:
     def version(self) -> str:
         """Give PgBouncer's version, such as 1.18.0; raises CommandRefused for another program."""
         (row,) = self.execute("SHOW VERSION")
-        said = row.get("version") or ""
-        found = _VERSION.search(said)
+        shown = row.get("version") or ""
+        found = _VERSION.search(shown)
         if found is None:
-            raise CommandRefused(self.pooler, "SHOW VERSION", f"{said!r} is no PgBouncer's answer")
+            raise CommandRefused(
+                self.pooler, "SHOW VERSION", f"unexpected response, not from PgBouncer: {shown!r}"
+            )
         return found[0]
 
     def held(self) -> bool:
-        """Tell whether the whole pooler is paused or suspended, which no alias shows.
+        """Return whether the whole pooler is paused or suspended, which no alias shows.
 
         Before 1.19 there is no SHOW STATE. There, PAUSE of the console itself is refused in
-        either case, in other words; a user who is no admin cannot know, and is told False.
+        either case, in other words; a user who is no admin cannot know, and is reported False.
         """
         try:
             rows = self.execute("SHOW STATE")
@@ -365,7 +365,7 @@ def conninfo(
 
 
 def waited_s(pool: Row) -> float:
-    """Tell for how many seconds the first of a pool's clients that wait has been waiting."""
+    """Return for how many seconds the first waiting client of a pool has been waiting."""
     return int(pool.get("maxwait") or 0) + int(pool.get("maxwait_us") or 0) / 1_000_000
 
 
@@ -397,16 +397,16 @@ def _text(row: Row, column: str) -> str:
 
 
 def _hint(pooler: Pooler, reason: str) -> str:
-    """Say what to do; the texts are the only source, so this is a guess from English ones."""
+    """Return what to do: a guess from English texts, the only source."""
     if "password" in reason or "SASL" in reason or "authentication" in reason:
         return (
-            f"put {pooler.admin_user}'s password for database pgbouncer into ~/.pgpass "
-            "(or PGPASSFILE), and the user into the pooler's auth_file"
+            f"add {pooler.admin_user}'s password for database pgbouncer to ~/.pgpass "
+            "(or PGPASSFILE), and the user to the pooler's auth_file"
         )
     if "not allowed" in reason:
-        return f"add {pooler.admin_user} to admin_users of the pooler, or name another admin_user"
+        return f"add {pooler.admin_user} to admin_users of the pooler, or set another admin_user"
     if "refused" in reason or "No such file" in reason:
-        return "check host and port, and that PgBouncer runs there (`shardctl sandbox up`?)"
-    if "timeout" in reason or "timed out" in reason or "no answer" in reason:
-        return "check host and port, the network between, and whether the pooler hangs"
-    return "check the pooler's host and port and admin_user in the topology"
+        return "check host and port, and that PgBouncer is running there"
+    if "timeout" in reason or "timed out" in reason or "no response" in reason:
+        return "check host and port, the network, and whether the pooler hangs"
+    return "check the pooler's host, port and admin_user in the topology"

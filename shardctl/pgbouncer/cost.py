@@ -16,7 +16,7 @@ MEASURED = ((8, 0.3), (1_000, 2.7), (8_192, 165.0))
 
 
 def reload_ms(aliases: int) -> float:
-    """Estimate how long a pooler serves nobody while it reloads so many aliases.
+    """Estimate how long a pooler serves no client while it reloads so many aliases.
 
     Between and beyond what was measured, along straight lines in logarithms.
 
@@ -32,13 +32,13 @@ def reload_ms(aliases: int) -> float:
     return float(quick * (count / few) ** slope)
 
 
-def told(entries: Sequence[Entry]) -> str:
-    """Say in a sentence what these aliases cost."""
+def summary(entries: Sequence[Entry]) -> str:
+    """Describe in a sentence what these aliases cost."""
     shards = sum(entry.connect_query is not None for entry in entries)
     text = (
         f"{len(entries):,} aliases ({len(entries) - shards:,} of nodes, {shards:,} of shards): "
         f"a RELOAD holds all clients up for about {reload_ms(len(entries)):,.1f} ms"
     )
     if shards:
-        text += "; each shard in use needs server connections of its own"
+        text += "; each shard in use needs its own server connections"
     return text

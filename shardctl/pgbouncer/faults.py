@@ -36,8 +36,8 @@ class PoolingUnfit(PoolerRefused):
         super().__init__(
             pooler,
             f"with {setting}, the second client of a connection would not be in its shard",
-            hint="set pool_mode = transaction there (and server_reset_query_always = 0), "
-            "or let the pooler offer `aliases: [node]`",
+            hint="set pool_mode = transaction there (and server_reset_query_always = 0), or "
+            "offer only aliases of nodes (`aliases: [node]`)",
         )
 
 
@@ -45,8 +45,8 @@ def not_pooler_admin(pooler: PoolerName, user: str, admins: str) -> Refused:
     """Report a user who may look at the console and change nothing."""
     return Refused(
         "not_pooler_admin",
-        f"pooler {pooler}: {user} is no admin there (admin_users = {admins or 'nobody'})",
-        hint=f"add {user} to admin_users of the pooler, or name another admin_user",
+        f"pooler {pooler}: {user} is not in its admin_users ({admins or 'empty'})",
+        hint=f"add {user} to admin_users of the pooler, or set another admin_user",
     )
 
 
@@ -62,12 +62,12 @@ def reset_unfit(pooler: PoolerName, settings: Mapping[str, str]) -> Refused:
 
 
 class OtherConfig(PoolerRefused):
-    """A pooler that runs with another file than the topology says: RELOAD would change nothing."""
+    """A pooler that runs with another file than the topology has: RELOAD would change nothing."""
 
     def __init__(self, pooler: PoolerName, runs_with: str, config: Path) -> None:
         super().__init__(
             pooler,
-            f"it runs with {runs_with}, not with {config}: a RELOAD would not see any change",
+            f"it runs with {runs_with}, not with {config}: a RELOAD would have no effect",
             hint="correct `config` of the pooler in the topology, or its host and port",
         )
 
@@ -78,8 +78,8 @@ class NotIncluded(PoolerRefused):
     def __init__(self, pooler: PoolerName, config: Path, databases_file: Path) -> None:
         super().__init__(
             pooler,
-            f"{config} does not include {databases_file}, so it would offer none of the aliases",
-            hint=f"add a line of its own at its end: %include {databases_file}",
+            f"{config} does not include {databases_file}, so the pooler would offer no aliases",
+            hint=f"add this line at the end of {config}: %include {databases_file}",
         )
 
 
@@ -91,8 +91,8 @@ class AliasTaken(PoolerRefused):
         more = f" and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else ""
         super().__init__(
             pooler,
-            f"the configuration has databases of its own with the names of aliases: {shown}{more}",
-            hint="rename them there, or remove them: PgBouncer would take whichever comes last",
+            f"the configuration already has databases with the names of aliases: {shown}{more}",
+            hint="rename or remove them there: PgBouncer would use the last one",
         )
         self.taken = tuple(taken)
 
@@ -103,8 +103,8 @@ def pooler_file_edited(pooler: PoolerName, path: Path, *, ours: bool) -> Refused
     return Refused(
         "pooler_file_edited",
         f"pooler {pooler}: {path} {what}",
-        hint="`shardctl pgbouncer diff` shows what --force would replace; databases of your "
-        "own belong into another file",
+        hint="run `shardctl pgbouncer diff` to see what --force would replace; move your "
+        "own databases to another file",
     )
 
 
@@ -112,8 +112,9 @@ def pooler_file_of_other(pooler: PoolerName, path: Path, what: str) -> Refused:
     """Report a file that belongs to another cluster, or to a newer map than the databases have."""
     return Refused(
         "pooler_file_of_other",
-        f"pooler {pooler}: {path} is of {what}",
-        hint="check the topology: is it this pooler's, and the newest? --force replaces it",
+        f"pooler {pooler}: {path} belongs to {what}",
+        hint="check that the topology is the newest and that this pooler belongs to it; "
+        "--force replaces the file",
     )
 
 
@@ -122,21 +123,25 @@ def reload_rejected(pooler: PoolerName, lines: Sequence[str], *, restored: bool)
 
     `restored` when a file was written and the one before is in place again.
     """
-    said = "".join(f"\n  {line}" for line in lines)
-    what = "the new configuration; the old one is back" if restored else "its configuration"
+    listed = "".join(f"\n  {line}" for line in lines)
+    what = (
+        "the new configuration; shardctl has restored the old one"
+        if restored
+        else "its configuration"
+    )
     return Refused(
         "reload_rejected",
-        f"pooler {pooler}: it did not take {what}{said}",
-        hint="mend what its log names and run the command again",
+        f"pooler {pooler}: PgBouncer rejected {what}{listed}",
+        hint="fix the cause in its log, then run the command again",
     )
 
 
 def pooler_file_not_restored(pooler: PoolerName, path: Path, lines: Sequence[str]) -> Incomplete:
     """Report a pooler that took neither the new configuration nor the old one again."""
-    said = "".join(f"\n  {line}" for line in lines)
+    listed = "".join(f"\n  {line}" for line in lines)
     return Incomplete(
         "pooler_file_not_restored",
-        f"pooler {pooler}: it did not take the new configuration, "
-        f"and was not brought back to the old one{said}",
-        hint=f"look at {path} and the pooler's log, then run the command again",
+        f"pooler {pooler}: PgBouncer rejected the new configuration, and could not be "
+        f"restored to the old one{listed}",
+        hint=f"check {path} and the pooler's log, then run the command again",
     )

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Pooler, Topology
 
 _DEPTH = 10  # of includes, as PgBouncer has it
-_RELATIVE = "PgBouncer takes a relative name from where it was started: write the whole one"
+_RELATIVE = (
+    "PgBouncer resolves a relative path from the directory where it was started: write the "
+    "absolute path"
+)
 
 
 def require(
@@ -25,7 +28,7 @@ def require(
 ) -> frozenset[str]:
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
 
-    `place` is the file of aliases without links, `config` what SHOW CONFIG says. Gives the
+    `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Gives the
     databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, reset_unfit,
     OtherConfig, NotIncluded, include_misplaced, AliasTaken, FileRefused.
     """
@@ -63,7 +66,7 @@ def _admin(pooler: Pooler, config: Mapping[str, str]) -> None:
 def _config(pooler: Pooler, host: Host, runs_with: str) -> None:
     """Compare the file that the pooler reads with the topology's, links aside.
 
-    A relative name is relative to a directory that the console does not tell: of that, only
+    A relative name is relative to a directory that the console does not show: of that, only
     the file's own name is compared.
     """
     if not runs_with.startswith("/"):
@@ -104,9 +107,9 @@ def _included(topology: Topology, pooler: Pooler, host: Host, place: str) -> fro
             where = str(lines[setting.line - 1])
             raise Refused(
                 "include_misplaced",
-                f"pooler {pooler.name}: {where}: {setting.key} comes after the include of "
-                f"{pooler.databases_file}, which ends in section [databases]: PgBouncer would "
-                "take it for a database",
+                f"pooler {pooler.name}: {where}: {setting.key} is after the include of "
+                f"{pooler.databases_file}, which ends in section [databases]: "
+                "PgBouncer would read it as a database",
                 hint=f"move the line %include {pooler.databases_file} to the end of the "
                 "configuration",
             )
@@ -129,7 +132,7 @@ def _lines(pooler: Pooler, host: Host, path: Path, place: str, *, depth: int = 0
     text = files.read(host, path, user=pooler.os_user)
     if text is None:
         why = "" if path == pooler.config else f" ({_RELATIVE})"
-        raise files.FileRefused(path, f"there is no such file{why}")
+        raise files.FileRefused(path, f"no such file{why}")
     includes = {item.line: item for item in ini.read(text) if isinstance(item, ini.Include)}
     found: list[_Line] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -138,7 +141,7 @@ def _lines(pooler: Pooler, host: Host, path: Path, place: str, *, depth: int = 0
             continue
         if line.lstrip().startswith("["):  # a section and an include on one line
             found.append(_Line(path, number, f"[{includes[number].section}]"))
-        # A relative name is relative to a directory that nobody tells: mostly it is this one.
+        # A relative name is relative to an unknown directory: mostly it is this one.
         other = pooler.config.parent / includes[number].path
         if files.place_of(host, other, user=pooler.os_user) == place:
             found.append(_Line(path, number, line, ours=True))

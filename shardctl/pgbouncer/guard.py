@@ -46,20 +46,26 @@ eval "$script"
 # What the script ends with; 75 is everything else that its directory can be in the way of.
 _LACKING, _TAKEN, _CONSOLE, _STAGED, _BUSY = 71, 72, 73, 74, 76
 _HINTS = {
-    _LACKING: "install it there: setsid is in util-linux, psql in postgresql-client, "
-    "the others in coreutils; awk is mawk or gawk",
-    _TAKEN: "another shardctl may be at work with it: its log is in that directory",
-    _CONSOLE: "the guard logs in from the pooler's own host: check there the console's address, "
-    "the user's password in ~/.pgpass or the passfile, and admin_users of the pooler",
-    _STAGED: "the guard's user moves the staged file into place: let it write in that directory",
-    _BUSY: "it goes on trying for ten minutes: see what the pooler does, then disarm it again",
+    _LACKING: (
+        "install them on that host: setsid is in util-linux, psql in postgresql-client, "
+        "the rest in coreutils; awk is mawk or gawk"
+    ),
+    _TAKEN: "another shardctl may be using it: its log is in that directory",
+    _CONSOLE: (
+        "the guard logs in from the pooler's own host: check the console's address, the "
+        "password in ~/.pgpass or the passfile there, and admin_users of the pooler"
+    ),
+    _STAGED: (
+        "the guard's user moves the staged file into place: allow it to write to that directory"
+    ),
+    _BUSY: "the guard retries for ten minutes: check the pooler, then disarm the guard again",
 }
 _HINT_QUESTION = (
-    "after a cutover whose shardctl died, it asks the target whether that has the shards: let "
-    "database.user log in from the pooler's host (the clone has the source's pg_hba.conf), with a "
-    "password in ~/.pgpass or the passfile there"
+    "if shardctl dies after a cutover, the guard asks the target whether it owns the "
+    "shards: allow database.user to log in from the pooler's host (the clone uses the "
+    "source's pg_hba.conf), with a password in ~/.pgpass or the passfile there"
 )
-_HINT = "see what that host says, and whether the guard's user may write in that directory"
+_HINT = "fix the cause above, and check that the guard's user can write to that directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Guard:
     parent: Path
     user: str | None = None
     owner: str | None = None
-    """Tells it from another of its name, armed by somebody else after this one had fired."""
+    """Distinguishes it from a later one of its name, armed after this one had fired."""
 
     @property
     def directory(self) -> Path:
@@ -101,12 +107,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Disarmed:
-    """What had become of a guard until it was disarmed, and what its log says.
+    """What had become of a guard until it was disarmed, and its log.
 
     `disarmed`: it was counting, and has done nothing. `fired`: it has resumed all of its
-    aliases, and nobody else did anything. `failed`: it fired and gave up after ten minutes.
-    `died`: somebody killed it before it was done. `absent`: there was none, or another's.
-    After the last three whoever paused must see himself that nothing stays paused.
+    aliases, and no other command did anything. `failed`: it fired and gave up after ten minutes.
+    `died`: it was killed before it was done. `absent`: there was none, or another's.
+    After the last three the command that paused must see itself that nothing stays paused.
     """
 
     became: Became
@@ -134,7 +140,7 @@ def arm(
     `console` is libpq's connection string, without a password, of the pooler's console as
     that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
     After `after_s` it puts the staged file into place, if the answer to the question is true
-    or there is no question, reloads the pooler, and resumes the aliases, these and no others.
+    or there is no question, reloads the pooler, and resumes only these aliases.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """
@@ -145,7 +151,7 @@ def arm(
     words += [str(staged.file), str(staged.target)] if staged else ["", ""]
     words.append(retry)
     try:
-        said = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
+        output = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
     except CommandFailed as error:
         raise _refused(guard, error) from error
     except BaseException as error:  # killed half-way, so that the script could not clear up
@@ -153,7 +159,7 @@ def arm(
         if isinstance(error, CommandTimedOut):
             raise _no_answer(guard, error) from error
         raise
-    if said.strip() != "armed":  # a shell that had read only a part, and took it for all
+    if output.strip() != "armed":  # a shell that had read only a part, and took it for all
         raise guard_refused(guard, "the shell on that host did not arm it")
     return guard
 
@@ -177,31 +183,31 @@ def rehearse(
     kept = {"PGCONNECT_TIMEOUT": "2", "PGPASSWORD": "", "PGOPTIONS": "", "LC_ALL": "C"}
     kept |= {"PGTARGETSESSIONATTRS": "any"}
     try:
-        said = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
+        output = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
     except CommandFailed as error:
-        lines = error.completed.stderr.strip().splitlines() or ["psql said nothing"]
-        reason = f"it could not ask {asked}: {lines[0]}"
+        lines = error.completed.stderr.strip().splitlines() or ["no output from psql"]
+        reason = f"it could not query {asked}: {lines[0]}"
         raise guard_refused(guard, reason, hint=_HINT_QUESTION) from error
     except CommandTimedOut as error:
         raise _no_answer(guard, error) from error
-    if said not in ("t", "f"):
-        raise guard_refused(guard, f"{asked} answered it {said!r}")
-    return said == "t"
+    if output not in ("t", "f"):
+        raise guard_refused(guard, f"unexpected answer from {asked}: {output!r}")
+    return output == "t"
 
 
 def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
-    """End a guard and remove its directory, and tell what had become of it.
+    """End a guard and remove its directory, and show what had become of it.
 
     One that is firing is waited for, whole seconds; raises guard_busy if it does not get to
     an end, and leaves it working. Raises guard_refused where the host does not do as asked.
     """
     try:
-        said = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30)
+        output = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30)
     except CommandFailed as error:
         raise _refused(guard, error) from error
     except CommandTimedOut as error:
         raise _no_answer(guard, error) from error
-    first, *log = said.splitlines() or [""]
+    first, *log = output.splitlines() or [""]
     became, _, begun = first.partition(" ")
     if became not in {"disarmed", "fired", "failed", "died", "absent"}:
         raise guard_refused(guard, "the shell on that host did not disarm it")
@@ -215,24 +221,24 @@ def _check(
     after_s: float,
     question: Question | None,
 ) -> None:
-    """Refuse what the guard could not do when it is too late to say so."""
+    """Refuse what the guard could not do when it is too late to report it."""
     if not 0 < after_s < 86_400:
-        raise guard_refused(guard, f"{after_s:g} s is no time to wait")
+        raise guard_refused(guard, f"{after_s:g} s is not a valid delay")
     if not guard.directory.is_absolute():
         raise guard_refused(guard, "the directory is not absolute")
     for alias in aliases:
         quoted = len(quote_identifier(alias).encode()) - 2
         if not 0 < quoted <= MAX_ALIAS or set(alias) & set("\0\r\n"):
-            reason = f"PgBouncer could not resume an alias named {alias!r}"
+            reason = f"PgBouncer cannot resume an alias named {alias!r}"
             raise guard_refused(guard, reason)
     for dsn in (console, question.dsn) if question else (console,):
         try:
             words = conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:  # its text may repeat the string, password and all
-            reason = "a connection string is none"
+            reason = "invalid connection string"
             raise guard_refused(guard, reason) from None
         if not {"password", "sslpassword"}.isdisjoint(words):
-            reason = "a password stands in a connection string, where `ps` would show it"
+            reason = "a connection string contains a password, which `ps` would show"
             raise guard_refused(guard, reason, hint=_HINTS[_CONSOLE])
 
 
@@ -247,7 +253,7 @@ def _forget(guard: Guard) -> None:
     """Remove what a broken arming may have left; it would end by itself, having paused nothing."""
     try:
         disarm(guard, patience_s=0)
-    except ShardctlError:  # the host does not answer now either, and the first error says so
+    except ShardctlError:  # the host does not answer now either, and the first error reports it
         return
 
 
@@ -259,7 +265,7 @@ def guard_refused(guard: Guard, reason: str, *, hint: str = _HINT) -> Refused:
 def _refused(guard: Guard, error: CommandFailed) -> Refused:
     code = error.completed.code
     lines = [line for line in error.completed.stderr.splitlines() if line.strip()][-_LINES:]
-    reason = "\n  ".join(lines) or f"the shell on that host ended with code {code}"
+    reason = "\n  ".join(lines) or f"the shell on that host exited with code {code}"
     if code == _BUSY:  # it has fired and does not come to an end: its pooler does not answer
         return Incomplete(
             "guard_busy",
@@ -270,4 +276,4 @@ def _refused(guard: Guard, error: CommandFailed) -> Refused:
 
 
 def _no_answer(guard: Guard, error: CommandTimedOut) -> Refused:
-    return guard_refused(guard, f"the host did not do it within {error.seconds:g} s")
+    return guard_refused(guard, f"no result from the host within {error.seconds:g} s")

@@ -41,7 +41,7 @@ _OF_POOLER = (
     "unsupported",
     "TLS",
 )
-"""What PgBouncer itself says, before it asks a node."""
+"""PgBouncer's own messages, before it asks a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class Attempt:
 def attempt(pooler: Pooler, database: Database, alias: str, role: str, purpose: str) -> Attempt:
     """Log in to an alias as a role and ask the node something, for a few seconds at most.
 
-    The password is what libpq finds in a passfile; without one that is asked for, nothing is told.
+    The password is what libpq finds in a passfile; without one that is asked for, nothing is
+    reported.
     """
     conninfo = console.conninfo(pooler, database, purpose=purpose, dbname=alias, user=role)
     try:
@@ -71,19 +72,19 @@ def attempt(pooler: Pooler, database: Database, alias: str, role: str, purpose: 
             error = _ask(session)
     except psycopg.Error as failed:
         if failed.pgconn is not None and failed.pgconn.needs_password:
-            return Attempt(role, alias, untried="no passfile here has its password")
+            return Attempt(role, alias, untried="no passfile on this machine has its password")
         error = reason_of(failed)
         if "timeout" in error:
             return Attempt(role, alias, untried=error)
     if error is None:
         return Attempt(role, alias)
     if is_of_pooler(error):
-        return Attempt(role, alias, untried=f"the pooler refuses it: {error}")
+        return Attempt(role, alias, untried=f"the pooler rejects it: {error}")
     return Attempt(role, alias, refused=error)
 
 
 def is_of_pooler(reason: str) -> bool:
-    """Tell whether PgBouncer says this of the client, and not of a node.
+    """Return whether this is PgBouncer's message about the client, not about a node.
 
     >>> is_of_pooler("SASL authentication failed"), is_of_pooler("no such user: app")
     (True, True)
@@ -123,7 +124,7 @@ def digests(text: str) -> dict[str, str | None]:
 
 
 def digest(secret: str) -> str:
-    """Give what two equal secrets have in common, and from which neither can be told."""
+    """Give what two equal secrets have in common, and from which neither can be reported."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -138,7 +139,7 @@ def _ask(session: psycopg.Connection[object]) -> str | None:
     while pgconn.is_busy():
         left = deadline - time.monotonic()
         if left <= 0 or not waiting.poll(left * 1000):
-            raise psycopg.OperationalError(f"timeout: no answer within {_SECONDS:g} s")
+            raise psycopg.OperationalError(f"timeout: no response within {_SECONDS:g} s")
         pgconn.consume_input()
     result = pgconn.get_result()
     said = result.error_message.decode(errors="replace").strip() if result is not None else ""

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 def exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[Answer]:
     """Send commands at once, and give the answers; raises Broken, and then the session is lost.
 
-    The session is idle and not encrypted. Commands give no rows that are wanted.
+    The session is idle and not encrypted. Rows of commands are ignored.
     """
     deadline = time.monotonic() + seconds
     with socket.socket(fileno=os.dup(connection.socket)) as own:
@@ -69,14 +69,14 @@ def _conversation(
             waiting = select.poll()
             waiting.register(own, select.POLLIN | (select.POLLOUT if unsent else 0))
             if left <= 0 or not (events := waiting.poll(left * 1000)):
-                raise Broken(f"no answer within {seconds:g} s")
+                raise Broken(f"no response within {seconds:g} s")
             if unsent and events[0][1] & select.POLLOUT:
                 unsent = unsent[own.send(unsent) :]
             if not events[0][1] & ~select.POLLOUT:
                 continue
             data = own.recv(_AT_ONCE)
             if not data:
-                raise Broken(error or "the pooler hung up")
+                raise Broken(error or "the pooler closed the connection")
             arrived += data
             for kind, body in _messages(arrived):
                 if kind == _ERROR:

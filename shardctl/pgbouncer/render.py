@@ -35,8 +35,8 @@ def value_refused(value: str, why: str) -> Refused:
     """Report a value that PgBouncer's file cannot hold without becoming something else."""
     return Refused(
         "value_refused",
-        f"{value!r} cannot stand in PgBouncer's configuration: {why}",
-        hint="name it otherwise in the topology",
+        f"PgBouncer's configuration cannot contain {value!r}: {why}",
+        hint="choose another name in the topology",
     )
 
 
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the head of a file says; `edited` when the text is not what shardctl wrote."""
+    """The head of a file; `edited` when the text is not what shardctl wrote."""
 
     cluster: str
     map_version: int
@@ -65,7 +65,7 @@ class Header:
 
 
 def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
-    """List what a pooler should offer: an alias a node, then an alias a shard, as it is told to.
+    """List what a pooler should offer: an alias a node, then an alias a shard, as configured.
 
     Nodes without shards have theirs, too, so that no client's alias comes or goes with a move.
     """
@@ -136,7 +136,7 @@ def users(names: Sequence[str]) -> str:
 
 
 def is_unsealed_users(text: str) -> bool:
-    """Tell whether a file of users may be of an earlier shardctl, which wrote no checksum."""
+    """Return whether a file of users may be of an earlier shardctl, which wrote no checksum."""
     return _USERS_UNSEALED.fullmatch(text) is not None
 
 
@@ -150,7 +150,7 @@ def header(text: str) -> Header | None:
 
 
 def is_edited(text: str) -> bool:
-    """Tell whether a text is not what shardctl wrote, by its checksum."""
+    """Return whether a text is not what shardctl wrote, by its checksum."""
     found = _CHECKSUM.search(text)
     return found is None or found[1] != _digest(_seal(text, ""))
 
@@ -209,7 +209,7 @@ def _whole(value: object) -> str:
     """Pass a value that reaches to the end of its line, where blanks at its ends would be lost."""
     text = _one_line(value)
     if text != text.strip() or not text:
-        raise value_refused(text, "it is empty, or begins or ends with a blank")
+        raise value_refused(text, "it is empty, or begins or ends with a space")
     return text
 
 
@@ -217,5 +217,5 @@ def _user(value: object) -> str:
     """Pass one name of a list of users, which has no quotes."""
     text = _whole(value)
     if re.search(r"[\s,]", text):
-        raise value_refused(text, "it would be two names in a list")
+        raise value_refused(text, "a list would read it as two names")
     return text

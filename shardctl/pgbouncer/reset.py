@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # On connections that no alias of this kind opened, shardctl.alias is NULL, and nothing is set:
 # the query runs on every database of the pooler. A reset leaves shardctl.alias empty, which an
 # empty search_path would equal. `set_config` with NULL gives a setting the value
-# of the login, here until the end of the statement alone, and returns that. Every name has its
+# of the login, here only until the end of the statement, and returns that. Every name has its
 # schema, for the client before may have left any search_path.
 RESTORE = (
     "SELECT pg_catalog.set_config('shardctl.alias', pg_catalog.set_config('search_path', "
@@ -36,7 +36,7 @@ NOTE = (
 )
 """What an operator has to know before it is on; every query between transactions does that."""
 SETTINGS = {"server_reset_query": RESTORE, "server_reset_query_always": "1"}
-"""What the configuration of such a pooler has to say."""
+"""What the configuration of such a pooler has to contain."""
 
 
 def connect_query(schema: str, *, survives: bool) -> str:
@@ -48,11 +48,11 @@ def connect_query(schema: str, *, survives: bool) -> str:
 
 
 def restores(config: Mapping[str, str]) -> bool:
-    """Tell whether a pooler's `server_reset_query` is ours, which resets nothing."""
+    """Return whether a pooler's `server_reset_query` is ours, which resets nothing."""
     return " ".join(config.get("server_reset_query", "").split()) == RESTORE
 
 
 def restores_always(config: Mapping[str, str]) -> bool:
-    """Tell whether it also runs between all clients of a server connection."""
+    """Return whether it also runs between all clients of a server connection."""
     always = config.get("server_reset_query_always") == "1"
     return restores(config) and (always or config.get("pool_mode") == "session")

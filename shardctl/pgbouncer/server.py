@@ -39,10 +39,10 @@ _PID_BYTES = 64
 
 
 def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
-    """Report a PgBouncer that was started and does not answer; its log's last lines say why."""
-    said = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
+    """Report a PgBouncer that was started and does not answer; with its log's last lines."""
+    shown = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
     return Refused(
-        "pooler_did_not_start", f"pooler {name} did not start:{said}", hint=f"its log is {log}"
+        "pooler_did_not_start", f"pooler {name} did not start:{shown}", hint=f"its log is {log}"
     )
 
 
@@ -51,8 +51,10 @@ def pooler_on_other_port(name: str, config: Path, has: str, wanted: str, *, runs
     what = "runs on" if runs else f"would run, by {config}, on"
     return Refused(
         "pooler_on_other_port",
-        f"pooler {name} {what} port {has}, and the topology says {wanted}",
-        hint="`shardctl sandbox down`, then `up`, takes the new port; or correct the topology"
+        f"pooler {name} {what} port {has}; the topology has port {wanted}",
+        hint=(
+            "run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology"
+        )
         if runs
         else "the file was changed by hand: correct its listen_port, or the topology",
     )
@@ -94,7 +96,7 @@ class Server:
     program: str
     account: str | None
     configuration: str
-    """What its configuration should say."""
+    """What its configuration should contain."""
 
     @classmethod
     def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
@@ -126,7 +128,7 @@ class Server:
         return self.pooler.config.with_name("users.txt")
 
     def made(self) -> Literal["absent", "ours", "edited", "foreign"]:
-        """Tell what stands in the place of its configuration."""
+        """Return what is in the place of its configuration."""
         text = files.read(Local(), self.pooler.config)
         if text is None:
             return "absent"
@@ -135,7 +137,7 @@ class Server:
         return "edited" if "`shardctl sandbox up`" in text else "foreign"
 
     def foresee(self) -> Foreseen:
-        """Tell what `start` would do, and change nothing; raises what it would."""
+        """Return what `start` would do, and change nothing; raises what it would."""
         made = self._made()
         self._require_way()
         if self.running() is not None:
@@ -151,7 +153,7 @@ class Server:
 
         A configuration that was changed by hand stays as it is. Raises config_not_ours,
         users_not_ours, place_unreachable, pooler_on_other_port, PortInUse, FileRefused,
-        pooler_did_not_start, and PoolerUnavailable when it runs and does not let us in.
+        pooler_did_not_start, and PoolerUnavailable when it runs and rejects the login.
         """
         self._made()
         self._require_way()
@@ -182,20 +184,20 @@ class Server:
             self._write()
         if files.read(Local(), self.pooler.databases_file) is None:
             self._put(self.pooler.databases_file, "")
-        with _translated(self.pid_file):  # nobody has it: its number may be another's by now
+        with _translated(self.pid_file):  # no process has it: its number may be another's by now
             self.pid_file.unlink(missing_ok=True)
         since = files.size(Local(), self.log)
         try:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
         except CommandFailed as error:
             if self.running() is None:  # else another `sandbox up` was quicker
-                lines = self._said(since) or error.completed.stderr.splitlines()
+                lines = self._log_lines(since) or error.completed.stderr.splitlines()
                 raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
         self._wait(since=since)
         return "started"
 
     def stop(self) -> bool:
-        """End it at once, clients and all; tell whether it ran. Raises pooler_did_not_stop."""
+        """End it at once, clients and all; return whether it ran. Raises pooler_did_not_stop."""
         pid = self.running()
         if pid is None:
             return False
@@ -246,7 +248,7 @@ class Server:
         return pid if self._is(pid) else None
 
     def _is(self, pid: int) -> bool:
-        """Tell whether a process is this pooler."""
+        """Return whether a process is this pooler."""
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
@@ -260,21 +262,23 @@ class Server:
                 "config_not_ours",
                 f"pooler {self.pooler.name}: {self.pooler.config} was not written by `shardctl "
                 "sandbox up`",
-                hint="start this pooler yourself, or name another config in the topology",
+                hint="start this pooler yourself, or set another config in the topology",
             )
         for path in (*self._files(), self.pooler.databases_file):
             if path.is_symlink():
-                raise files.FileRefused(path, "is a symbolic link, and the sandbox follows none")
+                raise files.FileRefused(
+                    path, "is a symbolic link, which the sandbox does not follow"
+                )
         if made != "edited" and self._users_made(made) == "foreign":
             raise Refused(
                 "users_not_ours",
                 f"pooler {self.pooler.name}: {self.users} was not written by `shardctl sandbox up`",
-                hint="move that file away, or name a config in another directory in the topology",
+                hint="move that file away, or set a config in another directory in the topology",
             )
         return made
 
     def _users_made(self, made: str) -> Literal["absent", "ours", "edited", "foreign"]:
-        """Tell what is in the place of the file of users; `made` says it of the configuration."""
+        """Return what is in the place of the file of users; `made` is that of the configuration."""
         text = files.read(Local(), self.users)
         if text is None:
             return "absent"
@@ -288,9 +292,9 @@ class Server:
         if blocked is not None and self.account is not None:
             raise Refused(
                 "place_unreachable",
-                f"{self.pooler.config}: the user {self.account}, who runs poolers for root, may "
-                f"not enter {blocked}",
-                hint="name an absolute config elsewhere in the topology, such as "
+                f"{self.pooler.config}: the user {self.account}, who runs poolers for "
+                f"root, cannot enter {blocked}",
+                hint="set an absolute config elsewhere in the topology, such as "
                 f"/var/tmp/shardctl/{self.pooler.config.parent.name}/{self.pooler.config.name}; or "  # noqa: S108  # only a suggestion
                 + accounts.way_out(blocked, self.account),
             )
@@ -316,13 +320,13 @@ class Server:
             accounts.give(folder, self.account)
 
     def _files(self) -> dict[Path, str]:
-        """Give the files that are the sandbox's, and what they should say."""
+        """Give the files that are the sandbox's, and what they should contain."""
         names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
         users = render.users(list(dict.fromkeys(names)))
         return {self.pooler.config: self.configuration, self.users: users}
 
     def _stale(self) -> dict[Path, str]:
-        """Give the files that say something else than they should, changed ones left out."""
+        """Give the files that differ from what they should contain, changed ones left out."""
         wanted = self._files()
         if self._users_made("ours") == "edited":
             del wanted[self.users]
@@ -343,7 +347,7 @@ class Server:
         """Wait until the console answers.
 
         Raises pooler_did_not_start when the program has ended, and PoolerUnavailable when it runs
-        and does not let us in.
+        and rejects the login.
         """
         began = time.monotonic()
         while True:
@@ -357,13 +361,13 @@ class Server:
                 # A daemon has its pid written a moment after it was begun.
                 ended = waited > _DAEMON_SECONDS and self.running() is None
                 if ended or waited > _SECONDS:
-                    lines = self._said(since) or [error.message]
+                    lines = self._log_lines(since) or [error.message]
                     raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
                 time.sleep(_POLL)
             else:
                 return
 
-    def _said(self, since: int) -> list[str]:
+    def _log_lines(self, since: int) -> list[str]:
         return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
     def _ended(self, pid: int, *, seconds: float) -> bool:

@@ -2,9 +2,9 @@
 
 Between RELOAD and RESUME a login makes PgBouncer connect to an alias's new node; the pause closes
 that connection at once, PgBouncer takes the node for one that fails, and all clients of the alias
-wait for `server_login_retry`, 15 s unless configured otherwise. A login of an alias that nobody has
-used since it last led elsewhere does the same at any time of a pause, and so does a connection that
-is being made when PAUSE comes. So both commands go in one packet, and `server_login_retry` is
+wait for `server_login_retry`, 15 s unless configured otherwise. A login of an alias that no client
+has used since it last led elsewhere does the same at any time of a pause, and so does a connection
+that is being made when PAUSE comes. So both commands go in one packet, and `server_login_retry` is
 shorter for a moment: what such a login has spoilt all the same is tried again at once.
 """
 
@@ -41,7 +41,7 @@ def retry_of(console: Console) -> str:
 
 
 def was_left_short(config: Mapping[str, str]) -> bool:
-    """Tell of a pooler's settings whether `server_login_retry` is that of such a moment.
+    """Report a pooler's settings whether `server_login_retry` is that of such a moment.
 
     >>> was_left_short({"server_login_retry": "0.01"}), was_left_short({"server_login_retry": "15"})
     (True, False)
@@ -84,7 +84,7 @@ def setting(retry: str) -> str:
 def watch(console: Console, aliases: Collection[str], *, seconds: float) -> tuple[str, ...]:
     """Wait until each alias's clients have had a connection that is free, or none waits.
 
-    Gives those of which that was not so within `seconds`. Raises PoolerLost.
+    Gives those that were not within `seconds`. Raises PoolerLost.
     """
     deadline = time.monotonic() + seconds
     left = set(aliases)

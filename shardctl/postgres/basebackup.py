@@ -17,7 +17,7 @@ def program(clone: Clone, source: Source, _: Connection, max_rate: str | None) -
     argv = [clone.server.binaries.program("pg_basebackup")]
     argv += ["-D", str(clone.copy), "-d", source.conninfo(clone.slot), "--no-password"]
     argv += ["--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
-    # Asked for progress, the server tells the total, too.
+    # Asked for progress, the server sends the total, too.
     argv += ["--progress", "--no-manifest"]
     return Program([*argv, "--max-rate", max_rate] if max_rate else argv)
 

@@ -1,4 +1,4 @@
-"""Find PostgreSQL's programs on a host: the node's own, the environment's, the system's, others."""
+"""Find PostgreSQL's programs on a host: the node's, the environment's, the system's, and more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIABLE = "SHARDCTL_PG_BIN"
 PROGRAMS = ("postgres", "initdb", "pg_ctl")
 """What a directory must hold to be one of PostgreSQL's servers."""
 
-_SYSTEM = (
+SYSTEM = (
     "/usr/lib/postgresql/*/bin",  # Debian, Ubuntu
     "/usr/pgsql-*/bin",  # PGDG on Red Hat and SUSE
     "/usr/lib/postgresql*/bin",  # SUSE
@@ -32,6 +32,7 @@ _SYSTEM = (
     "/opt/homebrew/opt/postgresql@*/bin",
     "/usr/local/opt/postgresql@*/bin",
 )
+"""Where systems have PostgreSQL's programs."""
 
 _SECONDS = 30.0
 _INTERPRETED = re.compile(r'["$`\\\x00-\x1f]')
@@ -115,8 +116,8 @@ def of_major(major: int, host: Host | None = None) -> Binaries | None:
 
 
 def _installed(host: Host) -> Iterator[Binaries]:
-    """Give what a host has in that order; whoever needs no more does not look further."""
-    yield from _newest_first(_survey(host, _SYSTEMS, _SYSTEM))
+    """Give what a host has in that order; a caller that needs no more does not look further."""
+    yield from _newest_first(_survey(host, _SYSTEMS, SYSTEM))
     if isinstance(host, Local):
         brought = [str(directory) for directory in embedded.directories()]
         yield from _newest_first(_survey(host, _NAMED, brought) if brought else [])
@@ -136,31 +137,33 @@ def _survey(
 ) -> Iterator[_Seen]:
     """Look at directories on a host, as `account`, all with one command."""
     argv = scripts.argv("programs", part, *words)
-    said = host.run(argv, user=account, timeout=_SECONDS).stdout
-    for line in said.splitlines():
+    output = host.run(argv, user=account, timeout=_SECONDS).stdout
+    for line in output.splitlines():
         directory, real, lacking, version = line.split("\t", 3)
         match = re.search(r"\(PostgreSQL\) (\d+)", version)
         yield _Seen(Path(directory), real, tuple(lacking.split()), int(match[1]) if match else None)
 
 
 def _named(directory: Path, source: str, host: Host, account: str | None) -> Binaries:
-    """Take a directory that somebody named, or say what it lacks."""
-    hint = f"correct {source}: it is the directory with {', '.join(PROGRAMS)}"
+    """Take a directory that was named, or describe what it lacks."""
+    hint = f"correct {source}: it must name the directory with {', '.join(PROGRAMS)}"
     odd = f"({source}) has a character that a shell interprets, or a control character"
-    for_shell = f"{hint}; initdb and pg_ctl hand its name to a shell, unquoted"
+    for_shell = f"{hint}; initdb and pg_ctl pass its name to a shell, unquoted"
     if _INTERPRETED.search(str(directory)):
         raise binaries_refused(directory, odd, for_shell)
-    # On another machine nobody is asked who will not run them.
+    # On another machine only the user who will run them is asked.
     user = None if isinstance(host, Local) else account
     [seen] = _survey(host, _NAMED, [str(directory)], user)
     if _INTERPRETED.search(seen.real):
         raise binaries_refused(Path(seen.real), odd, for_shell)
     if "directory" in seen.lacking:
-        raise binaries_refused(directory, f"({source}) is no directory", hint)
+        raise binaries_refused(directory, f"({source}) is not a directory", hint)
     if seen.lacking:
         raise binaries_refused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
     if seen.major is None:
-        raise binaries_refused(directory, f"({source}) has a postgres that does not run", hint)
+        raise binaries_refused(
+            directory, f"({source}) has a postgres program that does not run", hint
+        )
     if seen.major < OLDEST_MAJOR:
         raise binaries_refused(
             directory,
@@ -190,9 +193,11 @@ def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
     blocked = accounts.blocked_at(found.directory / "postgres", account, host)
     raise binaries_refused(
         found.directory,
-        f"cannot be run by the user {account}, who is to run the server"
-        + (f": {blocked} is closed to it" if blocked else ""),
+        f"cannot be run by the user {account}, who runs the server"
+        + (f": that user cannot enter {blocked}" if blocked else ""),
         (f"{accounts.way_out(blocked, account)}; or " if blocked else "")
-        + "install PostgreSQL where every user may run it, and name it as bin_directory of the "
-        f"node, or in ${VARIABLE} for this machine's",
+        + (
+            "install PostgreSQL where every user may run it, and set it as bin_directory "
+            f"of the node, or in ${VARIABLE} for this machine"
+        ),
     )

@@ -34,7 +34,7 @@ def cancel(session: Connection) -> None:
 class Running:
     """Sessions of several threads, whose statements are cancelled together.
 
-    `notice` tells the operator once that they are.
+    `notice` shows the operator once that they are.
     """
 
     def __init__(self, notice: Callable[[str], None] = logger.info) -> None:
@@ -59,7 +59,7 @@ class Running:
         """Cancel what runs now; to be called until nothing does."""
         if not self.stopped.is_set():
             self.stopped.set()
-            self.notice("interrupted: cancelling what runs")
+            self.notice("interrupted: cancelling the running statements")
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:

@@ -1,4 +1,4 @@
-"""What the catalog says of shards: a fixed number of questions, however many there are."""
+"""The catalog's view of shards: a fixed number of queries, however many there are."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Sche
 def read_functions(connection: Connection) -> dict[str, str]:
     """Read the functions in schema shardctl by name and types, as `generator.bodies` has them.
 
-    Empty where the schema is not there.
+    Empty where the schema is missing.
     """
     return dict(connection.execute(QUERIES["functions"]).fetchall())
 
 
 def read_ungranted(connection: Connection, roles: Sequence[str]) -> tuple[str, ...]:
-    """Name the roles that lack a grant on the database or on schema shardctl, which is there."""
+    """Name the roles that lack a grant on the database or on schema shardctl, which exists."""
     found = connection.execute(QUERIES["ungranted"], {"roles": list(roles)})
     return tuple(role for (role,) in found)
 

@@ -68,7 +68,7 @@ WHERE role.rolname = ANY (%(roles)s)
            AND has_table_privilege(role.oid, to_regclass('shardctl.map')::oid, 'SELECT')
            AND coalesce((SELECT bool_and(has_function_privilege(role.oid, p.oid, 'EXECUTE'))
                          FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('shardctl')
-                           AND p.prorettype <> 'trigger'::regtype), -- which nobody calls
+                           AND p.prorettype <> 'trigger'::regtype), -- which no client calls
                         true))
 ORDER BY 1
 

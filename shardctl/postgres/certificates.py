@@ -35,7 +35,7 @@ class Certificate:
         return ", ".join([*self.names, *self.addresses] or [self.common_name or "no name"])
 
     def is_for(self, host: str) -> bool:
-        """Tell whether `sslmode=verify-full` accepts it from a server at this name or address.
+        """Return whether `sslmode=verify-full` accepts it from a server at this name or address.
 
         As in libpq, the common name counts only where the certificate has no name of that kind.
         """
@@ -57,7 +57,7 @@ class Certificate:
 def read(pem: bytes, authorities: bytes | None = None) -> Certificate:
     """Read the first certificate of a file, which is the server's own.
 
-    The others of the file may lead to one of the `authorities`. Raises ValueError.
+    The rest of the file may lead to one of the `authorities`. Raises ValueError.
     """
     own, *between = x509.load_pem_x509_certificates(pem)
     try:
@@ -81,7 +81,7 @@ def _leads_to(
     between: Sequence[x509.Certificate],
     roots: Sequence[x509.Certificate],
 ) -> bool:
-    """Tell whether a chain of issuers leads from a certificate to one of the roots."""
+    """Return whether a chain of issuers leads from a certificate to one of the roots."""
     current = own
     for _ in range(_LONGEST_CHAIN):
         if current in roots or any(_issued(current, root) for root in roots):

@@ -1,4 +1,4 @@
-"""The clone of a node as directories on its host: how far it is, whose it is, its end.
+"""The clone of a node as directories on its host: its state, its move, its end.
 
 `copying` fills it, `standby` runs it. All goes through the host, so that a clone on another
 machine is made the same way.
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from shardctl.postgres.hosted import HostedServer
 
 State = Literal["absent", "copying", "copied", "broken", "made", "opened"]
-"""How far a clone is.
+"""The state of a clone.
 
 `copying`: a program fills it, for whomever started it. `copied`: it has ended well. `broken`:
 it has not, or was killed. `made`: the data directory is whole and has the mark of the move.
 `opened`: its own files were put into force. After `keep` it is a node like any other, and
-counts as somebody else's.
+counts as another session's.
 """
 
 HBA = "pg_hba.conf"
 IDENT = "pg_ident.conf"
 AUTO = "postgresql.auto.conf"
 MARK = "shardctl.clone"
-"""The directory in a data directory that tells whose clone it is."""
+"""The directory in a data directory that shows the move of its clone."""
 OPENING_ONCE = f"cd {MARK} && exec mv -f -- {AUTO} {HBA} .."
 """What `open_files` does where none of it was done, for a shell in the data directory."""
 
@@ -49,7 +49,7 @@ class TargetNotEmpty(ShardctlError):
         listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
         super().__init__(
             f"node {node}: {directory} is not empty: {listed}",
-            hint="move what is there out of the way, or give the node another data_directory",
+            hint="move its contents away, or give the node another data_directory",
         )
         self.directory = directory
         self.holds = holds
@@ -61,7 +61,7 @@ class CloneOfAnother(ShardctlError):
     def __init__(self, node: str, directory: Path, move: str) -> None:
         super().__init__(
             f"node {node}: {directory} belongs to move {move}",
-            hint=f"`shardctl moves abort` or `resume` ends move {move}",
+            hint=f"run `shardctl moves abort {move}` or `resume` to end that move",
         )
         self.directory = directory
         self.move = move
@@ -95,7 +95,7 @@ class Clone:
 
 
 def look(clone: Clone) -> State:
-    """Tell how far it is, and change nothing.
+    """Return its state, and change nothing.
 
     Raises TargetNotEmpty, CloneOfAnother, clone_refused.
     """
@@ -113,7 +113,7 @@ def lay(clone: Clone, name: str, text: str) -> None:
 
 
 def copy(clone: Clone, argv: Sequence[str]) -> None:
-    """Start the program that fills `clone.copy`, whose end `look` will tell.
+    """Start the program that fills `clone.copy`, whose end `look` will report.
 
     It goes on when shardctl or its connection dies. Raises clone_refused.
     """
@@ -149,7 +149,7 @@ def discard(clone: Clone) -> None:
 
 
 def admit(clone: Clone, rules: str) -> bool:
-    """Add rules for shardctl to those of a clone that is not opened; tell if any was new.
+    """Add rules for shardctl to those of a clone that is not opened; return whether any was new.
 
     The server has yet to read them. Raises CloneOfAnother and clone_refused.
     """
@@ -157,7 +157,7 @@ def admit(clone: Clone, rules: str) -> bool:
 
 
 def remove(clone: Clone) -> bool:
-    """Undo a clone: end it, and delete what this move made, nothing else; tell if it was there.
+    """Undo a clone: end it, and delete what this move made, nothing else; return if it existed.
 
     Directories without this move's mark stay. Raises clone_serves for one that was promoted,
     clone_refused and server_did_not_stop.
@@ -191,7 +191,7 @@ def keep(clone: Clone) -> None:
 
 
 def set_aside(clone: Clone) -> None:
-    """Stop what stands in the clone's place, and move it aside; raises clone_refused.
+    """Stop what is in the clone's place, and move it aside; raises clone_refused.
 
     The caller has seen that nothing in it is missed. Raises server_did_not_stop.
     """
@@ -247,9 +247,9 @@ def _require_standby(clone: Clone) -> None:
 
 
 def _run_as_keeper(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
-    """Run a part that makes, renames or deletes what stands beside the data directory.
+    """Run a part that makes, renames or deletes what is beside the data directory.
 
-    As the server's user, if that one may; else as whoever shardctl is there.
+    As the server's user, if that one may; else as shardctl's login user.
     """
     user = clone.server.account
     if user is not None:
@@ -293,19 +293,19 @@ def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
     said = error.completed.stderr.strip().splitlines()
     if error.completed.code == _FOREIGN:
         return TargetNotEmpty(node, directory, said)
-    reason = said[-1] if said else f"the shell ended with code {error.completed.code}"
+    reason = said[-1] if said else f"the shell exited with code {error.completed.code}"
     if error.completed.code == _OTHER:
         return CloneOfAnother(node, directory, reason)
     if error.completed.code == _SERVES:
         return Refused(
             "clone_serves",
-            f"node {node}: {directory} {reason}, so it is not deleted",
-            hint="`shardctl moves show` tells how far the move is; if it was called off for "
-            "good, move the directory away by hand",
+            f"node {node}: {directory} {reason}; shardctl does not delete it",
+            hint="run `shardctl moves show` to see the move's phase; after an aborted move, "
+            "move the directory away by hand",
         )
     named = reason if str(directory) in reason else f"{directory}: {reason}"
     return Refused(
         "clone_refused",
         f"node {node}: {named}",
-        hint="make room or give permission there, or give the node another data_directory",
+        hint="free disk space, correct the permissions, or give the node another data_directory",
     )

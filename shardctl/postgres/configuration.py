@@ -18,14 +18,14 @@ END = "# shardctl: to here. Set further parameters in the topology (nodes.NAME.s
 
 _SETTING = re.compile(r"[a-z_][a-z0-9_$]*(\.[a-z_][a-z0-9_$]*)?", re.IGNORECASE)
 _OURS = {
-    "port": "nodes.NAME.port says it",
-    "data_directory": "nodes.NAME.data_directory says it",
+    "port": "nodes.NAME.port sets it",
+    "data_directory": "nodes.NAME.data_directory sets it",
 }
 _ESCAPES = str.maketrans({"'": "''", "\\": r"\\", "\n": r"\n", "\r": r"\r"})
 
 
 def setting_refused(name: str, reason: str) -> Refused:
-    """Report a server parameter that the topology may not set, or that is no parameter's name."""
+    """Report a server parameter that the topology may not set, or that does not exist."""
     return Refused(
         "setting_refused",
         f"settings: {name}: {reason}",
@@ -64,7 +64,7 @@ def parameters(*, node: str, host: str, port: int, settings: Mapping[str, str]) 
         if _SETTING.fullmatch(given) is None:
             raise setting_refused(given, "is not the name of a server parameter")
         if "\0" in value:
-            raise setting_refused(given, "its value has a zero byte")
+            raise setting_refused(given, "its value contains a zero byte")
         values[name] = value
     values["port"] = str(port)
     return values
@@ -80,13 +80,13 @@ def replace(text: str, new: str) -> str:
 
 
 def differs(data_directory: Path, new: str) -> bool:
-    """Tell whether `write` would change the file."""
+    """Return whether `write` would change the file."""
     old = _read(data_directory)
     return replace(old, new) != old
 
 
 def write(data_directory: Path, new: str) -> bool:
-    """Bring the block in postgresql.conf to `new`; tell whether that changed the file."""
+    """Bring the block in postgresql.conf to `new`; return whether that changed the file."""
     path = data_directory / NAME
     with path.open(encoding="utf-8", errors="surrogateescape") as before:
         # Of the very file that is read: its directory is another user's, who may swap it.

@@ -66,7 +66,7 @@ class NodeUnavailable(ShardctlError):
 
 
 def unavailable(node: Node, error: psycopg.Error) -> NodeUnavailable:
-    """Say that a node cannot be asked, for the reason that libpq or the server gave."""
+    """Report that a node cannot be asked, for the reason that libpq or the server gave."""
     return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
 
 
@@ -78,7 +78,7 @@ class NodeLost(ShardctlError):
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(
             f"node {node}: the connection was lost: {reason}",
-            hint="when the server is back, run the same command again to finish",
+            hint="when the server is running again, run the same command again to finish",
         )
         self.node = node
 
@@ -98,8 +98,8 @@ def connect(
     With `observing` the session only asks: locks and a server that hangs hold it up for seconds.
 
     `purpose` (a command and who runs it) becomes the session's application_name, so that
-    others can see who holds a lock. With `local_commit` no commit waits for a standby. Raises
-    NodeUnavailable.
+    other sessions can see the holder of a lock. With `local_commit` no commit waits for a standby.
+    Raises NodeUnavailable.
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
     wanted |= {"lock_timeout": LOCK_TIMEOUT} if observing else {}
@@ -136,7 +136,7 @@ def _opened(dsn: str, *, observing: bool) -> Connection:
 def _observing(dsn: str) -> Observing:
     session = Observing.connect(dsn, autocommit=True, prepare_threshold=None)
     given = conninfo_to_dict(dsn).get("connect_timeout") or 0
-    # As libpq takes it: 0 is no limit, and nothing is shorter than 2 s.
+    # In libpq 0 is no limit, and nothing is shorter than 2 s.
     session.answer_s = float(max(int(given), 2) if int(given) > 0 else CONNECT_TIMEOUT_S)
     return session
 
@@ -148,7 +148,7 @@ def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Tell whether an error means that the session is gone, not that a statement failed."""
+    """Return whether an error means that the session is gone, not that a statement failed."""
     state = error.sqlstate
     return isinstance(error, psycopg.OperationalError) and (
         state is None or state.startswith(("08", "57P"))
@@ -158,7 +158,7 @@ def is_lost(error: psycopg.Error) -> bool:
 _HINTS = (
     (
         ("password",),
-        "put the password into ~/.pgpass (or PGPASSFILE); it never stands in the topology",
+        "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",
     ),
     (
         ("does not exist",),
@@ -166,23 +166,26 @@ _HINTS = (
     ),
     (
         ("refused", "No such file"),
-        "check host and port, and that the server runs there (`shardctl sandbox up`?)",
+        "check host and port, and that PostgreSQL is running there",
     ),
-    (("pg_hba",), "let this host in: pg_hba.conf of that server"),
+    (("pg_hba",), "add a pg_hba.conf entry for this host on that server"),
     (
-        ("answers nothing",),
-        "see on its host whether the server hangs: its disk, memory, a stopped process",
+        ("stopped responding",),
+        "check that server: its disk, its memory, and whether the process is stopped",
     ),
     (
         ("holds a lock",),
-        "wait until that session ends its transaction, or end it; then run this again",
+        (
+            "wait until that session ends its transaction, or end the session; then run "
+            "this command again"
+        ),
     ),
-    (("timeout", "timed out"), "check host and port, and the network between"),
+    (("timeout", "timed out"), "check host and port, and the network"),
 )
 
 
 def _hint(reason: str) -> str:
-    """Say what to do; libpq's texts are the only source, so this is a guess from English ones."""
+    """Return what to do: a guess from libpq's English texts, the only source."""
     for words, hint in _HINTS:
         if any(word in reason for word in words):
             return hint

@@ -54,7 +54,7 @@ class Server:
         return directory.log(self.data_directory)
 
     def foresee(self) -> Foreseen:
-        """Tell what `init` and `start` would do, and change nothing; raises what they would."""
+        """Return what `init` and `start` would do, and change nothing; raises what they would."""
         block = self._block()
         with directory.translated(self.data_directory):
             directory.check_way(self.data_directory, self.account)
@@ -71,9 +71,9 @@ class Server:
             return "reload" if configuration.differs(self.data_directory, block) else "up"
 
     def init(self, *, superuser: str, marker: tuple[str, str] | None = None) -> bool:
-        """Make the data directory unless it is made; tell whether that was to do.
+        """Make the data directory unless it is made; return whether that was to do.
 
-        `marker` is the name and text of a file to leave in it. What stands there under its
+        `marker` is the name and text of a file to leave in it. What exists there under its
         name is whole: a killed initdb leaves only `<data_directory>.new`, which the next
         one removes. Raises the errors of `postgres.directory`, wrong_major, CommandFailed.
         """
@@ -123,7 +123,7 @@ class Server:
         return "started"
 
     def stop(self, *, mode: StopMode = "fast", timeout: float = 60) -> bool:
-        """Stop the server and wait for its end; tell whether it was up.
+        """Stop the server and wait for its end; return whether it was up.
 
         Raises server_did_not_stop.
         """

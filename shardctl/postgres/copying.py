@@ -12,6 +12,7 @@ import psycopg
 
 from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
+from shardctl.meter import BYTES
 from shardctl.postgres import basebackup, configuration, overrides, queries, repmgr_clone, slots
 from shardctl.postgres import clone as clones
 from shardctl.postgres.connection import is_lost
@@ -48,17 +49,17 @@ _PHASES = {
     "estimating backup size": "counting",
     "streaming database files": _COPYING,
 }
-"""What the source says that it does, in our words; what comes after is `finishing`."""
+"""The phases that the source reports, in shardctl's words; what comes after is `finishing`."""
 
 
 class CopyFailed(ShardctlError):
     """A program that did not copy to the end; what it had copied is gone again."""
 
     def __init__(self, node: str, program: str, lines: Sequence[str]) -> None:
-        said = lines or ["it was killed, and said nothing"]
+        said = lines or ["no output: the program was killed"]
         super().__init__(
-            "\n  ".join([f"node {node}: the copy was not made; {program} says:", *said]),
-            hint="mend what it names, then `shardctl moves resume` copies again",
+            "\n  ".join([f"node {node}: the copy failed; {program} printed:", *said]),
+            hint="fix the cause, then run `shardctl moves resume` to copy again",
         )
         self.lines = tuple(lines)
 
@@ -77,9 +78,9 @@ def make(
     """Copy the source into the target's data directory, ready to be started as its standby.
 
     `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
-    the clone lets in shardctl alone, from `addresses` (IP addresses or networks). A copy that
-    an earlier shardctl began and did not live to see is gone on with, or made anew if it
-    broke off; `clone_with` says by what. When `stop` is set, and on Ctrl-C, what was copied is
+    the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
+    an earlier shardctl began and did not live to see is gone on with, or made again if it
+    broke off; `clone_with` is the program. When `stop` is set, and on Ctrl-C, what was copied is
     deleted. Raises Interrupted, CopyFailed, role_not_admitted, repmgr_absent, RepmgrUnfit, the
     `source.require_` functions' and `clone`'s errors.
     """
@@ -111,7 +112,7 @@ def make(
 
 
 def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
-    """Compose the rules by which a clone lets in shardctl, as its source does.
+    """Compose the rules by which a clone accepts shardctl, as its source does.
 
     Raises role_not_admitted.
     """
@@ -134,10 +135,11 @@ def _wait(
     while (state := _look(clone, stop)) == "copying":
         if stop.is_set():
             raise Interrupted(
-                f"node {clone.server.name}: the copy was stopped, and what there was of it deleted",
-                hint="`shardctl moves resume` copies again, `shardctl moves abort` ends the move",
+                f"node {clone.server.name}: the copy was stopped and deleted",
+                hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` "
+                "to end the move",
             )
-        watcher.tell()
+        watcher.report()
         stop.wait(delay)
         delay = min(delay * 1.25, _LAST_POLL)
     if state != "copied":
@@ -147,7 +149,7 @@ def _wait(
 
 
 def _look(clone: Clone, stop: threading.Event) -> State:
-    """Look how far it is; again for a while where its host is lost, for the copy goes on there."""
+    """Look at its state; again for a while where its host is lost, for the copy goes on there."""
     until = time.monotonic() + _AWAY_S
     while True:
         try:
@@ -155,12 +157,12 @@ def _look(clone: Clone, stop: threading.Event) -> State:
         except (HostLost, HostUnreachable) as error:
             if stop.is_set() or time.monotonic() > until:
                 raise
-            logger.info("node %s: asking again: %s", clone.server.name, error.message)
+            logger.info("node %s: repeating the query: %s", clone.server.name, error.message)
             stop.wait(_LAST_POLL)
 
 
 class _Watcher:
-    """Tells how far the source says that the copy is."""
+    """Reports the progress of the copy as the source has it."""
 
     def __init__(self, clone: Clone, session: Connection, progress: Progress) -> None:
         self._clone = clone
@@ -169,8 +171,8 @@ class _Watcher:
         self._phase = ""
         self._done = 0
 
-    def tell(self) -> None:
-        """Ask, and tell what has changed; a source that is lost ends the copy by itself."""
+    def report(self) -> None:
+        """Ask, and show what has changed; a source that is lost ends the copy by itself."""
         if self._session.closed:
             return
         try:
@@ -179,15 +181,16 @@ class _Watcher:
         except psycopg.Error as error:
             if not is_lost(error):
                 raise
-            logger.info("node %s: progress is unknown: %s", self._clone.server.name, error)
+            logger.info("node %s: cannot read the progress: %s", self._clone.server.name, error)
             return
         if row is None and self._phase != _COPYING:
-            return  # not begun yet, or told already
+            return  # not begun yet, or reported already
         told, done, total = row or ("", 0, 0)
         phase = _PHASES.get(told, "finishing")
         node = self._clone.server.name
         if phase != self._phase:
-            self._progress.expect(node, phase, total if phase == _COPYING and total else 0)
+            known = total if phase == _COPYING and total else 0
+            self._progress.expect(node, phase, known, BYTES)
             self._phase, self._done = phase, 0
         if phase == _COPYING:
             self._progress.advance(node, done - self._done)
@@ -241,9 +244,9 @@ def login_files(node: str, session: Connection) -> list[bytes]:
         if included:
             raise Refused(
                 "files_elsewhere",
-                f"node {node}: {name} includes files that a clone does not get: "
+                f"node {node}: {name} includes files that are not copied to a clone: "
                 f"{', '.join(included)}",
-                hint="write what they hold into the file itself, then reload that server",
+                hint=f"move their settings into {name} itself, then reload that server",
             )
         held.append(bytes(text))
     return held

@@ -27,12 +27,12 @@ _INITDB = ("pg_", "PG_VERSION", "base", "global", "postgresql.", "shardctl.")
 
 
 def directory_not_empty(path: Path, holds: list[str]) -> Refused:
-    """Report a directory that is no server's, with something in it."""
+    """Report a directory with contents that are not a server's."""
     listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
     return Refused(
         "directory_not_empty",
-        f"{path} has no PG_VERSION, so it is no data directory, and it is not empty: {listed}",
-        hint="move or remove what is there, or give the node another data_directory",
+        f"{path} is not empty and is not a data directory (it has no PG_VERSION): {listed}",
+        hint="move or remove its contents, or give the node another data_directory",
     )
 
 
@@ -46,7 +46,8 @@ def translated(data_directory: Path) -> Iterator[None]:
         raise Refused(
             "directory_refused",
             f"{path}: {error.strerror or str(error)}",
-            hint="make room or give permission there, or give the node another data_directory",
+            hint="free disk space, correct the permissions, or give the node another "
+            "data_directory",
         ) from error
 
 
@@ -74,9 +75,9 @@ def check_way(data_directory: Path, account: str | None) -> None:
     if blocked is not None and account is not None:
         raise Refused(
             "directory_unreachable",
-            f"{data_directory}: the user {account}, who runs servers for root, may not enter "
-            f"{blocked}",
-            hint="write an absolute data_directory elsewhere into the topology, such as "
+            f"{data_directory}: the user {account}, who runs servers for root, cannot "
+            f"enter {blocked}",
+            hint="set an absolute data_directory elsewhere in the topology, such as "
             f"/var/tmp/shardctl/{data_directory.name}; or " + accounts.way_out(blocked, account),  # noqa: S108  # only a suggestion
         )
     runs_as = os.geteuid() if account is None else pwd.getpwnam(account).pw_uid
@@ -86,9 +87,9 @@ def check_way(data_directory: Path, account: str | None) -> None:
             theirs, ours = _user(owner), _user(runs_as)
             raise Refused(
                 "directory_owned",
-                f"{data_directory} belongs to {theirs}, and the server would run as {ours}",
-                hint=f"run shardctl as root with os_user: {theirs} for the node, or chown -R "
-                f"{ours} {data_directory}",
+                f"{data_directory} belongs to {theirs}, but the server would run as {ours}",
+                hint=f"run shardctl as root with os_user: {theirs} for the node, or run "
+                f"chown -R {ours} {data_directory}",
             )
 
 
@@ -102,7 +103,7 @@ def make_way(data_directory: Path, account: str | None) -> None:
 def alone(data_directory: Path, account: str | None) -> Iterator[int]:
     """Hold the directory's lock, which is its log file's; give the descriptor that has it.
 
-    Whoever inherits the descriptor keeps the lock. Raises directory_busy.
+    A process that inherits the descriptor keeps the lock. Raises directory_busy.
     """
     path = log(data_directory)
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -112,8 +113,8 @@ def alone(data_directory: Path, account: str | None) -> Iterator[int]:
             if time.monotonic() > deadline:
                 raise Refused(
                     "directory_busy",
-                    f"another shardctl works on {data_directory} at this moment",
-                    hint="wait until it is done, then try again",
+                    f"another shardctl is using {data_directory}",
+                    hint="wait until it ends, then try again",
                 )
             time.sleep(_POLL)
         accounts.give(held, account)
@@ -164,7 +165,7 @@ def leave(path: Path, text: str, account: str | None) -> None:
 
 
 def size(path: Path) -> int:
-    """Give the bytes of a file; 0 when it is not there."""
+    """Give the bytes of a file; 0 when it is missing."""
     return path.stat().st_size if path.exists() else 0
 
 

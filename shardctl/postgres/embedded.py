@@ -25,12 +25,12 @@ _PARTS = ("bin", "lib", "share")
 
 
 def cache_refused(directory: Path, reason: str) -> Refused:
-    """Report a cache directory that cannot be written, or that others than root can."""
+    """Report a cache directory that cannot be written, or that users other than root can."""
     return Refused(
         "cache_refused",
         f"{directory}: {reason}",
         hint="shardctl keeps copies of the embedded PostgreSQL there for the servers' user: "
-        "it must be root's own, mode 0755, on a disk with 100 MB free",
+        "root must own the directory, mode 0755, on a disk with 100 MB free",
     )
 
 
@@ -42,7 +42,7 @@ def directories() -> Iterator[Path]:
 
 
 def holds(directory: Path) -> bool:
-    """Tell whether `directory` is one of the package's."""
+    """Return whether `directory` is one of the package's."""
     return directory.resolve() in {found.resolve() for found in directories()}
 
 
@@ -72,7 +72,7 @@ def copy(directory: Path) -> Path:
             _open_to_all(unfinished)
             unfinished.rename(final)
     except OSError as error:
-        if made.is_dir():  # somebody else was quicker; theirs is as good
+        if made.is_dir():  # another session was quicker; theirs is as good
             return made
         raise cache_refused(CACHE, error.strerror or str(error)) from error
     return made
@@ -92,7 +92,7 @@ def _prepare() -> None:
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     state = CACHE.lstat()
     if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-        raise cache_refused(CACHE, "somebody else than root may write there")
+        raise cache_refused(CACHE, "users other than root can write to it")
     CACHE.chmod(0o755)
     for left in CACHE.glob(f"{_UNFINISHED}*"):
         pid = left.name.removeprefix(_UNFINISHED).partition("-")[0]

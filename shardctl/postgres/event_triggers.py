@@ -16,6 +16,8 @@ from shardctl.postgres import queries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from psycopg import sql
+
 QUERIES = queries.load("shardctl.postgres", "event_triggers.sql")
 
 Rehearsal = Literal["init", "read_only", "prune", "rows_move"]
@@ -33,11 +35,30 @@ class EventTriggerRefuses(ShardctlError):
 
     def __init__(self, node: str, triggers: Sequence[str], reason: str) -> None:
         super().__init__(
-            f"node {node}: an event trigger ({', '.join(triggers)}) refuses what the command "
-            f"does: {reason}",
-            hint="let its function pass statements of database.user, or disable it meanwhile: "
-            "ALTER EVENT TRIGGER ... DISABLE",
+            f"node {node}: an event trigger ({', '.join(triggers)}) rejects the command: {reason}",
+            hint="change its function to allow statements of database.user, or disable it "
+            "during the command: ALTER EVENT TRIGGER ... DISABLE",
         )
+
+
+def in_force(session: psycopg.Connection[Any], tags: Sequence[str] | None = None) -> list[str]:
+    """Name the event triggers that fire for one of these commands, or for any."""
+    given = {"tags": None if tags is None else list(tags)}
+    return [name for (name,) in session.execute(QUERIES["in_force"], given)]
+
+
+def error_of(session: psycopg.Connection[Any], statements: sql.Composed) -> psycopg.Error | None:
+    """Try statements, which are rolled back, and give what is wrong with them.
+
+    `session` is in autocommit.
+    """
+    try:
+        with session.transaction(force_rollback=True):
+            session.execute("SET TRANSACTION READ WRITE")
+            session.execute(statements)
+    except psycopg.Error as error:
+        return error
+    return None
 
 
 def rehearse(session: psycopg.Connection[Any], node: str, what: Rehearsal) -> None:
@@ -45,15 +66,8 @@ def rehearse(session: psycopg.Connection[Any], node: str, what: Rehearsal) -> No
 
     `session` is in autocommit.
     """
-    found = session.execute(QUERIES["in_force"], {"tags": list(_TAGS[what])})
-    triggers = [name for (name,) in found]
-    if not triggers:
-        return
-    try:
-        with session.transaction(force_rollback=True):
-            session.execute("SET TRANSACTION READ WRITE")
-            session.execute(QUERIES[what])
-    except psycopg.Error as error:
-        # Without a function around it, what failed is a right that the run needs not.
-        if error.diag.context:
-            raise EventTriggerRefuses(node, triggers, reason_of(error)) from error
+    triggers = in_force(session, _TAGS[what])
+    error = error_of(session, QUERIES[what].format()) if triggers else None
+    # Without a function around it, what failed is a right that the run needs not.
+    if error is not None and error.diag.context:
+        raise EventTriggerRefuses(node, triggers, reason_of(error)) from error

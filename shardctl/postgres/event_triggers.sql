@@ -1,8 +1,9 @@
 -- name: in_force
--- Event triggers that fire for one of these statements; none on a standby, where nothing can be tried
+-- Event triggers that fire for one of these statements, or for any where tags is NULL; none on a
+-- standby, where nothing can be tried
 SELECT evtname::text FROM pg_event_trigger
 WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
-  AND (evttags IS NULL OR evttags && %(tags)s::text[])
+  AND (%(tags)s::text[] IS NULL OR evttags IS NULL OR evttags && %(tags)s::text[])
 ORDER BY 1
 
 -- name: init

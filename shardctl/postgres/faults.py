@@ -23,8 +23,8 @@ def server_did_not_start(name: str, log: Path, lines: Sequence[str]) -> Refused:
     """Report a server that ended instead of coming up; `lines` are its last words in this start."""
     return Refused(
         "server_did_not_start",
-        _with_log(f"node {name}: the server did not come up; its log ends with:", lines),
-        hint=f"correct what it names, then start it again; the whole log: {log}",
+        _with_log(f"node {name}: the server did not start; its log ends with:", lines),
+        hint=f"fix the cause, then start it again; the whole log: {log}",
     )
 
 
@@ -32,26 +32,28 @@ def server_not_ready(name: str, log: Path, lines: Sequence[str]) -> Refused:
     """Report a server that runs and does not take connections yet, or does not end."""
     return Refused(
         "server_not_ready",
-        _with_log(f"node {name}: the server runs, but is not ready in time; its log:", lines),
-        hint=f"it was left running (a recovery can take long): watch {log}, then try again",
+        _with_log(
+            f"node {name}: the server is running, but was not ready in time; its log:", lines
+        ),
+        hint=f"a recovery can take long: watch {log}, then try again",
     )
 
 
 def server_did_not_stop(name: str, log: Path, lines: Sequence[str]) -> Refused:
-    """Report a server that still runs after it was told to stop."""
+    """Report a server that still runs after pg_ctl stop."""
     return Refused(
         "server_did_not_stop",
-        _with_log(f"node {name}: the server did not stop; it says:", lines),
-        hint=f"try again when what it waits for is over; the whole log: {log}",
+        _with_log(f"node {name}: the server did not stop; pg_ctl printed:", lines),
+        hint=f"try again when the cause is gone; the whole log: {log}",
     )
 
 
 def server_elsewhere(name: str, data_directory: Path, found: PidFile, port: int) -> Refused:
-    """Report a running server of this data directory on another port than the topology says."""
+    """Report a running server of this data directory on another port than the topology's."""
     return Refused(
         "server_elsewhere",
         f"node {name}: its server runs on port {found.port} (pid {found.pid}, "
-        f"{data_directory}), and the topology says {port}",
+        f"{data_directory}); the topology has port {port}",
         hint=f"write port: {found.port} into the topology, or stop the server first "
         "(`shardctl sandbox down`): it starts on the new port",
     )
@@ -62,9 +64,9 @@ def server_orphans(name: str, data_directory: Path, pids: list[int]) -> Refused:
     listed = " ".join(map(str, pids))
     return Refused(
         "server_orphans",
-        f"node {name}: the server is gone, but processes of it still use {data_directory}: "
-        f"{listed}",
-        hint=f"they end by themselves as a rule; if not: kill {listed}",
+        f"node {name}: the server has stopped, but its processes still use "
+        f"{data_directory}: {listed}",
+        hint=f"they usually end within seconds; if not: kill {listed}",
     )
 
 
@@ -73,11 +75,13 @@ def wrong_major(name: str, data_directory: Path, found: str | None, programs: Bi
     fitting = binaries.of_major(int(found)) if found is not None and found.isdecimal() else None
     return Refused(
         "wrong_major",
-        f"node {name}: {data_directory} was made by PostgreSQL "
-        f"{found or '(PG_VERSION is missing)'}, "
-        f"and {programs.directory} has {programs.major}",
-        hint=f"give node {name} bin_directory: {fitting.directory}"
+        f"node {name}: {data_directory} was created by PostgreSQL "
+        f"{found or '(PG_VERSION is missing)'}; {programs.directory} has "
+        f"{programs.major}",
+        hint=f"set bin_directory of node {name}: {fitting.directory}"
         if fitting
-        else f"install PostgreSQL {found} and name it as bin_directory of node {name}, or "
-        "remove the directory",
+        else (
+            f"install PostgreSQL {found} and set it as bin_directory of node {name}, or "
+            "remove the directory"
+        ),
     )

@@ -40,19 +40,19 @@ _TAKEN = "could not bind"
 
 def control_failed(node: str, verb: str, error: CommandFailed) -> Refused:
     """Report a command of a node's `control` that did not do what it is for."""
-    said = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
-    reason = f": {said[-1]}" if said else ""
+    output = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
+    reason = f": {output[-1]}" if output else ""
     return Refused(
         "control_failed",
-        f"node {node}: its command to {verb} ended with code {error.completed.code}{reason}",
-        hint=f"correct control.{verb} of the node in the topology; it is run by `sh -c` on its "
-        "host, as the user who logs in there",
+        f"node {node}: the command control.{verb} exited with code {error.completed.code}{reason}",
+        hint=f"correct control.{verb} of the node in the topology; shardctl runs it with "
+        "`sh -c` on its host, as the login user",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class HostedServer:
-    """A server on `machine`; `account` None runs it as whoever shardctl is there."""
+    """A server on `machine`; `account` None runs it as shardctl's login user."""
 
     name: str
     host: str
@@ -79,7 +79,7 @@ class HostedServer:
         return _process(self._script("look"))
 
     def running(self) -> bool:
-        """Tell whether it runs, by its process or by the operator's own word.
+        """Return whether it runs, by its process or by the operator's own word.
 
         Raises CommandFailed, control_failed.
         """
@@ -127,7 +127,7 @@ class HostedServer:
         return "started"
 
     def stop(self, *, mode: StopMode = "fast", timeout: float = 60) -> bool:
-        """Stop it and wait for its end; tell whether it was up.
+        """Stop it and wait for its end; return whether it was up.
 
         The operator's own command, where there is one, decides about the mode. Raises
         server_did_not_stop, and what `running` raises.
@@ -146,8 +146,8 @@ class HostedServer:
         except CommandFailed as error:
             failed = error
         if self.running():
-            said = failed.completed.stderr.splitlines() if failed else []
-            lines = self.log_tail(since=since) or said
+            output = failed.completed.stderr.splitlines() if failed else []
+            lines = self.log_tail(since=since) or output
             raise server_did_not_stop(self.name, self.log, lines) from failed
         return True
 
@@ -179,17 +179,17 @@ class HostedServer:
         try:
             return int(self._script("prepare", str(self.binaries.major)))
         except CommandFailed as error:
-            code, said = error.completed.code, error.completed.stderr.strip()
+            code, output = error.completed.code, error.completed.stderr.strip()
             if code == _MAJOR:
                 place = self.data_directory
-                raise wrong_major(self.name, place, said or None, self.binaries) from error
+                raise wrong_major(self.name, place, output or None, self.binaries) from error
             if code == _ORPHANS:
-                pids = [int(pid) for pid in said.split()]
+                pids = [int(pid) for pid in output.split()]
                 raise server_orphans(self.name, self.data_directory, pids) from error
             raise
 
     def _make_log(self) -> None:
-        """Make the log as the server's user; where that one may not, as whoever shardctl is."""
+        """Make the log as the server's user; where that one may not, as shardctl's login user."""
         try:
             self._script("make_log", "")
         except CommandFailed:
@@ -264,9 +264,9 @@ def find(node: Node, data_directory: Path) -> HostedServer:
     return of_node(node, data_directory, machine=machine, account=account, programs=programs)
 
 
-def _process(said: str) -> PidFile | None:
+def _process(output: str) -> PidFile | None:
     """Read what `look` prints: less than three lines of a server that has just begun."""
-    pid, port, status, *_ = [*said.splitlines(), "", "", ""]
+    pid, port, status, *_ = [*output.splitlines(), "", "", ""]
     if not pid:
         return None
     return PidFile(int(pid), int(port) if port.isdecimal() else None, status.strip() or None)

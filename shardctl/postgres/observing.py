@@ -28,7 +28,7 @@ _POLL_S = 0.1
 
 
 class AnswersNothing(psycopg.OperationalError):
-    """A server that took a login, and answers nothing in this session."""
+    """A server that accepted the connection and then stopped responding."""
 
 
 class Cancelled(psycopg.OperationalError):
@@ -56,7 +56,7 @@ class Observing(psycopg.Connection[Any]):
             if self._holder is None:
                 raise
             raise psycopg.errors.LockNotAvailable(
-                f"{self._holder} holds a lock that is waited for"
+                f"{self._holder} holds a lock that this query waits for"
             ) from error
         except (AnswersNothing, Cancelled, KeyboardInterrupt):
             # psycopg's own way would wait for the server, which may hang.
@@ -84,7 +84,10 @@ class Observing(psycopg.Connection[Any]):
 
     def _look(self) -> None:
         """See that the server answers another session, and who blocks this one."""
-        silent = AnswersNothing(f"it took the login, and answers nothing for {self.answer_s:g} s")
+        silent = AnswersNothing(
+            "the server accepted the connection and then stopped responding for "
+            f"{self.answer_s:g} s"
+        )
         if self.beside is None:
             raise silent
         try:
@@ -92,7 +95,7 @@ class Observing(psycopg.Connection[Any]):
                 found = blocking.holders(other, [self.info.backend_pid])
         except (AnswersNothing, psycopg.errors.ConnectionTimeout) as error:
             raise silent from error
-        except psycopg.Error as error:  # no room for one more session, say
-            logger.info("why a question waits cannot be seen: %s", reason_of(error))
+        except psycopg.Error as error:  # such as no room for one more session
+            logger.info("cannot find out which session blocks the query: %s", reason_of(error))
         else:
             self._holder = found[0][1] if found else None

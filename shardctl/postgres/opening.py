@@ -1,4 +1,4 @@
-"""Who may log in to a clone: shardctl alone, until it is opened up and is a node."""
+"""The logins of a clone: only shardctl, until it is opened up and is a node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def clone_not_opened(node: str, problems: Sequence[str]) -> Incomplete:
     """Report a promoted clone whose own configuration did not come into force."""
     return Incomplete(
         "clone_not_opened",
-        "\n  ".join([f"node {node}: it still lets in shardctl alone:", *problems]),
-        hint="mend the file that it names, then `shardctl moves resume`",
+        "\n  ".join(
+            [f"node {node}: the new primary still accepts only shardctl's connections:", *problems]
+        ),
+        hint="fix the file named above, then run `shardctl moves resume`",
     )
 
 
@@ -40,7 +42,7 @@ class Opened:
 
 
 def require_closed(clone: Clone, target: Connection, user: str) -> None:
-    """Prove that the clone lets in `user` alone, and runs with the overrides.
+    """Prove that the clone accepts only `user`, and runs with the overrides.
 
     Raises clone_not_closed.
     """
@@ -50,17 +52,19 @@ def require_closed(clone: Clone, target: Connection, user: str) -> None:
     if wrong:
         raise Refused(
             "clone_not_closed",
-            "\n  ".join([f"node {clone.server.name}: the clone does not run as it must:", *wrong]),
-            hint="its server reads other files than those in its data directory, or is started "
-            "with parameters of its own: change that, then `shardctl moves resume`",
+            "\n  ".join(
+                [f"node {clone.server.name}: the clone runs with unexpected settings:", *wrong]
+            ),
+            hint="its server reads files outside its data directory, or starts with extra "
+            "parameters: change that, then run `shardctl moves resume`",
         )
 
 
 def by_itself() -> sql.Composed:
-    """Compose what lets everybody in without anybody's help, for the same message as a claim.
+    """Compose what opens the clone on the server itself, for the same message as a claim.
 
     Who sends it need not live to see its end. It takes a role that may run programs there. Its
-    row is what `is_open` wants, which tells whether it worked; `open_up` proves it when there is
+    row is what `is_open` takes, which shows whether it worked; `open_up` proves it when there is
     time for that.
     """
     return _QUERIES["open"].format(program=sql.Literal(clones.OPENING_ONCE))
@@ -72,12 +76,12 @@ def loaded(target: Connection) -> object:
 
 
 def is_open(target: Connection, before: object, deadline: float) -> bool:
-    """Wait until files are read that were put in place after `before`; tell whether they are fit.
+    """Wait until files are read that were put in place after `before`; return whether they are fit.
 
     `target` is in autocommit, `deadline` on `time.monotonic()`.
     """
-    # The postmaster tells its children before it reads the rules for clients, and takes no
-    # connection in between: whoever logs in from now on is judged by the new ones.
+    # The postmaster signals its children before it reads the rules for clients, and takes no
+    # connection in between: all logins from now on are judged by the new ones.
     while True:
         at, fit = _files(target)
         if at != before:
@@ -88,7 +92,7 @@ def is_open(target: Connection, before: object, deadline: float) -> bool:
 
 
 def _files(target: Connection) -> tuple[object, bool]:
-    """Tell when the server has read its files, and whether it can use its rules for clients."""
+    """Return when the server has read its files, and whether it can use its rules for clients."""
     row = target.execute(_QUERIES["files_read"]).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError
@@ -96,7 +100,7 @@ def _files(target: Connection) -> tuple[object, bool]:
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
-    """Let everybody in whom the source lets in, with the node's own settings.
+    """Accept all clients that the source accepts, with the node's own settings.
 
     It was promoted and has claimed its shards. Archiving stays off, and no commit waits for a
     standby. `target` is in autocommit, `deadline` on `time.monotonic()`. Doing it again is
@@ -113,7 +117,7 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
     before = loaded(target)
     target.execute("SELECT pg_reload_conf()")
     if not is_open(target, before, deadline):
-        problem = "the server did not read its files again in time"
+        problem = "the server did not reload its files in time"
         raise clone_not_opened(clone.server.name, [problem])
     wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
     if wrong:

@@ -1,4 +1,4 @@
-"""What a clone's configuration says: until it is a node, and from then on; pure."""
+"""A clone's configuration: until it is a node, and from then on; pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 OVERRIDES: Mapping[str, str] = {
-    # Somebody has to answer for commits who is there: a copied one would hang the claim.
+    # Only a standby that exists can confirm commits: a copied name would hang the claim.
     "synchronous_standby_names": "",
     # A reader must not hold up replay, and with it the promotion.
     "hot_standby": "on",
     "max_standby_streaming_delay": "0",
     "max_standby_archive_delay": "0",
     # Nor must a VACUUM on the source break off shardctl's own questions, or the snapshot that
-    # is held for the comparison. Nobody else is let in, so the source keeps next to nothing.
+    # is held for the comparison. No other client can log in, so the source keeps next to nothing.
     "hot_standby_feedback": "on",
     "wal_receiver_status_interval": "1",
     "recovery_min_apply_delay": "0",
@@ -34,7 +34,7 @@ OVERRIDES: Mapping[str, str] = {
     "recovery_target_time": "",
     "recovery_target_xid": "",
     "recovery_target_timeline": "latest",
-    # What a node's own settings say of archiving counts when it has claimed its shards.
+    # A node's own settings for archiving count when it has claimed its shards.
     "archive_command": "",
     "archive_library": "",
     # Each segment that is kept for later has to be dealt with while it is promoted: 1 to 2 ms.
@@ -46,7 +46,7 @@ OVERRIDES: Mapping[str, str] = {
 }
 """What a clone runs with from its first start until the claim, whatever else is set.
 
-Only a restart could take back those of `_STAYING`; so where they are said, they stay. Subscriptions
+Only a restart could take back those of `_STAYING`; so where they are set, they stay. Subscriptions
 that were copied are not kept from running: a move with any that is enabled is not decided.
 """
 
@@ -138,9 +138,11 @@ def configuration(settings: Mapping[str, str], block: str, *, source: str) -> st
     """
     own = {line.partition(" = ")[0] for line in block.splitlines()}
     omitted = [name for name in settings if name in LEFT_OUT]
-    head = [f"# Written by shardctl: the parameters of node {source}, whose clone this is."]
+    head = [
+        (f"# Written by shardctl: parameters of node {source}, from which this clone was made.")
+    ]
     if omitted:
-        head += [f"# Left out, for they are that node's alone: {', '.join(omitted)}."]
+        head += [f"# Left out, because they belong only to that node: {', '.join(omitted)}."]
     text = lines({n: value for n, value in taken(settings).items() if n not in own})
     return "\n".join(head) + "\n" + text + block
 
@@ -162,7 +164,7 @@ def following(
     """Give the parameters of a clone that follows its source; `conninfo` has no password.
 
     `others` are the names of all that postgresql.conf sets; `unknown` where another file than
-    the clone's own is read, too. What is as it should be without being said is not said, for some
+    the clone's own is read, too. A parameter with the right default is not set, for some
     of it has to stay: see `opened`.
     """
     named = {*_NO_DEFAULTS, *(name.lower() for name in others)}
@@ -192,7 +194,7 @@ def wherever(
 def opened(settings: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     """Give what stays of what was `said` when the clone has become a node with these `settings`.
 
-    It has no standby yet, whatever the topology says, and would wait for one forever. What only a
+    It has no standby yet, whatever the topology has, and would wait for one forever. What only a
     restart takes back stays, so that the node needs none.
     """
     named = {name.lower() for name, value in settings.items() if value}
@@ -206,7 +208,7 @@ def lines(settings: Mapping[str, str]) -> str:
 
 
 def access(user: str, addresses: Sequence[str], rules: Sequence[Rule]) -> str:
-    """Compose the pg_hba.conf that lets in `user` alone, from `addresses`, over TCP.
+    """Compose the pg_hba.conf that accepts only `user`, from `addresses`, over TCP.
 
     By the source's own `rules` for that role, in their order, so that it proves itself as it
     does there. Addresses are IP addresses or networks. Raises role_not_admitted.
@@ -223,9 +225,9 @@ def access(user: str, addresses: Sequence[str], rules: Sequence[Rule]) -> str:
     if not found:
         raise Refused(
             "role_not_admitted",
-            f"the source's pg_hba.conf does not let {user} in from {' or '.join(addresses)}, so "
-            "neither would that of its clone",
-            hint=f"add a line for it to pg_hba.conf of the source, such as: host all {user} "
+            f"pg_hba.conf of the source rejects {user} from {' and '.join(addresses)}, "
+            "and so would its clone",
+            hint=f"add an entry to pg_hba.conf of the source, such as: host all {user} "
             f"{addresses[0]} scram-sha-256",
         )
     head = "# shardctl: only shardctl, until this clone has become a node"
@@ -235,7 +237,7 @@ def access(user: str, addresses: Sequence[str], rules: Sequence[Rule]) -> str:
 def elsewhere(text: str, *, beside_data: bool) -> list[str]:
     r"""List the files that a pg_hba.conf or pg_ident.conf includes and that are not cloned.
 
-    `beside_data` tells whether it lies in the data directory itself.
+    `beside_data` shows whether it lies in the data directory itself.
 
     >>> elsewhere("host @names all all md5 # @not\nhost all @/etc/who all md5", beside_data=True)
     ['/etc/who']
@@ -254,7 +256,7 @@ def _narrowed(
 ) -> list[str]:
     """Give the part of a rule's addresses that is ours.
 
-    Names of hosts and samehost or samenet stay: only the server can tell what they match.
+    Names of hosts and samehost or samenet stay: only the server can show what they match.
     """
     if rule.address == "all":
         return [str(network) for network in ours]

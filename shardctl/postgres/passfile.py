@@ -13,23 +13,23 @@ _FIELD = re.compile(r"((?:[^:\\]|\\.)*):")
 
 
 def knows(session: Connection, host: str, port: int) -> bool:
-    """Tell whether a login as the session's, to another server, would have a password.
+    """Return whether a login as the session's, to another server, would have a password.
 
     True where this session needed none.
     """
     pgconn = session.pgconn
-    said = {one.keyword.decode(): (one.val or b"").decode() for one in pgconn.info}
-    if not pgconn.used_password or said.get("password"):
+    keywords = {one.keyword.decode(): (one.val or b"").decode() for one in pgconn.info}
+    if not pgconn.used_password or keywords.get("password"):
         return True
     try:
-        text = Path(said.get("passfile") or Path.home() / ".pgpass").read_text()
+        text = Path(keywords.get("passfile") or Path.home() / ".pgpass").read_text()
     except (OSError, RuntimeError):  # no home, too: the session's password is from elsewhere
         return True
     return has(text, host, port, session.info.dbname, session.info.user)
 
 
 def has(text: str, host: str, port: int, dbname: str, user: str) -> bool:
-    r"""Tell whether a line of a passfile is for this login.
+    r"""Return whether a line of a passfile is for this login.
 
     >>> has("# all\ndb1:5432:*:ops:secret", "db1", 5432, "app", "ops")
     True

@@ -1,7 +1,7 @@
-"""Whether Patroni manages a server, and whether it was told to leave it alone.
+"""Whether Patroni manages a server, and whether it is paused.
 
-By its session, which it has as long as it is there, or by its file together with a server that
-was started as it does. The file alone says nothing: clones have it, too.
+By its session, which it has as long as it runs, or by its file together with a server that
+was started as it does. The file proves nothing by itself: clones have it, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _QUERIES = queries.load("shardctl.postgres", "patroni.sql")
 
 @dataclass(frozen=True, slots=True)
 class Patroni:
-    """Patroni at a server; `paused` None where it cannot be told."""
+    """Patroni at a server; `paused` None where it cannot be reported."""
 
     paused: bool | None
 
 
 def look(session: Connection) -> Patroni | None:
-    """Tell whether Patroni manages the session's server.
+    """Return whether Patroni manages the session's server.
 
-    Where the role may not read the server's files, it goes by Patroni's session alone.
+    Where the role may not read the server's files, it goes only by Patroni's session.
     """
     at_work, started, may_read = queries.one(session, _QUERIES["signs"])
     row = session.execute(_QUERIES["settings"]).fetchone() if may_read else None
@@ -39,13 +39,13 @@ def look(session: Connection) -> Patroni | None:
 
 
 def paused(settings: str) -> bool | None:
-    """Read whether Patroni's settings say that it is paused; None where they are not readable.
+    """Read whether Patroni is paused, by its settings; None where they are not readable.
 
     >>> paused('{"ttl": 30, "pause": true}'), paused('{"ttl": 30}'), paused('{"ttl"')
     (True, False, None)
     """
     try:
-        said = json.loads(settings)
+        values = json.loads(settings)
     except ValueError:  # it is being written at this moment
         return None
-    return said.get("pause") is True if isinstance(said, dict) else None
+    return values.get("pause") is True if isinstance(values, dict) else None

@@ -57,7 +57,7 @@ def alive(data_directory: Path) -> PidFile | None:
 
 
 def orphans(data_directory: Path) -> list[int]:
-    """List processes of a server of this directory, whatever the pid file says.
+    """List processes of a server of this directory, whatever the pid file contains.
 
     A killed postmaster can leave some; while they run, a second server would corrupt the
     data. Empty where there is no /proc.

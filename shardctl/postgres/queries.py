@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"^-- name: (\w+)\n-- .+\n((?:(?!^-- name: ).*\n?)*)", re.MU
 def load(package: str, file: str) -> dict[str, sql.SQL]:
     """Read the named blocks of a `.sql` file that ships with `package`.
 
-    A block is `-- name: NAME`, a comment line that says what it is, and the statement.
+    A block is `-- name: NAME`, a comment line that describes what it is, and the statement.
     """
     text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
     blocks = {match[1]: match[2].strip() for match in _BLOCK.finditer(text)}

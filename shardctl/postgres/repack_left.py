@@ -32,7 +32,7 @@ class Leftover:
 
 
 def read(session: Connection) -> tuple[Leftover, ...]:
-    """List what killed runs left in the session's database, where none is at work now."""
+    """List what killed runs left in the session's database, where no pg_repack is running."""
     found = session.execute(_QUERIES["leftovers"], {"class": LOCK_CLASS})
     return tuple(
         Leftover(oid, schema, table, tuple(objects)) for oid, schema, table, objects in found

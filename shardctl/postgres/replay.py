@@ -19,16 +19,16 @@ _ATTEMPTS = 50
 _WITHIN_S = 2.0
 """Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
 _CONFLICT = "conflict with recovery"
-"""What a server says that speaks English; libpq keeps the SQLSTATE of a login that failed."""
+"""What a server shows that speaks English; libpq keeps the SQLSTATE of a login that failed."""
 _LOST = "consuming input failed: server closed the connection unexpectedly"
-"""What psycopg says of an open session where that text was lost: replay ends sessions, too.
+"""psycopg's text for an open session where that text was lost: replay ends sessions, too.
 
 A server that has died rejects the next login, which is another error.
 """
 
 
 def again(read: Callable[[], Read]) -> Read:
-    """Give what is read from a standby, also where replay cancels that on its way.
+    """Give what is read from a standby, also where replay cancels that in transit.
 
     `read` may be a login, or log in where its session was ended. Raises what it raises, and the
     conflict when it happens again and again.
@@ -44,7 +44,7 @@ def again(read: Callable[[], Read]) -> Read:
 
 
 def cancelled(error: psycopg.Error | ShardctlError) -> bool:
-    """Tell whether replay was in the way, and nothing else was wrong."""
+    """Return whether replay was in the way, and nothing else was wrong."""
     if isinstance(error, ShardctlError):
         return all(_CONFLICT in part.message for part in error.parts())
     if isinstance(error, psycopg.errors.SerializationFailure):

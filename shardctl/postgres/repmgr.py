@@ -31,7 +31,7 @@ _TOLD = ("host", "hostaddr", "port", "user", "dbname")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server that repmgr knows; `login` is what its conninfo says, without any secret."""
+    """A server that repmgr knows; `login` is its conninfo, without any secret."""
 
     id: int
     name: str
@@ -98,7 +98,7 @@ def daemon(
     with connect(there, database, purpose=purpose, dbname=known.database) as session:
         row = session.execute(_QUERIES["daemon"]).fetchone()
     runs, paused = row or (None, None)
-    if paused:  # which it is also told when it begins to run
+    if paused:  # which it also receives when it starts
         return "paused"
     return "runs" if runs else "none"
 
@@ -142,6 +142,6 @@ def _elsewhere(
 
 
 def _login(conninfo: str) -> dict[str, str]:
-    """Keep what tells where a member is; its conninfo may have a password."""
-    said = conninfo_to_dict(conninfo)
-    return {name: str(said[name]) for name in _TOLD if said.get(name)}
+    """Keep the address of a member; its conninfo may have a password."""
+    keywords = conninfo_to_dict(conninfo)
+    return {name: str(keywords[name]) for name in _TOLD if keywords.get(name)}

@@ -7,7 +7,7 @@ SELECT FROM pg_available_extensions WHERE name = 'repmgr'
 SELECT FROM pg_extension WHERE extname = 'repmgr'
 
 -- name: databases
--- The databases but this one that can be looked into
+-- The databases but this one that can be checked
 SELECT datname::text FROM pg_database
 WHERE datallowconn AND datname <> current_database() ORDER BY 1
 

@@ -1,4 +1,4 @@
-"""Copy a node by `repmgr standby clone`, for fleets whose standbys are made so."""
+"""Copy a node by `repmgr standby clone`, for fleets whose standbys are made with it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ class RepmgrUnfit(ShardctlError):
     """A value that repmgr would give to a shell without quoting it."""
 
     def __init__(self, node: str, what: str, value: str) -> None:
-        self.reason = f"repmgr cannot be given {what} {value!r}: it hands it to a shell unquoted"
+        self.reason = (
+            f"repmgr cannot use {what} {value!r}: it passes the value to a shell, unquoted"
+        )
         super().__init__(
             f"node {node}: {self.reason}",
-            hint="use letters, digits and _ . / : = @ % + , - only, or `move: {clone_with: "
-            "basebackup}` in the topology",
+            hint="use only letters, digits and _ . / : = @ % + , - there, or set `move: "
+            "{clone_with: basebackup}` in the topology",
         )
         self.what = what
         self.value = value
@@ -55,10 +57,10 @@ def of_cluster(
     if known is None or (primary := known.primary) is None:
         raise Refused(
             "repmgr_absent",
-            f"node {source.node.name} is not registered with repmgr as a primary, so `repmgr "
-            "standby clone` does not clone it",
-            hint="`repmgr primary register` there, or `move: {clone_with: basebackup}` in the "
-            "topology",
+            f"node {source.node.name} is not registered with repmgr as a primary, so "
+            "`repmgr standby clone` cannot clone it",
+            hint="run `repmgr primary register` on it, or set `move: {clone_with: "
+            "basebackup}` in the topology",
         )
     # As repmgr logs in there: it reads its tables, and writes an event.
     conninfo = source.conninfo(clone.slot, dbname=known.database, **_role(primary))

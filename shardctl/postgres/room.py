@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _SHARE = 4
-"""Whoever finds the table full fails, so a statement takes a fourth of it at most."""
+"""A session that finds the table full fails, so a statement takes a fourth of it at most."""
 
 
 def of(connection: Connection) -> int:

@@ -1,4 +1,4 @@
-"""The node that is cloned: what it must let in, must not have, and weighs."""
+"""The node that is cloned: the logins it must accept, what it must not have, its size."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NOT_THERE = ("options", "application_name", "service")  # of the operator's mac
 
 
 def replication_refused(source: Source, target: str, reason: str) -> Refused:
-    """Report a source that does not let the replication user in from the target's host."""
+    """Report a source that rejects the replication user from the target's host."""
     return Refused(
         "replication_refused",
-        f"node {source.node.name} does not let {source.database.replication_user} replicate "
-        f"from the host of node {target}: {reason}",
+        f"node {source.node.name} rejects replication by "
+        f"{source.database.replication_user} from the host of node {target}: {reason}",
         hint=_remedy(source, reason),
     )
 
@@ -62,23 +62,26 @@ def require_replication(clone: Clone, source: Source, session: Connection) -> No
     argv = [clone.server.binaries.program("psql"), "-X", "-w", "-q", "-A", "-t"]
     target = clone.server.name
     try:
-        said = clones.attempt(
+        answer = clones.attempt(
             clone, [*argv, "-d", conninfo, "-c", "IDENTIFY_SYSTEM"], timeout=_LOGIN_S
         )
     except CommandFailed as error:
         lines = [line for line in error.completed.stderr.splitlines() if line.strip()]
-        reason = lines[0].rpartition("FATAL: ")[2].strip() if lines else "psql said nothing"
+        reason = lines[0].rpartition("FATAL: ")[2].strip() if lines else "no output from psql"
         raise replication_refused(source, target, reason) from error
     except CommandTimedOut as error:
-        raise replication_refused(source, target, f"no answer in {error.seconds:g} s") from error
+        raise replication_refused(
+            source, target, f"no response within {error.seconds:g} s"
+        ) from error
     row = session.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
-    if row is not None and said.partition("|")[0] != row[0]:
+    if row is not None and answer.partition("|")[0] != row[0]:
         node = source.node
         raise Refused(
             "source_elsewhere",
-            f"{node.host}:{node.port} is another server for the host of node {target} than for "
-            f"this one, where it is node {node.name}",
-            hint=f"give node {node.name} a host that means the same everywhere",
+            f"on the host of node {target}, {node.host}:{node.port} leads to another "
+            f"server than node {node.name}",
+            hint=f"set the host of node {node.name} to a name or address that is valid on "
+            "every host",
         )
 
 
@@ -88,10 +91,8 @@ def require_no_tablespaces(source: Source, session: Connection) -> None:
     if found:
         raise Refused(
             "tablespaces_refused",
-            f"node {source.node.name} has tablespaces, which a clone cannot take along: "
-            f"{', '.join(found)}",
-            hint="move what is in them to pg_default (ALTER TABLE ... SET TABLESPACE), then drop "
-            "them",
+            f"node {source.node.name} has tablespaces, which cannot be cloned: {', '.join(found)}",
+            hint="move their tables to pg_default (ALTER TABLE ... SET TABLESPACE), then drop them",
         )
 
 
@@ -102,22 +103,28 @@ def size(session: Connection) -> int:
 
 
 def _remedy(source: Source, reason: str) -> str:
-    """Say what to add; the texts of libpq and the server are all there is to go by."""
+    """Describe what to add; the texts of libpq and the server are all there is to go by."""
     user, node = source.database.replication_user, source.node.name
     if "pg_hba.conf" in reason:
         host = re.search(r'from host "([^"]+)"', reason)
         address = host[1] if host else "ADDRESS-OF-THAT-HOST"
         return (
-            f"add to pg_hba.conf of node {node}, and reload: "
-            f"host replication {user} {address} scram-sha-256"
+            f"add to pg_hba.conf of node {node}, then reload: host replication {user} "
+            f"{address} scram-sha-256"
         )
     if "password" in reason:
         return (
-            f"put the password of {user} into ~/.pgpass of the user who runs the server on the "
-            "target's host, for the database `replication`; mode 0600"
+            f"add the password of {user} for the database `replication` to ~/.pgpass "
+            "(mode 0600) of the user who runs the server on the target's host"
         )
     if "role to start" in reason or "permission denied" in reason:
-        return f"on node {node}: ALTER ROLE {user} REPLICATION LOGIN"
+        return (
+            f"cloning needs a replication login: run on node {node}: ALTER ROLE {user} "
+            "REPLICATION LOGIN"
+        )
     if "does not exist" in reason:
-        return f"on node {node}: CREATE ROLE {user} REPLICATION LOGIN"
-    return f"that host must reach {source.node.host}:{source.node.port}"
+        return (
+            f"cloning needs a replication login: run on node {node}: CREATE ROLE {user} "
+            "REPLICATION LOGIN"
+        )
+    return f"check the connection from that host to {source.node.host}:{source.node.port}"

@@ -26,7 +26,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 class Statement(NamedTuple):
-    """One statement without its semicolon; `line` (from 1) is where its first lexeme stands."""
+    """One statement without its semicolon; `line` (from 1) is the line of its first lexeme."""
 
     text: str
     line: int

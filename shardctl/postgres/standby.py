@@ -12,6 +12,7 @@ from psycopg import sql
 
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
+from shardctl.meter import BYTES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, replay, slots
 from shardctl.postgres.connection import is_lost
@@ -43,8 +44,8 @@ class NotFollowing(ShardctlError):
 
     def __init__(self, node: str, reason: str, lines: Sequence[str]) -> None:
         super().__init__(
-            "\n  ".join([f"node {node}: {reason}; the log of the clone ends with:", *lines]),
-            hint="mend what it names, then `shardctl moves resume` waits again",
+            "\n  ".join([f"node {node}: {reason}; the clone's log ends with:", *lines]),
+            hint="fix the cause, then run `shardctl moves resume` to wait again",
         )
         self.reason = reason
         self.lines = tuple(lines)
@@ -68,8 +69,8 @@ def start(clone: Clone, *, timeout: float = 300) -> Started:
     if state not in ("made", "opened"):
         raise Refused(
             "clone_not_made",
-            f"node {clone.server.name}: its clone is {state}, so there is nothing to start",
-            hint="`shardctl moves resume` makes it first",
+            f"node {clone.server.name}: its clone is {state} and cannot be started",
+            hint="run `shardctl moves resume` to make it first",
         )
     return clone.server.start(timeout=timeout)
 
@@ -77,7 +78,7 @@ def start(clone: Clone, *, timeout: float = 300) -> Started:
 def ask(
     target: Connection, query: str | SQL, values: Mapping[str, object] | None = None
 ) -> list[Any]:
-    """Give the rows that a clone answers, also where replay cancels the query on its way.
+    """Give the rows that a clone answers, also where replay cancels the query in transit.
 
     `target` is in autocommit. Raises SerializationFailure when that happens again and again.
     """
@@ -105,7 +106,7 @@ def follow(
     while not stop.is_set():
         recovering, replayed, status = _following(clone, target)
         if not recovering:
-            raise NotFollowing(clone.server.name, "it is no standby", [])
+            raise NotFollowing(clone.server.name, "it is not a standby", [])
         slots.require(source, clone.server.name, clone.slot)
         row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
         written, active = row or (replayed, False)
@@ -117,8 +118,9 @@ def follow(
         watch.see(behind, replayed, status)
         stop.wait(_FOLLOW_POLL)
     raise Interrupted(
-        f"node {clone.server.name}: stopped while the clone was catching up; it goes on following",
-        hint="`shardctl moves resume` waits again, `shardctl moves abort` ends the move",
+        f"node {clone.server.name}: stopped waiting for the clone to catch up; its "
+        "replication continues",
+        hint="run `shardctl moves resume` to wait again, or `shardctl moves abort` to end the move",
     )
 
 
@@ -136,14 +138,15 @@ def replayed(target: Connection, lsn: str, deadline: float) -> str:
             behind = f"{wanted - position(reached)} bytes before {lsn}"
             raise Refused(
                 "clone_not_replayed",
-                f"the clone had replayed up to {reached} when time was up, {behind}",
-                hint="`shardctl moves resume` tries again; see what its disk is busy with",
+                "the clone did not replay the last WAL in time: it has reached "
+                f"{reached}, {behind}",
+                hint="run `shardctl moves resume` to try again; check the clone's disk",
             )
         time.sleep(_CUTOVER_POLL)
 
 
 def promote(target: Connection, deadline: float) -> None:
-    """Promote the standby, and wait until it takes writes; one that does already is left alone.
+    """Promote the standby, and wait until it takes writes; one that does already is not changed.
 
     `target` is in autocommit, `deadline` on `time.monotonic()`. Raises clone_not_promoted.
     """
@@ -164,14 +167,14 @@ def promote(target: Connection, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise Incomplete(
                 "clone_not_promoted",
-                "the clone was told to be promoted and was still a standby "
-                f"{time.monotonic() - began:.1f} s later",
-                hint="see its log; `shardctl moves resume` goes on when it has been promoted",
+                f"the clone is still a standby {time.monotonic() - began:.0f} s after pg_promote()",
+                hint="check the clone's log; when it has been promoted, run `shardctl moves "
+                "resume`",
             )
 
 
 class _Watch:
-    """Tells whether waiting for a standby makes sense, and how far it is."""
+    """Reports whether waiting for a standby makes sense, and its progress."""
 
     def __init__(self, clone: Clone, timeout: float, stalled: float, progress: Progress) -> None:
         self._clone = clone
@@ -185,12 +188,12 @@ class _Watch:
         self._moved = time.monotonic()
 
     def see(self, behind: int, reached: str, status: str) -> None:
-        """Tell the progress; raises NotFollowing when there is none, or time is up."""
+        """Report the progress; raises NotFollowing when there is none, or time is up."""
         now = time.monotonic()
         node = self._clone.server.name
         if self._total is None:
             self._total = max(behind, 0)
-            self._progress.expect(node, "following", self._total)
+            self._progress.expect(node, "catching up", self._total, BYTES)
         done = self._total - behind
         if done > self._done:
             self._progress.advance(node, done - self._done)
@@ -199,7 +202,7 @@ class _Watch:
             self._reached, self._moved = reached, now
         how = "streams" if status == _STREAMING else "does not stream"
         if now - self._moved > self._stalled:
-            reason = f"the clone {how}, and got no further for {self._stalled:g} s"
+            reason = f"the clone {how}, and made no progress for {self._stalled:g} s"
         elif now > self._deadline:
             reason = f"the clone {how}, and is {behind} bytes behind after {self._timeout:g} s"
         else:
@@ -213,12 +216,12 @@ def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
     except psycopg.Error as error:
         if not is_lost(error):
             raise
-        reason = f"the session with the clone broke off: {reason_of(error)}"
+        reason = f"the connection to the clone was lost: {reason_of(error)}"
         raise NotFollowing(clone.server.name, reason, clones.log_tail(clone)) from error
     return recovering, replayed, status
 
 
 def in_recovery(target: Connection) -> bool:
-    """Tell whether a server is a standby yet; `target` is in autocommit."""
+    """Return whether a server is a standby yet; `target` is in autocommit."""
     [(recovering,)] = ask(target, "SELECT pg_is_in_recovery()")
     return bool(recovering)

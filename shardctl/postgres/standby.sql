@@ -1,5 +1,5 @@
 -- name: slot
--- One replication slot: its kind, and whether its WAL is there
+-- One replication slot: its kind, and whether its WAL exists
 SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
 
 -- name: make_slot
@@ -8,7 +8,7 @@ SELECT pg_replication_slot_advance(slot_name, pg_current_wal_flush_lsn())
 FROM pg_create_physical_replication_slot(%(name)s, immediately_reserve => true)
 
 -- name: drop_slot
--- Drop it; a row when it was there
+-- Drop it; a row when it existed
 SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(name)s
 
 -- name: end_senders
@@ -17,7 +17,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE backend_type = 'walsender' AND application_name = %(name)s
 
 -- name: slot_user
--- Who streams from the slot, or has not ended yet though its name is the slot's
+-- The client of the slot, or one with the slot's name that is still ending
 SELECT a.pid, a.application_name, host(a.client_addr)
 FROM pg_stat_activity AS a
 WHERE a.backend_type = 'walsender' AND a.application_name = %(name)s
@@ -34,7 +34,7 @@ SELECT spcname FROM pg_tablespace
 WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY spcname
 
 -- name: backup_progress
--- How far the base backup with this application_name is; no row when none runs
+-- The progress of the base backup with this application_name; no row when none runs
 SELECT p.phase, p.backup_streamed, p.backup_total
 FROM pg_stat_progress_basebackup AS p
 JOIN pg_stat_activity AS a ON a.pid = p.pid
@@ -64,7 +64,7 @@ SELECT (pg_tablespace_size('pg_default') + pg_tablespace_size('pg_global')
 SELECT name, setting FROM pg_settings
 WHERE source IN ('configuration file', 'command line', 'environment variable')
 UNION ALL
--- Those that this very session, or its role, has otherwise hide what the files say.
+-- Those that this very session, or its role, has otherwise hide what the files have.
 (SELECT DISTINCT ON (s.name) s.name, f.setting
  FROM pg_file_settings AS f
  JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
@@ -74,7 +74,7 @@ UNION ALL
 ORDER BY 1
 
 -- name: files
--- The files that say who may log in: name, whether it lies beside the data, and what it holds
+-- The files that name who may log in: name, whether it lies beside the data, and what it holds
 SELECT setting,
        regexp_replace(setting, '/[^/]*$', '') = current_setting('data_directory'),
        pg_read_binary_file(setting)
@@ -100,7 +100,7 @@ WHERE error IS NULL AND type <> 'local' AND database <> '{replication}'
 ORDER BY ordinality
 
 -- name: following
--- How far a standby is
+-- The position of a standby
 SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn(), '0/0'),
        coalesce((SELECT status FROM pg_stat_wal_receiver), '')
 
@@ -126,8 +126,8 @@ $promote$;
 SELECT pg_is_in_recovery()
 
 -- name: not_closed
--- Rules by which others than shardctl's role may log in, and parameters that are not as they must be
-SELECT 'pg_hba.conf, line ' || line_number || ' lets in ' || array_to_string(user_name, ',')
+-- Rules by which roles other than shardctl's may log in, and parameters that are not as they must be
+SELECT 'pg_hba.conf, line ' || line_number || ' accepts ' || array_to_string(user_name, ',')
 FROM pg_hba_file_rules WHERE error IS NULL AND user_name <> ARRAY[%(user)s]
 UNION ALL
 SELECT s.name || ' is ' || s.setting
@@ -163,6 +163,6 @@ ORDER BY f.name
 SELECT name FROM pg_settings WHERE pending_restart ORDER BY name
 
 -- name: history
--- The timeline on which a server writes, and where its history says that it began
+-- The timeline on which a server writes, and where its history shows that it began
 SELECT timeline, pg_read_file('pg_wal/' || timeline || '.history', 0, 1048576, true)
 FROM (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline) AS now

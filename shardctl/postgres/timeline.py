@@ -1,4 +1,4 @@
-"""Where timelines part: what a server's history and a stopped server's control file say."""
+"""Where timelines diverge: from a server's history and a stopped server's control file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def control_data_refused(node: str, reason: str) -> Refused:
     """Report a data directory whose control file cannot be read."""
     return Refused(
         "control_data_refused",
-        f"node {node}: its control file cannot be read: {reason}",
-        hint="see whether its data directory is there, and whose it is",
+        f"node {node}: cannot read its control file: {reason}",
+        hint="check that its data directory exists, and its owner",
     )
 
 
@@ -41,7 +41,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class ControlData:
-    """What pg_controldata says of a data directory, whether its server runs or not."""
+    """pg_controldata's output for a data directory, whether its server runs or not."""
 
     system: str
     state: str
@@ -111,13 +111,13 @@ def control_data(machine: Host, server: HostedServer) -> ControlData:
     """
     argv = [server.binaries.program("pg_controldata"), "-D", str(server.data_directory)]
     try:
-        said = machine.run(argv, user=server.account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
+        text = machine.run(argv, user=server.account, env={"LC_ALL": "C"}, timeout=_SECONDS).stdout
     except CommandFailed as error:
         lines = error.completed.stderr.strip().splitlines()
         raise control_data_refused(server.name, lines[-1] if lines else "no output") from error
     values = {
         name.strip(): value.strip()
-        for name, _, value in (line.partition(":") for line in said.splitlines())
+        for name, _, value in (line.partition(":") for line in text.splitlines())
     }
     try:
         return ControlData(
@@ -130,4 +130,4 @@ def control_data(machine: Host, server: HostedServer) -> ControlData:
             recovery_timeline=int(values["Min recovery ending loc's timeline"]),
         )
     except KeyError as error:
-        raise control_data_refused(server.name, f"it does not tell {error}") from error
+        raise control_data_refused(server.name, f"pg_controldata did not show {error}") from error

@@ -1,1 +1,1 @@
-"""`init` and `migrate`: bring the fleet to what the topology says."""
+"""`init` and `migrate`: bring the fleet to what the topology has."""

@@ -22,8 +22,8 @@ class NodeLeftOut(Unfinished):
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(
-            f"node {node} was left out: {reason}",
-            hint="run the same command again when all nodes can be read: it does only the rest",
+            f"node {node} was skipped: {reason}",
+            hint="run the same command again when all nodes are reachable: it does only the rest",
         )
         self.node = node
         self.reason = reason
@@ -37,9 +37,9 @@ def nodes_do_not_agree(what: str) -> Refused:
     """Report nodes that can be read and do not prove who owns the shards."""
     return Refused(
         "nodes_do_not_agree",
-        f"{what}, so nothing is changed while a node cannot be read",
-        hint="start the nodes that cannot be read, then run the command again; "
-        "`shardctl verify --check map` shows what each node says",
+        f"{what}; shardctl changes nothing while a node cannot be read",
+        hint="start the nodes that cannot be read, then run the command again; `shardctl "
+        "verify --check map` shows each node's map",
     )
 
 
@@ -50,10 +50,10 @@ def left_out(
     *,
     strict: bool,
 ) -> tuple[NodeLeftOut, ...]:
-    """Name the nodes on which a change does nothing; the others own what their maps say.
+    """Name the nodes on which a change does nothing; the rest own what their maps have.
 
     A shard leaves a node by a move only, which that node's journal has before the first change.
-    So a node without an open move owns what its map says, whatever the absent nodes know. Of an
+    So a node without an open move owns what its map has, whatever the absent nodes know. Of an
     open move with an absent node, the other node is left out, too. Raises the errors of the
     absent nodes with `strict`, where no map can be read, or no node remains; and beside them
     nodes_do_not_agree, OwnershipDiffers and move_in_doubt.
@@ -77,14 +77,14 @@ def left_out(
 def doubted_moves(
     said: Mapping[NodeName, Said], unread: Sequence[NodeUnavailable]
 ) -> list[ShardctlError]:
-    """List the open moves of which an absent node may know more than those that can be read."""
+    """List the open moves that an absent node may know more about than the readable nodes."""
     away = {one.node for one in unread}
     return [
         Refused(
             "move_in_doubt",
-            f"{_why(move, away)}: which of the two owns its shards is not known",
-            hint="start that node and end the move (`shardctl moves list`), then run the command "
-            "again; `init --without-poolers` changes the other nodes now",
+            f"{_why(move, away)}: the owner of its shards is unknown",
+            hint="start that node and end the move (`shardctl moves list`), then run the "
+            "command again; `init --without-poolers` changes the other nodes now",
         )
         for move in _open(said, away)
     ]
@@ -99,8 +99,8 @@ def _open(said: Mapping[NodeName, Said], away: Collection[str]) -> list[Move]:
 def _why(move: Move, away: Collection[str]) -> str:
     missing = next(node for node in (move.source, move.target) if node in away)
     return (
-        f"move {move.id} from {move.source} to {move.target} has not ended, "
-        f"and node {missing} cannot be read"
+        f"move {move.id} ({move.source} to {move.target}, started by {move.who}) is "
+        f"unfinished, and node {missing} cannot be read"
     )
 
 
@@ -118,7 +118,7 @@ def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlE
     owners = topology.owners()
     for name, one in said.items():
         if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards):
-            doubts.append(nodes_do_not_agree(f"node {name} does not have the whole map"))
+            doubts.append(nodes_do_not_agree(f"node {name} has only a part of the map"))
         if one.journal is None:
             doubts.append(nodes_do_not_agree(f"node {name} has no journal of moves"))
     return doubts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -52,9 +53,9 @@ class Applied:
 def prepare(
     topology: Topology, plan: NodePlan, *, command: str, made: Callable[[NodeName], None]
 ) -> None:
-    """Make the roles and the database that are missing; what is already there is left alone.
+    """Make the roles and the database that are missing; what exists is left alone.
 
-    `made` is told the node as soon as something was made there.
+    `made` is reported the node as soon as something was made there.
     """
     if not plan.roles and not plan.database:
         return
@@ -75,10 +76,10 @@ def _create(connection: Connection, statement: sql.Composed, node: Node) -> None
     try:
         connection.execute(statement)
     except (psycopg.errors.DuplicateObject, psycopg.errors.DuplicateDatabase):
-        # Somebody else was quicker; what follows is done under the node's lock.
-        logger.info("node %s: it is there already", node.name)
+        # Another session was quicker; what follows is done under the node's lock.
+        logger.info("node %s: it already exists", node.name)
     except psycopg.errors.UniqueViolation:
-        logger.info("node %s: somebody else makes it at this moment", node.name)
+        logger.info("node %s: another session is creating it", node.name)
 
 
 def apply(
@@ -94,7 +95,7 @@ def apply(
 ) -> Applied:
     """Carry out `plan` on its node, over `jobs` sessions; the caller holds the node's lock.
 
-    Whatever the database refuses is in the result. Where a chunk of shards fails the others
+    Whatever the database refuses is in the result. Where a batch of shards fails the rest
     are done all the same. The map is not written: see `write_map`.
     """
     node = topology.nodes[plan.node]
@@ -111,7 +112,8 @@ def apply(
                 watch.sessions.append(one)
                 return one
 
-            watch = stack.enter_context(Watch(node.name, opened, running.notice))
+            waits = partial(progress.waits, node.name)
+            watch = stack.enter_context(Watch(node.name, opened, running.notice, waits))
             first = session()
             if plan.from_classic:
                 _renumber(first, topology, node)
@@ -138,9 +140,9 @@ def apply(
 
 
 def write_map(topology: Topology, plan: NodePlan, *, command: str) -> None:
-    """Write the whole map to a node, when the shards of all nodes are there.
+    """Write the whole map to a node, when the shards of all nodes exist.
 
-    Before, a map with a version would say of another node what is not true yet. Raises
+    Before, a map with a version would claim of another node what is not true yet. Raises
     psycopg.Error, NodeUnavailable.
     """
     if plan.map_version is None:
@@ -157,8 +159,8 @@ def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
 
     Block numbers wrap around: one that is more than half of them behind would seem ahead, and
     `next_id()` would draw until it is not. Times stay as they are. In parts, for each sequence
-    takes an entry of the lock table. No register's lock is needed: nobody reads or writes
-    registers before the strict functions are there, and the node's lock keeps others out.
+    takes an entry of the lock table. No register's lock is needed: no session reads or writes
+    registers before the strict functions exist, and the node's lock keeps other commands out.
     """
     layout = Layout.of(topology.id)
     for first in range(0, len(node.shards), _RENUMBERED_AT_ONCE):
@@ -193,7 +195,7 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
         script = generator.render(topology.id, topology.id.generator, topology.shard_count)
         connection.execute(script.encode())
         cluster.set_generator(connection, topology.id.generator)
-    # Functions that were just made have no grants yet, whoever had them before.
+    # Functions that were just made have no grants yet, even if roles had them before.
     for role in roles if plan.functions else plan.grant_to:
         connection.execute(
             sql.SQL(
@@ -203,13 +205,14 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
                 "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA shardctl TO {role};"
             ).format(database=sql.Identifier(topology.database.name), role=sql.Identifier(role))
         )
-    # A GRANT by somebody who may not is only a warning.
+    # A GRANT by a role without the right to it is only a warning.
     lacking = catalog.read_ungranted(connection, roles) if plan.grant_to or plan.functions else ()
     if lacking:
         raise Incomplete(
             "grant_without_effect",
-            f"node {plan.node}: {', '.join(lacking)} could not be granted what applications need",
-            hint=f"the owner of database {topology.database.name} has to grant CONNECT on it; "
+            f"node {plan.node}: {', '.join(lacking)} could not be granted all rights "
+            "that applications need",
+            hint=f"let the owner of database {topology.database.name} grant CONNECT on it; "
             "then run the command again",
         )
     connection.commit()
@@ -221,13 +224,14 @@ def _apply_shards(
     session: Callable[[], Connection],
     progress: Progress,
 ) -> list[Outcome[chunks.Chunk, int]]:
-    """Work through the shards in chunks; one shard alone tells first how many locks it takes.
+    """Work through the shards in chunks; the first runs singly and shows how many locks it takes.
 
     `session` opens another one in the place of one that broke.
     """
     if not plan.shards:
         return []
-    progress.expect(plan.node, "shards", len(plan.shards))
+    phase = "creating" if any(work.create for work in plan.shards) else "migrating"
+    progress.expect(plan.node, phase, len(plan.shards), "shards")
     width, stop = len(free), free[0].stop
 
     def work(chunk: chunks.Chunk) -> int:
@@ -236,7 +240,7 @@ def _apply_shards(
         finally:
             progress.advance(plan.node, len(chunk))
 
-    # The one with the most to do tells most.
+    # The one with the most to do shows most.
     largest = max(plan.shards, key=lambda w: (w.create, len(w.migrations)))
     rest = [work for work in plan.shards if work is not largest]
     first: chunks.Chunk = (largest,)
@@ -258,7 +262,7 @@ def _validate(
     if not todo:
         return []
     node = free[0].node
-    progress.expect(node, "checking rows", len(todo))
+    progress.expect(node, "checking rows", len(todo), "shards")
 
     def work(one: tuple[ShardWork, list[key_checks.ShardTable]]) -> list[ShardctlError]:
         try:

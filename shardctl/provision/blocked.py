@@ -1,4 +1,4 @@
-"""Who holds the locks that sessions of a node wait for: told while they wait."""
+"""The holders of the locks that sessions of a node wait for: reported while they wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-"""How long a session waits before its blocker is told."""
+"""How long a session waits before its blocker is reported."""
 _POLL_S = 0.25
 _GAP_S = 3.0
 """Between two attempts at a lock there are pauses of up to 2 s."""
@@ -37,10 +37,12 @@ class Watch:
     node: NodeName
     connect: Callable[[], Connection]
     notice: Callable[[str], None]
+    waits: Callable[[str | None], None]
+    """Shows what is waited for at this moment, or None."""
     sessions: list[Connection] = field(default_factory=list)
-    """The sessions that may wait; others append to it."""
+    """The sessions that may wait; their threads append to it."""
     holders: dict[int, str] = field(default_factory=dict)
-    """By the process id of a session: who held last what it wanted."""
+    """By the process id of a session: the last holder of the lock that it waited for."""
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -56,7 +58,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End looking."""
+        """Stop watching."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -70,10 +72,12 @@ class Watch:
                 self._look(session)
         except (psycopg.Error, NodeUnavailable) as error:
             said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
-            logger.info("node %s: who holds locks cannot be seen: %s", self.node, said)
+            logger.info("node %s: cannot find out which sessions hold locks: %s", self.node, said)
+        finally:
+            self.waits(None)
 
     def _look(self, session: Connection) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
         since: dict[int, float] = {}
         seen: dict[int, float] = {}
         while not self._ended.is_set():
@@ -86,7 +90,11 @@ class Watch:
                 seen[waiting] = now
                 self.holders[waiting] = text
                 # What was there in the first look has waited for that long already.
-                if now - since[waiting] >= PATIENCE_S and text not in told:
-                    told.add(text)
-                    self.notice(f"node {self.node}: waits for a lock that {text} holds")
+                if now - since[waiting] >= PATIENCE_S and text not in reported:
+                    reported.add(text)
+                    self.notice(f"node {self.node}: waits for a lock of {text}")
+            if found:
+                self.waits(f"a lock of {min(text for _, text in found)}")
+            elif all(now - last >= _GAP_S for last in seen.values()):
+                self.waits(None)
             self._ended.wait(_POLL_S)

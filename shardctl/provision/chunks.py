@@ -161,7 +161,7 @@ def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> 
 def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
     """Run a file's statements singly.
 
-    What is done CONCURRENTLY waits for transactions as long as it takes, in nobody's way; cut
+    What is done CONCURRENTLY waits for transactions as long as it takes, in no session's way; cut
     off, it would leave an invalid index, and must not be done a second time.
     """
     patient = ddl.clean_slate(work.schema, 0, session=True)

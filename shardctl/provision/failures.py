@@ -1,4 +1,4 @@
-"""What a chunk of shards fails at, said with node, shard, file and line."""
+"""The failure of a batch of shards, with node, shard, file and line."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ def migration_failed(
     """Report a statement of a migration that failed in a shard; `line` is the file's, from 1."""
     where = f"{migration.file}:{line}" if line else str(migration.file)
     what = (
-        "its chunk was rolled back; mend the cause"
+        "batch rolled back; fix the cause"
         if migration.transactional
-        else "what its statements did stays done (no-transaction): undo it or mend the file"
+        else (
+            "a no-transaction migration is not rolled back: undo its statements by hand or "
+            "fix the file"
+        )
     )
     return ShardFailed(
         "migration_failed",
         f"{where}: shard {shard} on node {node}: {reason}",
-        hint=f"{what}, and run the command again",
+        hint=f"{what}, then run the command again",
         cause=f"{where}: {reason}",
     )
 
@@ -77,11 +80,11 @@ class StatementFailed(Exception):
 
     @property
     def busy(self) -> bool:
-        """Whether others were in the way, and may not be next time."""
+        """Whether other sessions were in the way, and may not be next time."""
         error = self.error
         if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
             return True
-        # What GRANT and CREATE OR REPLACE say when two sessions do it to one object.
+        # What GRANT and CREATE OR REPLACE report when two sessions do it to one object.
         return isinstance(error, psycopg.errors.InternalError_) and (
             error.diag.message_primary in _CONCURRENTLY_CHANGED
         )
@@ -91,10 +94,10 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
     """Turn a database error into one that names node, shard, file and line; rolls back."""
     error, work, migration = failure.error, failure.work, failure.migration
     if job.connection.closed or (error is not None and is_lost(error)):
-        return NodeLost(job.node, reason_of(error) if error else "the session is closed")
+        return NodeLost(job.node, reason_of(error) if error else "the server closed the session")
     job.connection.rollback()
     if isinstance(error, psycopg.errors.QueryCanceled) and job.stop.is_set():
-        return Interrupted("interrupted: the chunk was rolled back")
+        return Interrupted("interrupted: the batch was rolled back")
     if failure.invalid_index is not None and migration is not None:
         name = f"{work.schema}.{failure.invalid_index}"
         reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
@@ -110,7 +113,7 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
         return ShardFailed(
             "shard_failed",
             f"node {job.node}: shard {work.shard}: {reason}",
-            hint="its chunk was rolled back; when the cause is mended, run the command again",
+            hint="batch rolled back; fix the cause, then run the command again",
             cause=reason,
         )
     line = failure.line
@@ -124,7 +127,7 @@ def _line(
 ) -> int | None:
     """Find the line that failed: from the error's position, or by running it again, singly.
 
-    The second run makes and migrates this shard alone and is rolled back. None where it
+    The second run makes and migrates only this shard and is rolled back. None where it
     finds nothing wrong.
     """
     connection, work = job.connection, failure.work
@@ -144,7 +147,7 @@ def _line(
             except psycopg.Error:
                 return statement.line
     except psycopg.Error as other:
-        logger.info("node %s: the line was not found: %s", job.node, other)
+        logger.info("node %s: cannot find the line of the failed statement: %s", job.node, other)
     finally:
         if not connection.closed:
             connection.rollback()
@@ -152,7 +155,7 @@ def _line(
 
 
 def pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at what others hold; raise any other failure."""
+    """Wait before another attempt at locks of other sessions; raise any other failure."""
     if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
         raise failure
     logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)

@@ -44,10 +44,14 @@ _OBSERVE_WIDTH = 16
 
 def node_unfinished(node: str, planned: int, left: Sequence[int]) -> Incomplete:
     """Report what was begun on a node and not finished there."""
-    shards = f"; left are shards {ranges.of(left)}" if left else "; left is what all share"
+    shards = (
+        f"; shards {ranges.of(left)} remain"
+        if left
+        else "; the objects that all shards share remain"
+    )
     return Incomplete(
         "node_unfinished",
-        f"node {node}: {planned - len(left)} of {planned} shards are finished{shards}",
+        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished{shards}",
         hint="run the same command again: it does only the rest",
     )
 
@@ -130,8 +134,8 @@ def _migrations_only(plan: FleetPlan) -> FleetPlan:
         nodes = ", ".join(dict.fromkeys(str(change.node) for change in other))
         raise Refused(
             "init_pending",
-            f"shards or their parts are missing or out of date on {nodes}",
-            hint="run `shardctl init` first (with --dry-run it shows what is missing)",
+            f"shards on {nodes} are missing or out of date",
+            hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
         )
     return replace(plan, nodes=tuple(n.migrations_only() for n in plan.nodes if n.shards))
 
@@ -155,12 +159,13 @@ def _plan(
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
     for file, nodes in planning.missing_migrations(observed, migrations).items():
-        notes.append(f"{file} ran on {', '.join(nodes)} and is not in the migrations' folder")
+        notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
     for migration in migrations:
         word = made_tables.program(migration)
         if word and any(refusals.pending(topology, one, [migration]) for one in observed):
             notes.append(
-                f"{migration.name} runs {word}: which tables that makes is seen when it runs"
+                f"{migration.name} runs {word}: the tables that it creates are unknown "
+                "until it runs"
             )
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
@@ -206,9 +211,9 @@ def carry_out(
     """Carry out a plan under the nodes' locks, all nodes in parallel.
 
     Raises NodeLocked or plan_outdated with nothing done but roles and databases made;
-    Problems with exit code 3 that name every node and shard that failed, when all others
+    Problems with exit code 3 that name every node and shard that failed, when the rest
     are finished; Interrupted after Ctrl-C, which cancels transactions and rolls them back. What
-    the plan leaves out is for the caller to report; `notice` tells what happens meanwhile.
+    the plan leaves out is for the caller to report; `notice` shows what happens in the meantime.
     """
     poolers = plan.poolers if plan.poolers and plan.poolers.changes() else None
     if not plan.nodes and poolers is None:
@@ -257,17 +262,17 @@ def _apply(
         )
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
-            "interrupted: every chunk of shards was finished or rolled back",
+            "interrupted: every batch of shards is finished or rolled back",
             hint=f"run `shardctl {plan.command}` again to finish the rest",
         ) from interrupt
     return [e for outcome in outcomes for e in _errors_of(outcome.item, outcome.result())]
 
 
 def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[ShardctlError]:
-    """Write the map to all nodes, now that every shard is there; give what failed."""
+    """Write the map to all nodes, now that every shard exists; give what failed."""
 
     def work(node_plan: NodePlan) -> None:
-        locks[node_plan.node].execute("SELECT 1")  # whoever has lost the lock does not write
+        locks[node_plan.node].execute("SELECT 1")  # a command that has lost the lock does not write
         applying.write_map(plan.topology, node_plan, command=plan.command)
 
     outcomes = fanout.run(plan.nodes, work, width=_OBSERVE_WIDTH)
@@ -294,7 +299,7 @@ def _prepare(plan: FleetPlan) -> set[NodeName]:
 
 
 def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[ShardctlError]:
-    """Say of nodes that got a role or a database that all else is left."""
+    """Report that nodes which got a role or a database still lack the rest."""
     return [
         node_unfinished(n.node, len(n.shards), [work.shard for work in n.shards])
         for n in plan.nodes
@@ -303,7 +308,7 @@ def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[Shardctl
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
-    """Plan again, now that nobody else can change the nodes; raises plan_outdated."""
+    """Plan again, now that no other command can change the nodes; raises plan_outdated."""
     now = _plan(
         plan.topology,
         plan.command,
@@ -327,14 +332,14 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
 
 
 def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
-    """Say what failed on a node: each cause once, then how much is left."""
-    told: dict[str, ShardctlError] = {}
+    """Describe what failed on a node: each cause once, then how much is left."""
+    by_cause: dict[str, ShardctlError] = {}
     for cause in applied.errors:
         error = _as_ours(plan.node, cause)
-        told.setdefault(error.cause if isinstance(error, ShardFailed) else error.message, error)
-    if not told and not applied.left:
+        by_cause.setdefault(error.cause if isinstance(error, ShardFailed) else error.message, error)
+    if not by_cause and not applied.left:
         return []
-    return [*told.values(), node_unfinished(plan.node, len(plan.shards), applied.left)]
+    return [*by_cause.values(), node_unfinished(plan.node, len(plan.shards), applied.left)]
 
 
 def _as_ours(node: str, error: Exception) -> ShardctlError:
@@ -347,6 +352,6 @@ def _as_ours(node: str, error: Exception) -> ShardctlError:
         return Refused(
             "node_failed",
             f"node {node}: {reason_of(error)}",
-            hint="mend the cause and run the same command again",
+            hint="fix the cause, then run the same command again",
         )
     raise error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """How a chunk meets locks that others hold: wait `lock_timeout_ms`, `attempts` times in all.
+    """How a batch meets locks of other sessions: wait `lock_timeout_ms`, `attempts` times in all.
 
     Between two attempts it waits longer each time, from 0.1 s to 2 s.
     """
@@ -38,4 +38,4 @@ class Job:
     running: Running = field(default_factory=Running)
     """What Ctrl-C cancels: only what is rolled back then."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """By the process id of a session: who held last the lock that it wanted."""
+    """By the process id of a session: the last holder of the lock that it waited for."""

@@ -1,7 +1,7 @@
 """The CHECK constraint that keeps rows of other shards out of a table.
 
 It is added NOT VALID with its migration, which reads no row, and validated afterwards in a
-transaction of its own, which lets writers go on.
+transaction of its own, which does not block writers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def tables(work: ShardWork) -> list[ShardTable]:
 def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
     """Validate constraints, each in a transaction of its own; give what failed.
 
-    Writers go on meanwhile. A table that a later migration dropped is left out.
+    Writers go on in the meantime. A table that a later migration dropped is left out.
     """
     errors: list[ShardctlError] = []
     for work, table in chosen:
@@ -74,11 +74,12 @@ def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
             errors.append(
                 failures.ShardFailed(
                     "rows_misplaced",
-                    f"node {job.node}: shard {work.shard}: table {table} has rows whose key "
-                    f"belongs to another shard, so its constraint {keys.CHECK} is not validated",
-                    hint=f"`shardctl rows misplaced {work.shard} --table {table}` lists them, "
-                    "`shardctl rows move` moves them; then run the command again (new rows "
-                    "are checked already)",
+                    f"node {job.node}: shard {work.shard}: table {table} has rows with "
+                    f"the keys of other shards, so constraint {keys.CHECK} was not "
+                    "validated",
+                    hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
+                    f"{table}` and move them with `shardctl rows move`; then run the "
+                    "command again (new rows are already checked)",
                     cause=f"table {table} has rows of other shards",
                 )
             )

@@ -1,4 +1,4 @@
-"""Which tables migrations leave in a shard, as far as their text says; pure."""
+"""Which tables migrations leave in a shard, as far as their text shows; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map as the nodes know it, beside what the topology says."""
+"""The map as the nodes know it, beside what the topology has."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def map_unwritten() -> Refused:
-    """Report a fleet on which `init` has not finished: nobody says yet who owns the shards."""
+    """Report a fleet on which `init` has not finished, so no node has the map."""
     return Refused(
         "map_unwritten",
-        "no node has the map yet, so nobody says who owns the shards",
-        hint="run `shardctl init`, which applies the poolers, too",
+        "no node has the map, so the owners of the shards are unknown",
+        hint="run `shardctl init`, which also updates the poolers",
     )
 
 
@@ -52,7 +52,7 @@ def require(
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The map's version, and the nodes that could not be read, all others agreeing on it."""
+    """The map's version, and the nodes that could not be read, the rest agreeing on it."""
 
     version: int
     unread: tuple[NodeUnavailable, ...] = ()
@@ -66,7 +66,7 @@ class Agreed:
 def version(topology: Topology, *, purpose: str) -> int:
     """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
-    Every node that owns shards has to be there. Raises map_unwritten, NodeUnavailable,
+    Every node that owns shards has to be reachable. Raises map_unwritten, NodeUnavailable,
     OwnershipDiffers and what `identity.check` raises, or Problems of several.
     """
     return agreed(topology, purpose=purpose, strict=True).version

@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
-"""Where to log in while the cluster's own database is not there yet."""
+"""Where to log in while the cluster's own database is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a node that can be read says of the map and of moves.
+    """The map and the moves that a readable node has.
 
     `version` is None where the server has no map: a new one, or the clone of a move. `journal`
     is None where its table is missing.
@@ -56,7 +56,7 @@ class Observed:
     lacking: frozenset[str]
     """What the login role may not do: the rights that `refusals` knows a need for."""
     roles: frozenset[str]
-    """Those of the wanted roles that exist."""
+    """Those of the required roles that exist."""
     database: bool
     state: ClusterRow | None
     map: Mapping[ShardId, NodeName]
@@ -79,7 +79,7 @@ class Observed:
     """The moves that the node knows; None where their table was dropped."""
 
     def said(self) -> Said:
-        """Give what it says of the map and of moves."""
+        """Give the map and the moves that it has."""
         version = self.state.map_version if self.state else None
         return Said(version, self.map, self.journal)
 
@@ -107,15 +107,15 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
     except psycopg.errors.InsufficientPrivilege as error:
         raise identity.node_unfit(
             node.name,
-            f"{database.user} may not look: {reason_of(error)}",
-            hint="log in as the role that made the fleet (`database.user`), or a superuser",
+            f"role {database.user} may not read the database: {reason_of(error)}",
+            hint="set `database.user` to the role that created the fleet, or to a superuser",
         ) from error
     except psycopg.Error as error:
         raise unavailable(node, error) from error
 
 
 def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
-    """Tell whether the login failed for another reason than a missing database."""
+    """Return whether the login failed for another reason than a missing database."""
     for name in MAINTENANCE_DATABASES:
         try:
             connection = connect(
@@ -177,7 +177,7 @@ class _Template:
 
 
 def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str]) -> _Template:
-    """Look in the database of which a new one is a copy; if it refuses logins, the run sees it.
+    """Look in the template of a new database; if it refuses logins, the run sees it.
 
     Raises node_unfit, SchemaTaken and EventTriggerRefuses.
     """
@@ -209,15 +209,19 @@ def _require_template(connection: Connection, node: Node) -> None:
     if others:
         raise identity.node_unfit(
             node.name,
-            f"sessions are in {connection.info.dbname}, of which a new database is a copy: "
+            (
+                f"sessions are connected to {connection.info.dbname}, the template of the "
+                "new database: "
+            )
             + ", ".join(others),
-            hint="end them: CREATE DATABASE is refused while there is one",
+            hint="end these sessions: CREATE DATABASE needs a template without sessions",
         )
     if cluster.is_present(connection):
         raise identity.node_unfit(
             node.name,
-            f"database {connection.info.dbname}, of which a new one is a copy, has schema shardctl",
-            hint="drop it there: DROP SCHEMA shardctl CASCADE",
+            f"database {connection.info.dbname}, the template of the new database, has "
+            "a schema shardctl",
+            hint="drop it in the template: DROP SCHEMA shardctl CASCADE",
         )
     event_triggers.rehearse(connection, node.name, "init")
 
@@ -225,7 +229,7 @@ def _require_template(connection: Connection, node: Node) -> None:
 def _observe_server(
     connection: Connection, topology: Topology, node: Node
 ) -> tuple[int, frozenset[str], frozenset[str]]:
-    """Give the lock table's size, the wanted roles that exist, what the login role may not do.
+    """Give the lock table's size, the required roles that exist, what the login role may not do.
 
     Raises node_unfit.
     """
@@ -242,7 +246,7 @@ def _observe_server(
 
 
 def _standby(connection: Connection, node: Node) -> Refused:
-    """Tell the clone of a move from another standby."""
+    """Distinguish the clone of a move from another standby."""
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if not node.shards and state is not None and not cluster.missing(connection, state):
         move = journal.cloning(connection, node.name)
@@ -257,7 +261,7 @@ def check_version(node: str, number: int, version: str) -> None:
         raise identity.node_unfit(
             node,
             f"PostgreSQL {version} is too old",
-            hint=f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",
+            hint=f"upgrade the server: shardctl needs PostgreSQL {OLDEST_MAJOR} or newer",
         )
 
 

@@ -24,11 +24,11 @@ SELECT current_setting('server_version_num')::integer,
         FROM pg_roles WHERE rolname = current_user)
 
 -- name: database
--- Whether the database is there
+-- Whether the database exists
 SELECT count(*) FROM pg_database WHERE datname = %(name)s
 
 -- name: others_here
--- Sessions of others with this database; shardctl's own looks end by themselves
+-- Sessions of other programs with this database; shardctl's own looks end by themselves
 SELECT format('session %s (user %s)', pid, coalesce(usename, '-')) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
   AND backend_type = 'client backend' AND application_name NOT LIKE 'shardctl %'

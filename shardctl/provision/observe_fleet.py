@@ -39,7 +39,7 @@ def look(
     problems: list[ShardctlError] = []
     for node, error in seen.problems:
         if isinstance(error, NodeUnavailable) and not node.shards:
-            notes.append(f"node {node.name} owns no shards and is not there: {error.reason}")
+            notes.append(f"spare node {node.name} is down: {error.reason}")
         elif isinstance(error, NodeUnavailable):
             unread.append(error)
         else:

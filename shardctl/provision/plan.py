@@ -1,4 +1,4 @@
-"""What has to be done so that the fleet is what the topology says; pure."""
+"""What has to be done so that the fleet is what the topology has; pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Action = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of a plan, of a node or of a pooler; shards or a name say what it is about."""
+    """One line of a plan, of a node or of a pooler; shards or a name describe what it is about."""
 
     action: Action
     kind: str
@@ -85,7 +85,7 @@ class NodePlan:
     roles: tuple[str, ...] = ()
     database: bool = False
     from_format: int | None = None
-    """The format to upgrade from, 0 where schema shardctl is not there; None: it is right."""
+    """The format to upgrade from, 0 where schema shardctl is missing; None: it is right."""
     tables: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped, to be made again."""
     functions: tuple[str, ...] = ()
@@ -163,9 +163,9 @@ def plan(
     *,
     adopt: bool = False,
 ) -> list[NodePlan]:
-    """Compare the nodes with the topology and say what each needs, in the topology's order.
+    """Compare the nodes with the topology and describe what each needs, in the topology's order.
 
-    `observed` holds every node that owns shards, and those others that could be read.
+    `observed` holds every node that owns shards, and the other nodes that could be read.
     Raises an error of `refusals`, or Problems of several, if the fleet must not be changed.
     """
     problems = refusals(topology, observed, migrations, adopt=adopt)

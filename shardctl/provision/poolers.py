@@ -42,12 +42,13 @@ _WIDTH = 16
 
 
 def poolers_unfinished(done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> Incomplete:
-    """Report poolers that took what they should, beside others that did not."""
-    told = f"{', '.join(done)} done, " if done else ""
+    """Report poolers that could not be updated, while the rest were."""
+    were = "was" if len(failed) == 1 else "were"
+    rest = f" ({', '.join(done)} {'was' if len(done) == 1 else 'were'})" if done else ""
     return Incomplete(
         "poolers_unfinished",
-        f"poolers: {told}{', '.join(failed)} not",
-        hint="mend the above and run the same command again: it does only the rest",
+        f"pooler{'s' if len(failed) > 1 else ''} {', '.join(failed)} {were} not updated{rest}",
+        hint="fix the errors above and run the same command again: it updates only the rest",
     )
 
 
@@ -63,14 +64,14 @@ class PoolersPlan:
     """Nodes without which the map was agreed on."""
 
     def costs(self) -> list[str]:
-        """Say of every pooler that is to be changed what its aliases cost."""
-        told = []
+        """Report for every pooler that is to be changed what its aliases cost."""
+        lines = []
         for one in self.changes():
             pooler = one.seen.pooler
-            told.append(f"pooler {pooler.name}: {cost.told(one.entries)}")
+            lines.append(f"pooler {pooler.name}: {cost.summary(one.entries)}")
             if pooler.survive_reset:
-                told.append(f"pooler {pooler.name}: {reset.NOTE}")
-        return told
+                lines.append(f"pooler {pooler.name}: {reset.NOTE}")
+        return lines
 
     def changes(self) -> list[Wanted]:
         """List the poolers that something has to be done for."""
@@ -79,9 +80,9 @@ class PoolersPlan:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One pooler's file beside what it should say; `error` is why it could not be read.
+    """One pooler's file beside what it should contain; `error` is why it could not be read.
 
-    `version` is the map's version that the file is of, None where it does not tell.
+    `version` is the map's version that the file is of, None where it does not show.
     """
 
     pooler: Pooler
@@ -111,8 +112,8 @@ def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
             known = ", ".join(topology.poolers) or "none"
             raise Misused(
                 "pooler_not_found",
-                f"{name!r} is no pooler of the topology",
-                hint=f"its poolers: {known}",
+                f"unknown pooler {name!r}",
+                hint=f"choose from {known}",
             )
     return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
 
@@ -123,7 +124,7 @@ def rendered(topology: Topology, pooler: Pooler, map_version: int) -> str:
 
 
 def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> list[Compared]:
-    """Read every pooler's file and compare it; one that cannot be read says why."""
+    """Read every pooler's file and compare it; one that cannot be read explains why."""
 
     def one(pooler: Pooler) -> Compared:
         text = rendered(topology, pooler, map_version)
@@ -154,7 +155,7 @@ def plan(
     purpose: str,
     unread: Sequence[NodeUnavailable] = (),
 ) -> PoolersPlan:
-    """Look at poolers, all in parallel, and say what each needs; changes nothing.
+    """Look at poolers, all in parallel, and describe what each needs; changes nothing.
 
     While nodes are `unread`, a pooler's own files have to show that no absent node has a newer
     map. Raises force_refused, file_staged, what `pgbouncer.apply.observe` and `plan` raise, or
@@ -166,9 +167,9 @@ def plan(
                 *unread,
                 Refused(
                     "force_refused",
-                    "--force replaces files whatever their map version, and that version is a "
-                    "proof while a node cannot be read",
-                    hint="leave --force out, or start the nodes that cannot be read first",
+                    "--force replaces files of any map version; while a node cannot be "
+                    "read, shardctl needs that version as proof",
+                    hint="leave out --force, or start the nodes that cannot be read first",
                 ),
             ]
         )
@@ -187,9 +188,9 @@ def plan(
             problems.append(
                 Refused(
                     "pooler_file_shared",
-                    f"pooler {seen.pooler.name}: its file of aliases is pooler {first}'s too: "
-                    f"{seen.place.path}",
-                    hint="give each pooler a databases_file of its own",
+                    f"pooler {seen.pooler.name}: pooler {first} uses the same "
+                    f"databases_file: {seen.place.path}",
+                    hint="give each pooler its own databases_file",
                 )
             )
     if problems:
@@ -212,8 +213,8 @@ def _look(
     if unread and files.read(host, staged, user=pooler.os_user) is not None:
         raise Refused(
             "file_staged",
-            f"pooler {pooler.name}: {staged} was put there by a move, whose nodes may be "
-            "among those that cannot be read",
+            f"pooler {pooler.name}: {staged} belongs to a move, possibly of nodes that "
+            "cannot be read",
             hint="start these nodes and end the move (`shardctl moves list`), then run the "
             "command again",
         )
@@ -236,7 +237,7 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     """Carry a plan out under the locks of all nodes that own shards.
 
     Raises NodeLocked, or map_changed and what `maps.version` raises, with nothing done; Problems
-    with exit code 3 that name every pooler that failed, when all others are finished; Interrupted.
+    with exit code 3 that name every pooler that failed, when the rest are finished; Interrupted.
     """
     if not plan.changes():
         return
@@ -267,7 +268,7 @@ def carry_out(
 
     def one(planned: Wanted) -> None:
         pooler = planned.seen.pooler
-        progress.expect(pooler.name, "applying", 1)
+        progress.expect(pooler.name, "applying configuration", 1)
         purpose = lock.purpose(command)
         now = _look(
             topology,
@@ -285,14 +286,14 @@ def carry_out(
         return _on_all(locks, lambda session: _record(session, plan, sorted(done), command))
 
     lost = _on_all(locks, lambda session: session.execute("SELECT 1"))
-    if lost:  # whoever has lost a lock does not write
+    if lost:  # a command that has lost a lock does not write
         return lost
     try:
         ended = fanout.collect(plan.changes(), one, width=_WIDTH)
     except KeyboardInterrupt as interrupt:
         record()
         raise Interrupted(
-            f"interrupted: poolers {', '.join(sorted(done)) or 'none'} done",
+            f"interrupted: updated poolers: {', '.join(sorted(done)) or 'none'}",
             hint=f"run `shardctl {command}` again to finish the rest",
         ) from interrupt
     failed = [planned.seen.pooler.name for planned, _ in ended.problems]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.provision import made_tables
-from shardctl.state import ledger
+from shardctl.state import journal, ledger
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
@@ -35,14 +35,16 @@ class OwnershipDiffers(ShardctlError):
             f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
             f"the topology gives them to {wanted}",
             hint=_end(move)
-            or "the databases say who owns a shard: take the newest topology file "
-            "(editing the file does not move shards)",
+            or (
+                "use the newest topology file: the databases decide which node owns a "
+                "shard, and editing the file does not move shards"
+            ),
         )
         self.shards = tuple(shards)
 
 
 def schema_in_the_way(node: NodeName, what: str, schemas: Sequence[str], *, hint: str) -> Refused:
-    """Report schemas that stand where a shard would be made."""
+    """Report schemas with the names of shards that shardctl would create."""
     shown = ", ".join(schemas[:5]) + (", ..." if len(schemas) > 5 else "")
     return Refused("schema_in_the_way", f"node {node}: {what}: {shown} ({len(schemas)})", hint=hint)
 
@@ -51,9 +53,9 @@ def migration_changed(node: NodeName, migration: Migration, ran: str, shards: li
     """Report a migration file that is not what ran under its name."""
     return Refused(
         "migration_changed",
-        f"{migration.file}: changed after it ran in shards {ranges.of(shards)} of node {node} "
-        f"(SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
-        hint="put the file back as it was, and write what is new into a new migration",
+        f"{migration.file}: changed after it ran in shards {ranges.of(shards)} of node "
+        f"{node} (SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
+        hint="restore the file, and write the change as a new migration",
     )
 
 
@@ -62,8 +64,8 @@ def table_shadowed(node: str, schema: str, table: str) -> Refused:
     return Refused(
         "table_shadowed",
         f"node {node}: table {schema}.{table} has the name of a table in the shards",
-        hint="rename or drop it, or take its schema off the search_path: "
-        "statements meant for a shard would reach it once that shard has moved",
+        hint="rename or drop it, or remove its schema from the search_path: after a shard "
+        "has moved, statements for that shard would use this table",
     )
 
 
@@ -73,9 +75,9 @@ def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refuse
     return Refused(
         "shards_read_only",
         f"node {node}: {file} is pending in shards {listed}, which are read-only",
-        hint=f"`shardctl read-only off {listed}`, then run the command again; `read-only on` "
-        "afterwards refuses writes to new tables, too. Where a move refuses writes, "
-        "`shardctl moves resume` ends that",
+        hint=f"run `shardctl read-only off {listed}`, then run the command again; "
+        "`read-only on` afterwards also covers new tables. If a move refuses the "
+        "writes, end it with `shardctl moves resume`",
     )
 
 
@@ -86,7 +88,7 @@ def refusals(
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
-    """List all reasons not to change the fleet; `adopt` allows schemas that others made."""
+    """List all reasons not to change the fleet; `adopt` allows schemas of other origin."""
     moves = _changing_hands(observed)
     stale = ownership(topology, {one.node: one.map for one in observed}, moves)
     problems: list[ShardctlError] = list(stale)
@@ -97,7 +99,7 @@ def refusals(
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
         problems += _rights(topology, one)
-    return problems
+    return [*problems, *_streaming(topology, observed, migrations)]
 
 
 def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
@@ -106,11 +108,36 @@ def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
     return [entry.move for entry in entries if entry.changing_hands]
 
 
+def _streaming(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> list[ShardctlError]:
+    """Find streamed moves from or to nodes where migrations are pending: a stream has no DDL."""
+    if not migrations:
+        return []
+    waiting = {one.node for one in observed if pending(topology, one, migrations)}
+    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    return [
+        Refused(
+            "move_unfinished",
+            f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
+            f"node {move.target}, and migrations are pending there",
+            hint=f"`shardctl moves resume {move.id}` or `shardctl moves abort {move.id}` ends it; "
+            "then run the command again",
+        )
+        for entry in entries
+        if (move := entry.move).method == journal.STREAM and entry.open
+        if waiting & {move.source, move.target}
+    ]
+
+
 def _end(move: Move | None) -> str | None:
     """Give the hint for what a move in the middle of its cutover explains."""
     if move is None:
         return None
-    return f"move {move.id} has not ended: `shardctl moves resume` ends it; then run this again"
+    return (
+        f"move {move.id} is unfinished: run `shardctl moves resume {move.id}`, then run "
+        "this command again"
+    )
 
 
 def ownership(
@@ -129,11 +156,11 @@ def ownership(
             wanted = owners.get(shard, NodeName("no node"))
             if node != wanted:
                 differing.setdefault((witness, node, wanted), []).append(shard)
-    told: set[tuple[str, str, tuple[int, ...]]] = set()
+    reported: set[tuple[str, str, tuple[int, ...]]] = set()
     errors: list[OwnershipDiffers] = []
     for (witness, owner, right), shards in differing.items():
-        if (owner, right, tuple(shards)) not in told:
-            told.add((owner, right, tuple(shards)))
+        if (owner, right, tuple(shards)) not in reported:
+            reported.add((owner, right, tuple(shards)))
             move = next((one for one in moves if {*shards} <= {*one.shards}), None)
             errors.append(OwnershipDiffers(witness, owner, right, shards, move=move))
     return errors
@@ -164,7 +191,7 @@ def _in_the_way(
     }
     errors: list[ShardctlError] = []
     # A shard's own map row is written by the transaction that makes its schema, the whole map
-    # when all shards of all nodes are there.
+    # when all shards of all nodes exist.
     gone = missing - set(retired.values())
     witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
     lost = sorted(
@@ -174,19 +201,19 @@ def _in_the_way(
         errors.append(
             Refused(
                 "shard_lost",
-                f"node {one.node}: shards {ranges.of(lost)} were made here once and are not here "
-                "now",
-                hint="check the node's host and port, or restore them; to begin with empty ones, "
-                "delete their rows from shardctl.map (on all nodes) and shardctl.migration",
+                f"node {one.node}: shardctl created shards {ranges.of(lost)}, and they are missing",
+                hint="check the node's host and port, or restore the shards; to create them "
+                "again empty, delete their rows from shardctl.map (on all nodes) and "
+                "shardctl.migration",
             )
         )
     if foreign and not adopt:
         errors.append(
             schema_in_the_way(
                 one.node,
-                "schemas that shardctl did not make stand where shards belong",
+                "schemas that shardctl did not create have the names of shards",
                 foreign,
-                hint="drop or rename them, or give --adopt to take them over with what is in them",
+                hint="drop or rename them, or use --adopt to take them over with their contents",
             )
         )
     if retired:
@@ -194,9 +221,10 @@ def _in_the_way(
         errors.append(
             schema_in_the_way(
                 one.node,
-                "retired copies stand where the topology wants shards made anew",
+                "retired copies exist where the topology requires new shards",
                 sorted(retired),
-                hint=_end(move) or "these shards have moved away: take the newest topology file",
+                hint=_end(move)
+                or "use the newest topology file: these shards have moved to another node",
             )
         )
     for other in observed:
@@ -205,9 +233,9 @@ def _in_the_way(
             errors.append(
                 schema_in_the_way(
                     other.node,
-                    f"shards that the topology gives to {one.node} live here",
+                    f"this node has live shards that the topology gives to {one.node}",
                     twice,
-                    hint="check the topology, or drop these schemas if nothing uses them",
+                    hint="check the topology, or drop these schemas if no application uses them",
                 )
             )
     return errors
@@ -246,7 +274,7 @@ def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) 
 
 
 def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
-    """Find what the login role may not do and the plan would; a dry run says it too."""
+    """Find what the login role may not do and the plan would; a dry run reports it too."""
     node, database = topology.nodes[one.node], topology.database
     missing_roles = [role for role in database.app_roles if role not in one.roles]
     new_schemas = [s for s in node.shards if topology.schema(s) not in one.schemas]
@@ -265,8 +293,8 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
     return [
         Refused(
             "right_missing",
-            f"node {one.node}: {database.user} has no {right}, which {need} needs",
-            hint=f"grant it, or let a superuser do that first: {need}",
+            f"node {one.node}: {database.user} has no {right}, which {need} requires",
+            hint=f"grant it, or let a superuser do this first: {need}",
         )
         for right, need in needs.items()
         if need and right in one.lacking

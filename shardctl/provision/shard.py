@@ -51,7 +51,7 @@ def script(work: ShardWork) -> sql.Composed:
 def clean_slate(schema: str | None, lock_timeout_ms: int, *, session: bool = False) -> sql.Composed:
     """Compose what every migration finds, whatever the one before it left in the session.
 
-    Its `search_path` is the shard's schema, then public; None is the catalog's alone. The
+    Its `search_path` is the shard's schema, then public; None is only the catalog. The
     settings hold for the transaction, or the session.
     """
     scope = sql.SQL("SESSION" if session else "LOCAL")

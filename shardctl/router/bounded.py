@@ -1,4 +1,4 @@
-"""Connections with a limit in time: a server that hangs holds up nobody for longer."""
+"""Connections with a limit in time: a server that hangs delays callers no longer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 _PREPARED_MAX = 100
-"""How many prepared statements psycopg keeps on a connection unless it is told otherwise."""
+"""psycopg's default number of prepared statements kept on a connection."""
 GRACE_S = 0.25
 """How long after a server should have ended a statement by itself its answer is waited for."""
 
@@ -45,14 +45,14 @@ class Bounded(psycopg.Connection[Any]):
         super().__init__(*given, **named)
 
     def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
-        """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        """Run psycopg's generator; on a timeout close the connection and raise TimeoutError."""
         _require_own(self)
         if self.until is None:
             return super().wait(gen, *given, **named)
         try:
             return super().wait(_limited(gen, self.until), *given, **named)
         except _TimeUpError:
-            self.close()  # nobody knows what it would answer next
+            self.close()  # its next answer could belong to the request that was given up
             raise TimeoutError("no answer in time") from None
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Bounded(psycopg.Connection[Any]):
             super().close()
 
     def cancel_safe(self, *, timeout: float = 30.0) -> None:
-        """Cancel what runs; in a child, leave the parent's statement alone."""
+        """Cancel what runs; in a child, do not touch the parent's statement."""
         if self.process == os.getpid():
             super().cancel_safe(timeout=timeout)
 
@@ -78,7 +78,7 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         super().__init__(*given, **named)
 
     async def wait(self, gen: PQGen[Result], *given: Any, **named: Any) -> Result:
-        """Do what psycopg wants to do; raises TimeoutError, and is closed then."""
+        """Run psycopg's generator; on a timeout close the connection and raise TimeoutError."""
         _require_own(self)
         self._waiting = asyncio.current_task()
         try:
@@ -104,7 +104,7 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         1.18 crashes when a client hangs up while its request is passed on. Where the statement
         of a cancelled task has ended and the request has not, the connection is closed: PgBouncer
         lets requests wait while an alias is paused, and PAUSE waits for this transaction. In a
-        child, the parent's statement is left alone.
+        child, the parent's statement is not touched.
         """
         if self.process != os.getpid():
             return
@@ -134,7 +134,7 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
 
 
 def is_quiet(connection: Bounded | AsyncBounded) -> bool:
-    """Tell whether nothing has come since the last answer: neither a message nor an end.
+    """Return whether nothing arrived since the last answer: neither a message nor an end.
 
     It costs a system call and no round trip. A server or pooler that ends connections closes
     their sockets, which shows here before anything is sent.
@@ -175,14 +175,14 @@ def prolong(connection: Bounded | AsyncBounded) -> None:
 
 
 def _forget(asking: asyncio.Task[None]) -> None:
-    """Let go of a request that has ended, and of its error, for which perhaps no task waits."""
+    """Drop a request that has ended, and its error, which no task may be waiting for."""
     _asking.discard(asking)
     if not asking.cancelled():
         asking.exception()
 
 
 async def _first_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for any of them, though the caller may be cancelled meanwhile, and again.
+    """Wait for any of them, even if the caller is cancelled during the wait, and again.
 
     All but the first are cancelled then.
     """

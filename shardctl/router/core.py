@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
-"""All that there are in this process."""
+"""All open databases of this process."""
 
 
 class Routed:
@@ -114,7 +114,7 @@ class Routed:
         return Stats(version, found.reads, found.repeated, counts)
 
     def _checks(self, timeout: float) -> Plan[dict[NodeName, NodeHealth]]:
-        """Ask every node that owns shards how it is."""
+        """Check every node that owns shards."""
         yield from self._begin()
         owning = self._known.owning()
         until = time.monotonic() + timeout
@@ -158,10 +158,12 @@ class Routed:
         took_ms = (time.perf_counter() - began) * 1000
         told = maps.told(answer.rows[0]) if answer.rows else None
         if told is None:
-            return NodeHealth("its map is not whole", took_ms, None)
+            return NodeHealth(
+                "its map is incomplete: `shardctl init` has not finished", took_ms, None
+            )
         self._known.require_same(told)
         if told.node != node:
-            return NodeHealth(f"node {told.node} answers there", took_ms, told.map.version)
+            return NodeHealth(f"connected to node {told.node} instead", took_ms, told.map.version)
         return NodeHealth(None, took_ms, told.map.version)
 
     def _pool_options(self, node: NodeName) -> dict[str, Any]:
@@ -175,7 +177,7 @@ class Routed:
             "max_idle": chosen.max_idle,
             "max_lifetime": chosen.max_lifetime,
             # psycopg's pool waits twice as long after each attempt that fails, for up to five
-            # minutes, and begins no other meanwhile: calls would fail long after an outage. It
+            # minutes, and starts no other until then: calls would fail long after an outage. It
             # gives up after this many seconds instead, and `try_again` begins the next attempt.
             "reconnect_timeout": 1.0,
             # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
@@ -189,7 +191,7 @@ class Routed:
 
 
 def _begin_in_child() -> None:
-    """Let the child of a fork share no connection: two on one get each other's answers."""
+    """Make a forked child share no connection: two processes would get each other's answers."""
     for one in list(_open):
         one._begin_in_child()  # noqa: SLF001  # the same module
 

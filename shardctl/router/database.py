@@ -26,9 +26,9 @@ class ShardedDatabase(InThreads):
     its own. `source` is a topology (or its file), or the connection string of a node or of a
     pooler's alias: a string with `=` or `://` in it. `through` chooses between a topology's
     poolers and its nodes. `connect` has further keywords of libpq, such as `user`. `nodes` has a
-    connection string for each node, where there is neither topology nor pooler. `width` is how
-    many nodes one call asks at once. `patience` is for how many seconds a statement waits for a
-    shard that is fenced and not anywhere else. Nothing is connected to before it is needed.
+    connection string for each node, for use without a topology or a pooler. `width` is how
+    many nodes one call asks at once. `patience` is how many seconds a statement waits for a
+    shard that is fenced and not yet on another node. Connections are opened when needed.
     """
 
     def open(self) -> Self:
@@ -61,7 +61,7 @@ class ShardedDatabase(InThreads):
     ) -> list[Row]:
         """Read rows of a key's shard.
 
-        Raises psycopg's errors, NoConnection and NameRefused, as the others do.
+        Raises psycopg's errors, NoConnection and NameRefused, as the other methods do.
         """
         return self._run(
             plans.select(self._known, fields, table, shard_key, where, parameters, order_by, limit)
@@ -98,8 +98,8 @@ class ShardedDatabase(InThreads):
     def shard(self, shard_key: Key) -> Iterator[Connection]:
         """Give a connection in a transaction in which unqualified names are the shard's.
 
-        Raises ShardMoved where the shard has moved meanwhile: nothing was written, and the
-        transaction may be run again.
+        Raises ShardMoved where the shard moved during the transaction: nothing was written, and
+        the transaction can be run again.
         """
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
@@ -145,7 +145,7 @@ class ShardedDatabase(InThreads):
         """Read rows of all shards, in one order, as they come.
 
         After `deadline` seconds what has not answered raises DeadlinePassed. With `partial`,
-        nodes that do not answer are left out instead, and their shards are `missing` in the
+        nodes that do not answer are skipped instead, and their shards are `missing` in the
         result. Raises OrderUnsupported, too.
         """
         asked = self._scatter(fields, table, where, parameters, order_by, limit, deadline, partial)
@@ -159,11 +159,11 @@ class ShardedDatabase(InThreads):
         return self._run(self._reread())
 
     def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:
-        """Ask every node that owns shards how it is, through its pool."""
+        """Check every node that owns shards, through its pool."""
         return self._run(self._checks(timeout))
 
     def stats(self) -> Stats:
-        """Count what was done, and what psycopg's pools tell of themselves."""
+        """Return the router's counters and those of psycopg's pools."""
         return self._stats({node: pool.connections for node, pool in self._pools.items()})
 
 
@@ -176,7 +176,7 @@ class Scattered:
 
     @property
     def missing(self) -> Mapping[ShardId, str]:
-        """Shards of which rows are missing, and why; complete when the last row has come."""
+        """Shards whose rows are missing, and why; complete when the last row has come."""
         return self._asked.missing
 
     def __iter__(self) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What the router refuses or fails at; what a server says of a statement stays psycopg's error."""
+"""The router's errors; a server's error for a statement stays psycopg's error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class ShardMoved(ShardctlError):
     """A shard that left its node while a transaction ran; nothing of it was written.
 
-    Where the move was called off, source and target are the same.
+    Where the move was aborted, source and target are the same.
     """
 
     def __init__(self, shard: ShardId, source: NodeName, target: NodeName) -> None:
-        back = f"shard {shard} was away from node {source}, and is back"
+        back = f"shard {shard} was fenced on node {source} by a move, which was undone"
         gone = f"shard {shard} has moved from node {source} to node {target}"
         super().__init__(
             back if source == target else gone,
-            hint="run the whole transaction again: it goes to where the shard is now",
+            hint="run the whole transaction again: it then runs on the node that has the shard",
         )
         self.shard = shard
         self.source = source
@@ -32,31 +32,31 @@ class ShardMoved(ShardctlError):
 
 
 class MapWentBack(ShardctlError):
-    """Nodes whose newest map is older than one that was known before."""
+    """Nodes whose newest map is older than one that was read before."""
 
     def __init__(self, known: int, found: int) -> None:
         super().__init__(
-            f"the map has version {found}, and {known} was known before",
-            hint="a node may have been restored from a backup: see `shardctl verify`",
+            f"the newest map on the nodes is version {found}, but version {known} was read before",
+            hint="run `shardctl verify`: a node may have been restored from an old backup",
         )
         self.known = known
         self.found = found
 
 
 class MapUnread(ShardctlError):
-    """A map that no node has told; `reasons` has a line for each that was asked."""
+    """A map that no node returned; `reasons` has a line for each node that was asked."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
         super().__init__(
             "; ".join(["the map cannot be read", *self.reasons]),
-            hint="see that the servers are there, that `shardctl init` has run, and that the role "
-            "is one of `app_roles`",
+            hint="check that the servers are reachable, that `shardctl init` has finished, and "
+            "that the role is listed in `app_roles`",
         )
 
 
 class NotOpen(UsageError):
-    """A database that was opened by a connection string, and whose map was never read."""
+    """A database opened by a connection string whose map was never read."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -65,86 +65,88 @@ class NotOpen(UsageError):
 
 
 class Closed(UsageError):
-    """A database that was closed, and is asked for something."""
+    """A call on a database that was closed."""
 
     def __init__(self) -> None:
-        super().__init__("the database has been closed", hint="open another")
+        super().__init__("the database has been closed", hint="create a new ShardedDatabase")
 
 
 class AnotherLoop(UsageError):
-    """A database for asyncio that is used in another event loop than the one that opened it."""
+    """A database for asyncio used in a different event loop from the one that opened it."""
 
     def __init__(self) -> None:
         super().__init__(
             "the database belongs to another event loop",
-            hint="open one in each event loop, and close it there",
+            hint="open a database in each event loop, and close it in that loop",
         )
 
 
 class AnotherCluster(ShardctlError):
-    """A node of another cluster, or of one made otherwise, than the others."""
+    """A node of a different cluster, or with a different number of shards or schema naming."""
 
     def __init__(self, node: NodeName, found: str, expected: str) -> None:
         super().__init__(
-            f"node {node} belongs to cluster {found}, and not to {expected}, or was made otherwise",
-            hint="check host, port and database: the likely cause is a wrong host",
+            f"node {node} belongs to cluster {found}, expected {expected}, or the two were "
+            "created with different settings",
+            hint="check the node's host, port and database: the likely cause is a wrong host",
         )
         self.node = node
 
 
 class NodeUnknown(ShardctlError):
-    """A node that the map names and that nobody has said how to reach."""
+    """A node in the map for which no address was given."""
 
     def __init__(self, node: NodeName) -> None:
         super().__init__(
-            f"the map names node {node}, and how to reach it is not known",
-            hint="give nodes={...} with a connection string for each node, or a topology file, or "
+            f"no address for node {node}, which is in the map",
+            hint="pass nodes={...} with a connection string for each node, or a topology file, or "
             "a pooler's connection string",
         )
         self.node = node
 
 
 class NoNodeAliases(UsageError):
-    """A topology without a pooler that offers aliases of nodes."""
+    """A topology without a pooler that has an alias for each node."""
 
     def __init__(self) -> None:
         super().__init__(
-            "no pooler of the topology offers an alias a node",
-            hint='let one have `aliases: [node]`, or give through="nodes"',
+            "no pooler in the topology has an alias for each node",
+            hint='set `aliases: [node]` for a pooler, or pass through="nodes"',
         )
 
 
 class NoConnection(ShardctlError):
-    """A node with which no connection was to be had in time."""
+    """A node to which no connection could be opened in time."""
 
     def __init__(self, node: NodeName, reason: str) -> None:
         super().__init__(
             f"node {node}: no connection: {reason}",
-            hint="see that the server and its pooler are there, and whether the pool is too small",
+            hint="check that the server and its pooler are reachable; if they are, raise the "
+            "pool's `max_size`",
         )
         self.node = node
         self.reason = reason
 
 
 class DeadlinePassed(ShardctlError):
-    """Shards that had not answered when the time was up."""
+    """Shards that did not answer before the deadline."""
 
     def __init__(self, shards: Iterable[ShardId]) -> None:
         self.shards = frozenset(shards)
         super().__init__(
             f"shards {ranges.of(self.shards)} did not answer in time",
-            hint="give more time, ask for less, or take what there is with partial=True",
+            hint="raise `deadline`, read fewer rows, or pass partial=True to get the rows of the "
+            "shards that did answer",
         )
 
 
 class IdsUnlike(UsageError):
-    """Ids of another type than a column has, each of which would seem to be missing."""
+    """Ids of a different type than the column's: no row would compare equal to them."""
 
     def __init__(self, field: str, given: str, kind: str) -> None:
         super().__init__(
-            f"{field} is of type {kind}, and what it gives back is not equal to ids that are "
-            f"asked for, of Python's type {given}",
-            hint="give ids as psycopg reads them: int for bigint, uuid.UUID for uuid, str for text",
+            f"{field} is of type {kind}: no row compares equal to an id of Python's type {given}",
+            hint="pass ids as psycopg reads them: int for bigint, uuid.UUID for uuid, str for text",
         )
         self.field = field
         self.given = given
@@ -152,13 +154,14 @@ class IdsUnlike(UsageError):
 
 
 class NothingReturned(ShardctlError):
-    """A row that is not there after it was inserted."""
+    """A row that is missing after its INSERT."""
 
     def __init__(self, table: str, shard: ShardId) -> None:
         super().__init__(
-            f"the row for {table} in shard {shard} was not inserted, and the server tells no error",
-            hint="a trigger or a rule left it out, or put it elsewhere: where that is meant, give "
-            "returning=None",
+            f"the row for {table} in shard {shard} was not inserted, and the server reported no "
+            "error",
+            hint="check the table's triggers and rules; if one skips or redirects the row on "
+            "purpose, pass returning=None",
         )
         self.table = table
         self.shard = shard
@@ -169,19 +172,19 @@ class NameRefused(UsageError):
 
     def __init__(self, name: object) -> None:
         super().__init__(
-            f"{name!r} is no name of a table or field",
-            hint="names are strings; for an expression give a psycopg.sql.SQL",
+            f"{name!r} is not a table or field name",
+            hint="pass names as strings, and expressions as psycopg.sql.SQL",
         )
 
 
 class OrderUnsupported(UsageError):
-    """A field by whose type rows of several nodes cannot be put into one order."""
+    """A field whose type does not allow ordering rows of several nodes."""
 
     def __init__(self, field: str, kind: str) -> None:
         super().__init__(
             f"rows cannot be ordered across nodes by {field}, of type {kind}",
-            hint="text is ordered by each server's own rules: give Order(field, by_bytes=True); "
-            "numbers, times, UUIDs, booleans and bytea need nothing",
+            hint="pass Order(field, by_bytes=True) for text, which each server orders by its own "
+            "collation; numbers, times, UUIDs, booleans and bytea need no option",
         )
         self.field = field
         self.kind = kind

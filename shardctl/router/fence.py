@@ -1,8 +1,8 @@
-"""After the fence's error: whether a shard has moved, and the newest map that a node tells.
+"""After the fence's error: whether a shard has moved, and the newest map on the nodes.
 
-A move renames the shard's schema on the node that it leaves. Whoever asks there then gets 42P01
-for a table, 3F000 for a schema, with nothing written. The same codes tell of a table that the
-application forgot to make, so the node is asked whether the schema stands.
+A move renames the shard's schema on its source node. A statement there then fails with 42P01
+for a table, 3F000 for a schema, with nothing written. A table that the application never created
+gives the same codes, so the node is asked whether the schema exists.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ IN_TRANSACTION = (*ERRORS, errors.UndefinedFunction, errors.UndefinedObject)
 
 _STANDING = b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
 _FRESH_S = 0.01
-"""So old may an answer be that was given to somebody else."""
+"""How old another caller's answer may be to be used again."""
 _ASK_S = 2.0
-"""How long nodes have for an answer at least; one that hangs holds nobody up for longer."""
+"""The least time for a node to answer; a node that hangs delays callers no longer than this."""
 
 
 class Look(Enum):
-    """What came of looking for shards that a statement did not find."""
+    """The result of searching for shards that a statement did not find."""
 
     STANDS = auto()
-    """Their schemas stand: something else is missing, or they are back since a moment ago."""
+    """Their schemas exist: something else is missing, or the fence was just removed."""
     SETTLED = auto()
-    """They were away, and each of them is somewhere now: on another node, or back."""
+    """They were fenced, and each is on a node now: another one, or the same."""
     AWAY = auto()
-    """One is nowhere, and patience is over."""
+    """One is still fenced on every node after the router's patience."""
 
 
 def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look]:
     """Find out where shards are that a statement on `node` did not find.
 
-    While a schema is away and no map says where it went, a move is at its cutover: the map is
-    read again, and the node asked again, as the cutover may be undone, for as long as the
-    router's patience.
+    While a schema is fenced and no map names its new node, a move is at its cutover: the map is
+    read again, and the node asked again (the cutover may be undone), for as long as the router's
+    patience.
     """
     deadline = time.monotonic() + known.patience_s
-    here = known.still(node, shards)  # somebody may have read the map meanwhile
+    here = known.still(node, shards)  # another caller may have read the map in between
     away = (yield from _fenced(known, node, here, deadline)) if here else []
     if not away:
         return Look.STANDS if len(here) == len(shards) else Look.SETTLED
@@ -79,7 +79,7 @@ def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look
 
 
 def met(error: BaseException | None) -> bool:
-    """Tell whether a transaction's error can be the fence's, or came of one that can."""
+    """Return whether a transaction's error, or a cause of it, can be the fence's."""
     while error is not None:
         if isinstance(error, IN_TRANSACTION):
             return True
@@ -90,7 +90,7 @@ def met(error: BaseException | None) -> bool:
 
 
 def reread(known: Known) -> Plan[None]:
-    """Read the map anew; raises MapUnread where nobody tells it, and MapWentBack."""
+    """Read the map again; raises MapUnread where no node returns it, and MapWentBack."""
     outcomes = yield from _ask(known, known.owning(), newer_than=None)
     versions = [one.map.version for one in outcomes if isinstance(one, maps.Told)]
     if not versions:
@@ -100,15 +100,17 @@ def reread(known: Known) -> Plan[None]:
 
 
 def told_by(conninfo: str) -> Plan[Told | None]:
-    """Ask for the map where a connection string leads; None where it is not whole yet."""
+    """Ask one connection string for the map; None where init has not finished."""
     answer: Answer = yield Ask(conninfo, maps.READ)
     return maps.told(answer.rows[0]) if answer.rows else None
 
 
 def reasons(outcomes: Iterable[Any]) -> list[str]:
-    """Say of each that was asked for the map why it did not tell."""
+    """Give the reason of each node that did not return the map."""
     return [
-        reason_of(one) if isinstance(one, psycopg.Error) else str(one or "init has not ended")
+        reason_of(one)
+        if isinstance(one, psycopg.Error)
+        else str(one or "`shardctl init` has not finished")
         for one in outcomes
     ]
 
@@ -116,33 +118,33 @@ def reasons(outcomes: Iterable[Any]) -> list[str]:
 def _fenced(
     known: Known, node: NodeName, shards: Collection[ShardId], deadline: float
 ) -> Plan[list[ShardId]]:
-    """Give those of these shards whose schemas a node has not; all, if it does not say."""
+    """Give the shards whose schemas are missing on a node; all, if it does not answer."""
     schemas = {known.schema(shard): shard for shard in shards}
     until = max(deadline, time.monotonic() + _ASK_S)
     try:
         answer: Answer = yield Execute(node, _STANDING, [list(schemas)], until=until)
     except (psycopg.OperationalError, NoConnection, TimeoutError):
-        # It may be gone since the shards have moved; then a map says where they are.
+        # It may be gone since the shards have moved; then a map names their node.
         return list(shards)
     standing = {schema for (schema,) in answer.rows}
     return [shard for schema, shard in schemas.items() if schema not in standing]
 
 
 def _newest(known: Known, came: float) -> Plan[None]:
-    """Read the map, unless that was just done for somebody else; `came` is when it was wanted."""
+    """Read the map, unless another caller just did; `came` is when this caller asked."""
     if known.asked_at > came - _FRESH_S:
         return
     known.asked_at = time.monotonic()
     version = known.map.version
     yield from _ask(known, known.owning(), newer_than=version)
     if known.map.version == version and (others := known.others()):
-        # The target owned nothing until now. It is asked last: where nobody listens yet, a
-        # pooler would remember the failed login, and let clients wait.
+        # The target owned nothing until now. It is asked last: where no server listens yet, a
+        # pooler would remember the failed login, and make clients wait.
         yield from _ask(known, others, newer_than=version)
 
 
 def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> Plan[list[Any]]:
-    """Ask nodes for the map, all at once, until one tells a newer; keep the newest."""
+    """Ask nodes for the map, all at once, until one returns a newer map; keep the newest."""
 
     def newer(told: object) -> bool:
         return (
@@ -164,7 +166,7 @@ def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> 
 
 
 def _of_node(known: Known, node: NodeName, _: float | None = None) -> Plan[Told | None]:
-    """Ask a node; None where it does not say, or is another: a clone tells its source's name."""
+    """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
     told: Told | None = yield from told_by(known.places.asking(node))
     if told is None or told.node != node:
         return None

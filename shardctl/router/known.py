@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Known:
-    """The newest map that any node told; threads may share it."""
+    """The newest map that any node returned; threads may share it."""
 
     patience_s: float
     found: tuple[Map, Places] | None = None
@@ -66,7 +66,7 @@ class Known:
         self._lock = threading.Lock()
 
     def require_same(self, told: Told) -> None:
-        """Refuse what a node of another cluster told; raises AnotherCluster."""
+        """Refuse the map of a node of another cluster; raises AnotherCluster."""
         if not self.map.same_cluster(told.map):
             raise AnotherCluster(told.node, told.map.cluster, self.map.cluster)
 

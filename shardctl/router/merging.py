@@ -79,7 +79,7 @@ def _comparable(value: Any) -> tuple[int, Any]:
 class Merging:
     """Streams of rows, each in order, that become one; without a key, in any order.
 
-    Feed every stream that is `wanting`, take what is `ready`, until nothing is wanting any more.
+    Feed every stream that is `wanting`, take what is `ready`, until `wanting` is empty.
     """
 
     def __init__(self, streams: int, key: Callable[[Row], Any] | None, limit: int | None) -> None:
@@ -96,7 +96,7 @@ class Merging:
         return sorted(self._wanting) if self._left else []
 
     def feed(self, stream: int, rows: Sequence[Row], *, over: bool) -> None:
-        """Add rows of a stream that was wanting; `over` if there will be no more."""
+        """Add rows of a stream that was in `wanting`; `over` if these were its last."""
         self._waiting[stream].extend(rows)
         if over:
             self._open.discard(stream)

@@ -39,13 +39,13 @@ class Places:
 
     common: Mapping[str, Any]
     nodes: Mapping[NodeName, Mapping[str, Any]]
-    """All nodes of which it is known that there are such, and libpq's keywords of each."""
+    """All known nodes, and libpq's keywords of each."""
     database: str | None
     behind: frozenset[NodeName] = frozenset()
     """Nodes whose keywords lead, or may lead, to a pooler."""
 
     def pooled(self, node: NodeName) -> bool:
-        """Tell whether a pooler may be between, which shares servers' sessions among clients."""
+        """Return whether the node may be behind a pooler that shares sessions among clients."""
         return self.database is not None or node in self.behind
 
     def conninfo(self, node: NodeName) -> str:
@@ -68,7 +68,7 @@ def of_topology(topology: Topology, through: Through | None, given: Mapping[str,
     """Take the places from a topology; by default through its poolers with aliases of nodes.
 
     `given` are libpq's keywords of the application's own. The role is the first of the
-    applications' unless it says otherwise. Raises NoNodeAliases.
+    applications' unless `given` names one. Raises NoNodeAliases.
     """
     database = topology.database
     role = database.app_roles[0] if database.app_roles else database.user
@@ -104,9 +104,9 @@ def of_listed(
 ) -> Places:
     """Take the places from a connection string for each node.
 
-    What `keywords`, those of the first connection string, say of the way to its own server is no
-    other node's; `given` are for all. A node whose database has another name than it tells, or is
-    named by a service, may be behind a pooler.
+    The address in `keywords`, from the first connection string, is for its own server only;
+    `given` are for all nodes. A node may be behind a pooler if its database has another name in
+    its connection string than on the server, or if a service names it.
     """
     common = {key: value for key, value in keywords.items() if key not in _OWN} | dict(given)
     with_service = {**_ALWAYS, **given}

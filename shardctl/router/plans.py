@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId
 
 SHARDS_A_STATEMENT = 256
-"""Each takes locks for its table and indexes, of which a server has some thousands."""
+"""Each takes locks for its table and indexes; a server has a few thousand locks."""
 
 
 class Source(NamedTuple):
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     keywords: Mapping[str, Any]
     nodes: Mapping[str, str]
     given: Mapping[str, Any]
-    """Those of the keywords that are for all nodes, whatever connection strings say."""
+    """The keywords for all nodes; they override the connection strings."""
 
 
 def begin(known: Known, source: Source | None) -> Plan[None]:
@@ -199,7 +199,7 @@ def _begin(known: Known, source: Source) -> Plan[None]:
 def _on_shard(
     known: Known, shard: ShardId, statement: bytes, parameters: Parameters
 ) -> Plan[Answer]:
-    """Run a statement where its shard is; once more where that was not there."""
+    """Run a statement on its shard's node; once more if the shard was missing there."""
     given = () if parameters is None else parameters
     node = known.owner(shard)
     try:

@@ -35,7 +35,7 @@ _NEWER_TEXT = "server login has been failing, cached error: "
 
 
 def is_refusal(error: errors.ProtocolViolation) -> bool:
-    """Tell whether a pooler ended a connection because it had no server for a new transaction.
+    """Return whether a pooler ended a connection because it had no server for a new transaction.
 
     A function of the application's can raise the same text, but not as FATAL.
     """
@@ -55,11 +55,11 @@ def pauses() -> Iterator[float]:
 def outwaited(
     known: Known, attempt: Callable[[float | None], Plan[Result]], until: float | None = None
 ) -> Plan[Result]:
-    """Carry a plan out; again while its pooler has no server, for as long as patience lasts.
+    """Run a plan; again while its pooler has no server, for as long as patience lasts.
 
     `attempt` has to begin a transaction, and to raise nothing of what comes after its first
-    statement. It is given how many seconds it may wait for a connection; None is as long as the
-    pool says. `until` is on `time.monotonic`. Raises the last attempt's error.
+    statement. Its argument is how many seconds it may wait for a connection; None is the pool's
+    timeout. `until` is on `time.monotonic`. Raises the last attempt's error.
     """
     seconds: float | None = None
     deadline: float | None = None

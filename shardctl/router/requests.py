@@ -1,7 +1,7 @@
-"""What a plan asks of the face that runs it: the whole language between the two.
+"""The requests that a plan can make of the face that runs it.
 
 A plan is a generator that yields requests and is sent their answers, or has their errors thrown
-in. It does nothing else with the world, so that threads and asyncio run the same plans.
+in. It does no I/O itself, so that threads and asyncio run the same plans.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Plan = Generator["Request", Any, Result]
 
 
 EXPECTED = (psycopg.Error, ShardctlError, TimeoutError)
-"""What a plan that runs beside others may raise; anything else is a bug."""
+"""What a plan that runs beside other plans may raise; anything else is a bug."""
 
 
 class Answer(NamedTuple):
-    """What a statement gave: all of its rows, how many it touched, and its columns' types."""
+    """A statement's result: all of its rows, how many it touched, and its columns' types."""
 
     rows: list[Row]
     touched: int
@@ -47,7 +47,7 @@ class Execute(NamedTuple):
     until: float | None = None
     """When to give up, on `time.monotonic`: it raises TimeoutError then. None is never."""
     seconds: float | None = None
-    """How long to wait for a connection; None is as long as the pool says."""
+    """How long to wait for a connection; None is the pool's timeout."""
 
 
 class Hold(NamedTuple):
@@ -55,7 +55,7 @@ class Hold(NamedTuple):
 
     node: NodeName
     seconds: float | None
-    """How long to wait for one; None is as long as the pool says."""
+    """How long to wait for one; None is the pool's timeout."""
     until: float | None = None
     """When what runs on it is given up, on `time.monotonic`, and it is closed. None is never."""
 
@@ -63,13 +63,13 @@ class Hold(NamedTuple):
 class Reserve(NamedTuple):
     """Set places in pools aside for connections that are to be held at the same time.
 
-    All that are wanted or, while these are not free, none: whoever waits has nothing that others
-    wait for. The answer, a Reserved, is what `Release` takes. Raises NoConnection.
+    All of `wanted` or, while these are not free, none: a waiting plan holds nothing that other
+    plans wait for. The answer, a Reserved, is what `Release` takes. Raises NoConnection.
     """
 
     wanted: Mapping[NodeName, int]
     seconds: float | None
-    """How long to wait for them; None is as long as the pools say."""
+    """How long to wait for them; None is the pools' timeout."""
     some: bool
     """Do without nodes that have no place, after half of that time."""
 
@@ -77,7 +77,7 @@ class Reserve(NamedTuple):
 class On(NamedTuple):
     """Run a statement on a connection that is held; the answer is an Answer.
 
-    One that was given back raises TimeoutError: a task that nobody waits for comes too late.
+    One that was given back raises TimeoutError: the task was abandoned, and is too late.
     """
 
     held: Any
@@ -95,7 +95,7 @@ class Begin(NamedTuple):
 class Release(NamedTuple):
     """Give a held connection back, rolled back; once is enough, more changes nothing.
 
-    Nobody waits for what still runs on it: it goes back when that has ended.
+    The plan does not wait for a statement still running on it: it goes back when that ends.
     """
 
     held: Any
@@ -115,7 +115,7 @@ class Wait(NamedTuple):
 
 
 class Alone(NamedTuple):
-    """Run a plan while nobody else runs one so; the answer is its result."""
+    """Run a plan while no other `Alone` plan runs; the answer is its result."""
 
     plan: Plan[Any]
 
@@ -123,8 +123,8 @@ class Alone(NamedTuple):
 class Together(NamedTuple):
     """Run plans side by side; the answer is a list of what each returned or raised.
 
-    What has not ended at `deadline` (of `time.monotonic`) raised TimeoutError. Errors that are
-    none of psycopg's or shardctl's are not in the list, but raised.
+    A plan still running at `deadline` (of `time.monotonic`) counts as TimeoutError. Errors that
+    are not psycopg's or shardctl's are not in the list, but raised.
     """
 
     plans: Sequence[Plan[Any]]
@@ -134,10 +134,10 @@ class Together(NamedTuple):
 
 
 class First(NamedTuple):
-    """Run plans side by side until one returns what is wanted.
+    """Run plans side by side until one returns a result that `wanted` accepts.
 
-    The answer is a list of what was returned or raised until then, as of `Together`; the others
-    are left to themselves.
+    The answer is a list of what was returned or raised until then, as of `Together`; the plans
+    still running are abandoned.
     """
 
     plans: Sequence[Plan[Any]]

@@ -1,6 +1,6 @@
-"""Who may keep connections of several nodes at once: all that they need, or none of them.
+"""Reserve connections of several nodes at once: all that a caller needs, or none of them.
 
-Whoever had some and waited for the rest could wait for one who has those, and waits for his.
+A caller that held some and waited for the rest could deadlock with another caller.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Room:
     ) -> tuple[dict[NodeName, int], dict[NodeName, str]]:
         """Take what there is when time is over; the rest comes back with a reason for each node.
 
-        Raises NoConnection where all are wanted.
+        Raises NoConnection where all are required.
         """
         full = self._full(request.wanted)
-        reason = f"none was free for {seconds:.3g} s"
+        reason = f"none was free within {seconds:.3g} s"
         if full and not request.some:
             raise NoConnection(full[0], reason)
         taken = {node: count for node, count in request.wanted.items() if node not in full}
@@ -47,17 +47,19 @@ class Room:
         return taken, dict.fromkeys(full, reason)
 
     def give_back(self, taken: Mapping[NodeName, int]) -> None:
-        """Let others have these places."""
+        """Return these places."""
         self._taken.subtract(taken)
 
     def patience(self, request: Reserve, most: float) -> float:
-        """Give how many seconds to wait; raises NoConnection where there are never as many."""
+        """Give how many seconds to wait; raises NoConnection for more than the pool's size."""
         for node, count in request.wanted.items():
             if count > self._places:
-                raise NoConnection(node, f"{count} are needed at once, and {self._places} allowed")
+                raise NoConnection(
+                    node, f"{count} are needed at once, but `max_size` is {self._places}"
+                )
         seconds = most if request.seconds is None else min(request.seconds, most)
         return seconds / 2 if request.some else seconds
 
     def _full(self, wanted: Mapping[NodeName, int]) -> list[NodeName]:
-        """List the nodes that have not as many free places."""
+        """List the nodes that do not have enough free places."""
         return [node for node, count in wanted.items() if self._taken[node] + count > self._places]

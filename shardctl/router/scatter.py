@@ -41,7 +41,7 @@ _AWAY = (psycopg.OperationalError, NoConnection, TimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """One question to every shard; `missing` fills where partial results are wanted."""
+    """One query to every shard; `missing` is filled if partial results are allowed."""
 
     known: Known
     asked: Gathering
@@ -51,7 +51,7 @@ class Scatter:
     """On `time.monotonic`."""
     partial: bool
     missing: dict[ShardId, str] = field(default_factory=dict)
-    """Shards of which rows are missing, and why."""
+    """Shards whose rows are missing, and why."""
 
     def plan(self) -> Plan[None]:
         """Ask, and hand out rows; raises DeadlinePassed, NoConnection and psycopg's errors."""
@@ -103,7 +103,7 @@ class Scatter:
         return handed
 
     def _begun(self, asking: Sequence[_Part]) -> Plan[tuple[Any, list[_Stream]]]:
-        """Ask, and once more where shards were not there.
+        """Ask, and once more if shards were missing on their node.
 
         The result is what was reserved, or None, and streams.
         """
@@ -112,7 +112,7 @@ class Scatter:
             return reserved, streams
         shards = [shard for part in refused for shard in part.shards]
         if reserved is not None:
-            # Who waits, for a shard or for another connection, holds none: all begin anew.
+            # While waiting for a shard or a connection nothing is held: all streams start again.
             for stream in streams:
                 yield Release(stream.held)
             yield Release(reserved)
@@ -177,7 +177,7 @@ class Scatter:
         return results
 
     def _miss(self, shards: Iterable[ShardId], error: BaseException) -> None:
-        """Note why rows of shards are left out."""
+        """Note why rows of shards are missing."""
         why = "no answer in time" if self._is_late(error) else str(error)
         self.missing.update(dict.fromkeys(shards, why))
 
@@ -218,7 +218,7 @@ class Scatter:
         return _Stream(shards, held, answer.rows, over, answer.types)
 
     def _held(self, node: NodeName, seconds: float | None) -> Plan[Any]:
-        """Begin a transaction on a node, with a connection that is there within so many seconds."""
+        """Begin a transaction on a node, with a connection taken within so many seconds."""
         until = None if self.deadline is None else self.deadline + GRACE_S
         held = yield Hold(node, self._left_s() if seconds is None else seconds, until)
         try:
@@ -250,7 +250,7 @@ class Scatter:
         return b"BEGIN" if self.deadline is None else b"BEGIN; " + self._limit()
 
     def _limit(self) -> bytes:
-        """Let the server end by itself what nobody waits for any more."""
+        """Make the server end a statement at the deadline by itself."""
         return b"SET LOCAL statement_timeout TO %d" % max(
             1, math.ceil((self._left_s() or 0) * 1000)
         )
@@ -259,7 +259,7 @@ class Scatter:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def _is_late(self, outcome: object) -> bool:
-        """Tell whether something failed because its time was up."""
+        """Return whether something failed because its time was up."""
         if self.deadline is None or not isinstance(outcome, BaseException):
             return False
         cancelled = isinstance(outcome, errors.QueryCanceled | NoConnection)
@@ -276,7 +276,7 @@ class _Part(NamedTuple):
 
 
 class _Refused(NamedTuple):
-    """Shards of which one was not where it should be, or has not what was asked for."""
+    """Shards of which at least one was missing on the node, or lacks the table."""
 
     node: NodeName
     shards: Sequence[ShardId]

@@ -187,7 +187,7 @@ class Gathering:
 def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     """Compose one statement for several shards of a node: ordered, and no more than the limit.
 
-    The limit is in every sub-select, too, so that no shard does more than is wanted of it.
+    The limit is in every sub-select, too, so that no shard reads more rows than needed.
     """
     columns, order, limit = asked.columns, asked.order, asked.limit
     parts = [select(schema, asked.table, columns, asked.where, order, limit) for schema in schemas]
@@ -229,12 +229,12 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
     text = _PLACEHOLDER.sub(named, where)
     wanted = next(numbers)
     if wanted != len(parameters):
-        raise ValueError(f"the condition has {wanted} placeholders, and {len(parameters)} values")
+        raise ValueError(f"the condition has {wanted} placeholders but {len(parameters)} values")
     return text, {str(number): value for number, value in enumerate(parameters)}
 
 
 def number(limit: int | None) -> int | None:
-    """Take a limit, which stands in the statement; raises TypeError where it is no number."""
+    """Check a limit, which is part of the statement; raises TypeError unless it is a number."""
     return None if limit is None else operator.index(limit)
 
 

@@ -101,7 +101,7 @@ class InTasks(Routed):
             await _release(holding)
 
     async def _do(self, request: Request, holding: Holding | None) -> Any:
-        """Do what is requested; raises CancelledError, also one that was lost on the way.
+        """Handle a request; raises CancelledError, also one that asyncio lost.
 
         `asyncio.wait_for` of Python 3.11 forgets a cancellation when what it waits for ends at
         the same moment, and psycopg uses it.
@@ -178,7 +178,7 @@ class InTasks(Routed):
                 stack.push_async_callback(pool.close, timeout)
 
     def make_room(self, places: Mapping[NodeName, int]) -> None:
-        """Let others have places that were reserved."""
+        """Return places that were reserved."""
         self._room.give_back(places)
         self._room_changed.set()
         self._room_changed = asyncio.Event()  # for those who wait from now on
@@ -261,7 +261,7 @@ class InTasks(Routed):
         ]
 
     async def _first(self, request: requests.First, _: Any) -> list[Any]:
-        """Run plans in tasks until one gives what is wanted."""
+        """Run plans in tasks until one gives a result that `wanted` accepts."""
         tasks = {asyncio.create_task(self._outcome(plan, [])) for plan in request.plans}
         until = time.monotonic() + request.seconds
         found: list[Any] = []
@@ -280,7 +280,7 @@ class InTasks(Routed):
         return found
 
     async def _outcome(self, plan: Plan[Any], held: Holding) -> Any:
-        """Carry a plan out; give what it returns or, of what may be expected, raises."""
+        """Run a plan; give what it returns or, if it is an expected error, raises."""
         try:
             return await self._run(plan, held)
         except EXPECTED as error:
@@ -291,7 +291,7 @@ class InTasks(Routed):
             raise
 
     def _abandon(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Cancel tasks that nobody waits for; they tidy up by themselves."""
+        """Cancel tasks whose results are not needed; they clean up by themselves."""
         for task in tasks:
             task.cancel()
             self._abandoned.add(task)  # the loop itself keeps no hold on it
@@ -351,7 +351,7 @@ class _Held:
 
 
 class _Reserved:
-    """Places in pools that nobody else counts on; `refused` says of nodes why there is none."""
+    """Places in pools reserved for one caller; `refused` has each other node's reason."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _Reserved:
         self._places = places
 
     async def release(self) -> None:
-        """Let others have the places; a second time changes nothing."""
+        """Return the places; a second time changes nothing."""
         self._face.make_room(self._places)
         self._places = {}
 

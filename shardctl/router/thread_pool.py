@@ -89,7 +89,7 @@ class ThreadPool:
             raise
 
     def _has_some(self) -> bool:
-        """Tell whether a connection is free, so that taking it takes no waiting."""
+        """Return whether a connection is free and can be taken without waiting."""
         return self.connections.get_stats()["pool_available"] > 0
 
     def _wait(self, future: Future[Bounded], seconds: float) -> None:

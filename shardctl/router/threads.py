@@ -180,7 +180,7 @@ class InThreads(Routed):
                 stack.callback(pool.connections.close, timeout)
 
     def _together(self, request: requests.Together, task: _Task | None) -> list[Any]:
-        """Run plans in threads, of which the caller's is one unless there is a deadline."""
+        """Run plans in threads; the caller's is one of them unless there is a deadline."""
         if self._closed:
             raise Closed
         tasks = [_Task() for _ in request.plans]
@@ -201,7 +201,7 @@ class InThreads(Routed):
             if request.deadline is None:
                 futures = [self._threads.submit(work) for _ in range(width - 1)]
                 work()
-                # One that has not begun has nothing to do any more. `wait` would wait until a
+                # A future not yet started has nothing left to do. `wait` would wait until a
                 # thread is free to see that, and other calls may have taken them all.
                 wait([future for future in futures if not future.cancel()])
             else:
@@ -217,7 +217,7 @@ class InThreads(Routed):
         return outcomes
 
     def _first(self, request: requests.First, _: _Task | None) -> list[Any]:
-        """Run plans in threads of their own: those that others share may wait for this."""
+        """Run plans in threads of their own: the shared threads may wait for this."""
         threads = ThreadPoolExecutor(len(request.plans), thread_name_prefix="shardctl-map")
         tasks = [_Task() for _ in request.plans]
         futures = {
@@ -226,7 +226,7 @@ class InThreads(Routed):
         }
         threads.shutdown(wait=False)
         found: list[Any] = []
-        with contextlib.suppress(TimeoutError):  # those who have not told by now are not heard
+        with contextlib.suppress(TimeoutError):  # later answers are not used
             for future in as_completed(futures, request.seconds):
                 outcome = futures[future].take(None)
                 if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
@@ -295,7 +295,7 @@ class _Held:
 
 
 class _Reserved:
-    """Places in pools that nobody else counts on; `refused` says of nodes why there is none."""
+    """Places in pools reserved for one caller; `refused` has each other node's reason."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class _Reserved:
         self._places = places
 
     def release(self) -> None:
-        """Let others have the places; a second time changes nothing."""
+        """Return the places; a second time changes nothing."""
         with self._changed:
             self._room.give_back(self._places)
             self._places = {}
@@ -318,7 +318,7 @@ class _Reserved:
 
 
 class _Task:
-    """A plan that runs beside others, with the connections that it holds."""
+    """A plan that runs beside other plans, with the connections that it holds."""
 
     def __init__(self) -> None:
         self.held: list[_Held | _Reserved] = []
@@ -327,10 +327,10 @@ class _Task:
         self._lock = threading.Lock()
 
     def run(self, face: InThreads, plan: Plan[Any]) -> None:
-        """Carry the plan out; where nobody waits for it any more, tidy up after it."""
+        """Run the plan; if it was abandoned, clean up after it."""
         try:
             outcome = face._run(plan, self)  # noqa: SLF001  # a part of the face
-        except BaseException as error:  # noqa: BLE001  # whoever waits raises it
+        except BaseException as error:  # noqa: BLE001  # the waiting caller raises it
             outcome = error
         with self._lock:
             self._outcome = outcome

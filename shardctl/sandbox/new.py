@@ -1,4 +1,4 @@
-"""Write the topology of a sandbox: some nodes on this machine, with shards and spare ones."""
+"""Writes the topology of a sandbox: local nodes with shards, and spare nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shardctl.hosts import accounts
 
 HOST = "127.0.0.1"
 MOST_SHARDS = 2**13
-"""What the default id layout has room for."""
+"""The most shards of the default id layout."""
 LAST_PORT = 65535
 _ALIASES = "aliases: [shard, node]"
 _FAR = Path("/var/tmp")  # noqa: S108  # every user may enter; the directory's name is random
 
 
 def write(path: Path, *, shards: int, nodes: int, spare: int, port: int) -> Path:
-    """Write the topology to `path`, and give where the data directories will be.
+    """Write the topology to `path`, and return the parent of the data directories.
 
-    They are below `.sandbox` beside the file, or below /var/tmp when root writes where the
-    servers' user may not go. Raises UsageError, topology_exists and topology_not_written.
+    That is `.sandbox` beside the file, or a directory in /var/tmp if the servers' user may not
+    enter the file's. Raises UsageError, topology_exists and topology_not_written.
     """
     path = path.absolute()
     account = accounts.server_account(None)
@@ -42,14 +42,14 @@ def write(path: Path, *, shards: int, nodes: int, spare: int, port: int) -> Path
     except FileExistsError as error:
         raise Refused(
             "topology_exists",
-            f"{path} is already there",
-            hint="name another file with --topology, or move this one away",
+            f"{path} already exists",
+            hint="give another file with --topology, or move this one away",
         ) from error
     except OSError as error:
         raise Refused(
             "topology_not_written",
             f"{path}: {error.strerror or str(error)}",
-            hint="name another file with --topology",
+            hint="give another file with --topology",
         ) from error
     return root or path.parent / ".sandbox"
 
@@ -72,8 +72,8 @@ def render(
     root = str(data_root) if data_root is not None else ".sandbox"
     lines = [
         f"# A sandbox: {shards} shards on {nodes} local servers"
-        + (f", {spare} more waiting." if spare else "."),
-        "# `shardctl sandbox up` starts the servers, `shardctl init` makes them a fleet.",
+        + (f", {spare} spare." if spare else "."),
+        "# Start the servers with `shardctl sandbox up`, then run `shardctl init`.",
         f"cluster: {cluster}",
         "",
         "shards:",
@@ -95,7 +95,7 @@ def render(
 
 
 def node_name(index: int) -> str:
-    """Name the node number `index`, from 0.
+    """Return the name of node number `index`, from 0.
 
     >>> node_name(0), node_name(25), node_name(26)
     ('a', 'z', 'n27')
@@ -118,26 +118,27 @@ def spread(shards: int, nodes: int) -> list[range]:
 def _check(*, shards: int, nodes: int, spare: int, port: int) -> None:
     if nodes < 1 or shards < 1:
         raise UsageError(
-            f"{shards} shards on {nodes} nodes are no cluster",
-            hint="give --shards and --nodes at least 1",
+            f"cannot put {shards} shards on {nodes} nodes",
+            hint="give at least --shards 1 and --nodes 1",
         )
     if nodes > shards:
         raise UsageError(
-            f"{nodes} nodes cannot each own some of {shards} shards",
-            hint=f"give at most --nodes {shards}; --spare makes nodes without shards",
+            f"{nodes} nodes need at least {nodes} shards, found --shards {shards}",
+            hint=f"give at most --nodes {shards}, and use --spare for nodes without shards",
         )
     if shards > MOST_SHARDS:
         raise UsageError(
-            f"{shards} shards do not fit ids with 13 bits for the shard",
+            f"{shards} shards exceed the 13 bits for shards in an id",
             hint=f"give at most --shards {MOST_SHARDS}",
         )
     if spare < 0:
-        raise UsageError(f"{spare} spare nodes cannot be", hint="give --spare 0 or more")
+        raise UsageError(f"invalid --spare {spare}", hint="give --spare 0 or more")
     last = LAST_PORT - nodes - spare
     if not 1 <= port <= last:
         raise UsageError(
-            f"port {port} and one more for each of {nodes + spare} nodes are not all ports",
-            hint=f"give --port a number from 1 to {last}"
+            f"invalid --port {port}: the pooler and {nodes + spare} nodes need "
+            f"{nodes + spare + 1} ports from there on",
+            hint=f"give a --port from 1 to {last}"
             if last > 0
             else "give fewer --nodes and --spare",
         )

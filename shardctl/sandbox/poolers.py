@@ -1,4 +1,4 @@
-"""Start, stop and look at the local poolers of a topology."""
+"""Starts, stops and checks the local poolers of a topology."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.server import Foreseen, Started
     from shardctl.topology.model import Pooler, Topology
 
-WITHOUT = "there is no pgbouncer on this machine (apt-get install pgbouncer); going on without"
-"""What is said where the sandbox runs no poolers."""
+WITHOUT = "this machine has no pgbouncer (apt-get install pgbouncer); continuing without"
+"""The start of the note where the sandbox runs no poolers."""
 
 _WIDTH = 8
 
@@ -48,7 +48,7 @@ class PoolerDown:
 
 @dataclass(frozen=True, slots=True)
 class PoolerState:
-    """What `status` sees of a pooler; foreign is one whose file the sandbox did not write."""
+    """The state of a pooler; `foreign` if the sandbox did not write its file."""
 
     pooler: Pooler
     state: Literal["up", "down", "absent", "foreign"]
@@ -56,19 +56,20 @@ class PoolerState:
 
 
 def available() -> bool:
-    """Tell whether this machine has PgBouncer."""
+    """Return whether this machine has PgBouncer."""
     return server.program() is not None
 
 
 def foresee(topology: Topology) -> list[tuple[Pooler, Foreseen]]:
-    """Tell what `up` would do, pooler by pooler, and change nothing; raises Problems."""
+    """Return what `up` would do with each pooler; changes nothing. Raises Problems."""
     return _each(topology, lambda one: (one.pooler, one.foresee())) if available() else []
 
 
 def up(topology: Topology, progress: Progress) -> list[PoolerUp]:
-    """Start a PgBouncer for every local pooler, where this machine has the program.
+    """Start a PgBouncer for every local pooler, if this machine has the program.
 
-    The nodes are up. Raises Problems when some did not come up; the others stay up.
+    The nodes must be running. Raises Problems for poolers that did not start; the rest keep
+    running.
     """
 
     def start(one: Server) -> PoolerUp:
@@ -78,13 +79,13 @@ def up(topology: Topology, progress: Progress) -> list[PoolerUp]:
         return PoolerUp(one.pooler, did)
 
     nodes = [node.name for node in topology.owning()]
-    return _each(topology, start, begun="came up", before=nodes) if available() else []
+    return _each(topology, start, begun="started", before=nodes) if available() else []
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[PoolerDown]:
     """Stop every local pooler that the sandbox started; `delete` removes its files.
 
-    Raises Problems; poolers that the sandbox did not start are left out.
+    Raises Problems; skips poolers that the sandbox did not start.
     """
 
     def stop(one: Server) -> PoolerDown | None:
@@ -99,11 +100,11 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Pooler
         progress.advance(one.pooler.name)
         return PoolerDown(one.pooler, was_up, deleted, left)
 
-    return [one for one in _each(topology, stop, begun="went down") if one is not None]
+    return [one for one in _each(topology, stop, begun="stopped") if one is not None]
 
 
 def status(topology: Topology) -> list[PoolerState]:
-    """Look at every local pooler; raises Problems."""
+    """Return the state of every local pooler; raises Problems."""
 
     def look(one: Server) -> PoolerState:
         pid = one.running()
@@ -123,12 +124,12 @@ def _each(
     begun: str | None = None,
     before: Sequence[str] = (),
 ) -> list[Value]:
-    """Do something with every local pooler and give all values, or raise what failed.
+    """Call `work` for every local pooler; return all values, or raise what failed.
 
-    `begun` is what happened to the others, and to the nodes `before`; None where nothing is
+    `begun` is the verb for poolers that succeeded, and for the nodes `before`; None if nothing is
     changed.
     """
-    # What stops it again, or looks at it, does without the program.
+    # Stopping or checking a pooler does not need the program.
     program = server.program() or "pgbouncer"
     local = [p for p in topology.poolers.values() if ports.is_loopback(p.host) and p.ssh is None]
     found = fanout.collect(

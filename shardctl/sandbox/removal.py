@@ -1,4 +1,4 @@
-"""What the sandbox made on disk: how it is marked, seen and removed."""
+"""The files of a sandbox: marking, checking and removing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.pidfile import PidFile
 
 MARKER = "shardctl.sandbox"
-"""The file that stands in every data directory that `sandbox up` made."""
+"""A file in every data directory that `sandbox up` created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Seen:
 
 
 def marker(cluster: str, node: str) -> str:
-    """Write what the marker file says."""
+    """Return the text of the marker file."""
     return (
-        f"Made by `shardctl sandbox up` for node {node} of cluster {cluster}.\n"
+        f"Created by `shardctl sandbox up` for node {node} of cluster {cluster}.\n"
         "`shardctl sandbox down --delete` removes directories with this file.\n"
     )
 
 
 def look(data_directory: Path) -> Seen:
-    """Look at a data directory, there or not; raises directory_refused."""
+    """Check a data directory, existing or not; raises directory_refused."""
     with directory.translated(data_directory):
         return Seen(
             directory.major(data_directory),
@@ -46,25 +46,25 @@ def look(data_directory: Path) -> Seen:
 
 
 def remove(data_directory: Path) -> tuple[tuple[Path, ...], tuple[Path, str] | None]:
-    """Remove a stopped server's directory if it is marked, its log, and what initdb left.
+    """Remove a stopped server's directory if it is marked, its log, and leftovers of initdb.
 
-    Gives what was removed, and the directory with the reason if it was left.
+    Returns the removed paths, and the directory with the reason if it was kept.
     """
     with directory.translated(data_directory):
         log, new = directory.log(data_directory), directory.being_made(data_directory)
         there = [path for path in (data_directory, new) if path.exists()]
         if not there:
-            # An empty log is the lock of an `up` that failed; one with words may be anybody's.
+            # An empty log is the lock of an `up` that failed; other logs may not be the sandbox's.
             if log.exists() and directory.size(log) == 0:
                 log.unlink()
             return (), None
         if data_directory.is_symlink():
             return (), (data_directory, "it is a symbolic link")
         if data_directory.exists() and not (data_directory / MARKER).exists():
-            return (), (data_directory, f"`sandbox up` did not make it: it has no {MARKER}")
+            return (), (data_directory, f"`sandbox up` did not create it: it has no {MARKER}")
         with directory.alone(data_directory, None):
             if pidfile.alive(data_directory) is not None:
-                return (), (data_directory, "a server came up in it meanwhile")
+                return (), (data_directory, "a server has just started in it")
             directory.remove_unfinished(data_directory)
             _empty(data_directory)
             log.unlink()
@@ -75,7 +75,7 @@ def remove(data_directory: Path) -> tuple[tuple[Path, ...], tuple[Path, str] | N
 
 
 def _empty(data_directory: Path) -> None:
-    """Remove all but the marker, so that a removal that is killed can be done again."""
+    """Remove all but the marker, so that a killed removal can be repeated."""
     for entry in data_directory.iterdir() if data_directory.exists() else ():
         if entry.name == MARKER:
             continue
@@ -88,5 +88,5 @@ def _empty(data_directory: Path) -> None:
 def _remove_parent(parent: Path) -> None:
     """Remove the directory of all data directories after the last of them."""
     if parent.name.startswith((".sandbox", "shardctl-sandbox-")):
-        with contextlib.suppress(OSError):  # something is in it yet
+        with contextlib.suppress(OSError):  # it is not empty
             parent.rmdir()

@@ -1,4 +1,4 @@
-"""Start, stop and look at the local servers of a topology."""
+"""Starts, stops and checks the local servers of a topology."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Database, Node, NodeName, Topology
 
 WIDTH = 8
-"""Servers that are worked on at the same time."""
+"""How many servers to start or stop at the same time."""
 
 _PURPOSE = "shardctl sandbox"
+_STREAMS = {"wal_level": "logical"}
+"""Of every server of a sandbox, unless its node says otherwise: shards can be streamed from it."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A server that runs after `up`; `made` tells whether its data directory is new."""
+    """A server that runs after `up`; `made` is whether its data directory is new."""
 
     node: Node
     did: Started
     made: bool
     waiting: tuple[str, ...]
-    """Settings that the running server takes only at a start, or not at all."""
+    """Settings that need a restart, or that the server refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `status` sees of a node; `pid` and `port` are the running server's."""
+    """The state of a node; `pid` and `port` are the running server's."""
 
     node: Node
     state: Literal["up", "starting", "stopping", "down", "absent"]
@@ -61,48 +63,48 @@ class State:
     pid: int | None
     port: int | None
     ours: bool
-    """Whether `sandbox up` made the data directory, so that `down --delete` would remove it."""
+    """Whether `sandbox up` created the data directory, so that `down --delete` removes it."""
 
 
 def not_local(node: NodeName, reason: str) -> Refused:
-    """Report a node that is no server of this machine, with which the sandbox has no business."""
+    """Report a node on another machine, which the sandbox does not manage."""
     return Refused(
         "not_local",
-        f"node {node}: {reason}, and the sandbox is for servers of this machine",
-        hint="use a topology for local servers; `shardctl sandbox new` writes one",
+        f"node {node}: {reason}, but the sandbox manages only servers on this machine",
+        hint="use a topology with local servers: run `shardctl sandbox new` to write one",
     )
 
 
 def no_data_directory(node: NodeName) -> Refused:
-    """Report a node that should get a server and has no place for it."""
+    """Report a node with shards that has no data directory."""
     return Refused(
         "no_data_directory",
         f"node {node} has no data_directory",
-        hint=f"give it one in the topology, such as .sandbox/{node}",
+        hint=f"add data_directory to the node in the topology, for example .sandbox/{node}",
     )
 
 
 def some_failed(done: Sequence[str], failed: Sequence[str], what: str) -> Incomplete:
-    """Report work that succeeded on some nodes or poolers and failed on others."""
+    """Report work that succeeded on some nodes or poolers and failed on the rest."""
     return Incomplete(
         "some_failed",
         f"{', '.join(done)} {what}; {', '.join(failed)} did not",
-        hint="correct the above and give the same command again: it does only the rest",
+        hint="fix the errors above, then run the same command again: it does only the rest",
     )
 
 
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
-    """Tell what `up` would do, node by node, and change nothing; raises Problems."""
+    """Return what `up` would do with each node; changes nothing. Raises Problems."""
     require_local(topology)
     return _each(topology.owning(), lambda node: (node, _server(node).foresee()))
 
 
 def up(topology: Topology, progress: Progress) -> list[Up]:
-    """Start a server for every node that owns shards, and make what it needs.
+    """Start a server for every node that owns shards, and create what it needs.
 
-    Nothing is begun when a node is not local or has no data directory. Raises that as
-    Problems; also Problems when servers did not come up: the others stay up, and doing it
-    again starts the rest.
+    Raises Problems without starting any if a node is not local or has no data directory; also
+    Problems for servers that did not start: running ones keep running, and a second call starts the
+    rest.
     """
     require_local(topology)
 
@@ -119,13 +121,13 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         progress.advance(node.name)
         return Up(node, did, made, waiting)
 
-    return _each(topology.owning(), start, begun="came up")
+    return _each(topology.owning(), start, begun="started")
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
-    """Stop every node's server, spare ones too; `delete` removes what `up` made.
+    """Stop every node's server, spare ones too; `delete` removes what `up` created.
 
-    Nodes that are not local or have no data directory are not looked at. Raises Problems.
+    Skips nodes that are not local or have no data directory. Raises Problems.
     """
 
     def stop(node: Node) -> Down:
@@ -138,16 +140,16 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
         progress.advance(node.name)
         return Down(node, found.pid is not None, deleted, left)
 
-    return _each(_local(topology), stop, begun="went down")
+    return _each(_local(topology), stop, begun="stopped")
 
 
 def status(topology: Topology) -> list[State]:
-    """Look at every local node that has a data directory; raises Problems."""
+    """Return the state of every local node that has a data directory; raises Problems."""
     return _each(_local(topology), status_of)
 
 
 def status_of(node: Node) -> State:
-    """Look at one local node with a data directory."""
+    """Return the state of one local node with a data directory."""
     directory = _directory(node)
     seen = removal.look(directory)
     if seen.server is None:
@@ -165,7 +167,7 @@ def require_local(topology: Topology) -> None:
         if not ports.is_loopback(node.host):
             errors.append(not_local(node.name, f"host {node.host} is not a loopback address"))
         elif node.ssh is not None:
-            errors.append(not_local(node.name, "it is reached by ssh"))
+            errors.append(not_local(node.name, "shardctl reaches it over ssh"))
         elif node.shards and node.data_directory is None:
             errors.append(no_data_directory(node.name))
     if errors:
@@ -173,7 +175,7 @@ def require_local(topology: Topology) -> None:
 
 
 def _local(topology: Topology) -> list[Node]:
-    """List the nodes whose servers the sandbox could have started."""
+    """Return the nodes whose servers the sandbox may have started."""
     return [
         node
         for node in topology.nodes.values()
@@ -188,7 +190,7 @@ def _directory(node: Node) -> Path:
 
 
 def _server(node: Node) -> Server:
-    """Put together what runs the node's server here."""
+    """Return the object that controls the node's server here."""
     account = accounts.server_account(node.os_user)
     return Server(
         name=node.name,
@@ -197,12 +199,12 @@ def _server(node: Node) -> Server:
         data_directory=_directory(node),
         binaries=binaries.find(node.bin_directory, account=account),
         account=account,
-        settings=node.settings,
+        settings=_STREAMS | dict(node.settings),
     )
 
 
 def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...]:
-    """Make the replication user; name the changed settings that wait for a start."""
+    """Create the replication user; return the changed settings that need a restart."""
     if database.replication_user == database.user and not reloaded:
         return ()
     with connection.connect(
@@ -230,9 +232,9 @@ def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...
 def _each(
     nodes: Sequence[Node], work: Callable[[Node], Value], *, begun: str | None = None
 ) -> list[Value]:
-    """Do something with nodes in parallel and give all values, or raise what failed, by node.
+    """Call `work` for nodes in parallel; return all values, or raise what failed, by node.
 
-    `begun` is what happened to the others; None where nothing is changed.
+    `begun` is the verb for nodes that succeeded; None if nothing is changed.
     """
     found = fanout.collect(nodes, work, width=WIDTH)
     errors = [named(f"node {node.name}", error) for node, error in found.problems]

@@ -1,14 +1,14 @@
 # shardctl's clone: the directories of a node that is being cloned. It needs nothing of
 # shardctl's: a POSIX shell, coreutils, setsid, and /proc.
 #
-#   data              the data directory; what stands under its name is whole
+#   data              the data directory; what has its name is whole
 #   data.clone        where the copying program works: move (whose it is), pid, log, data, what
-#                     it reads, and how far it is, as the name of a file: running -> done |
+#                     it reads, and its state, as the name of a file: running -> done |
 #                     failed. Renaming needs no room on a full disk.
-#   data.clone.MOVE   what is being made or deleted; nobody else looks at it
+#   data.clone.MOVE   what is being made or deleted; no other program looks at it
 #   data/shardctl.clone
 #                     the mark of a move's clone: move, and the files that open it up
-#   data.before.MOVE  what stood under its name, until the move is over
+#   data.before.MOVE  what had its name, until the move is over
 
 export LC_ALL=C
 umask 077
@@ -32,7 +32,7 @@ alive() {
     [ -s "$work/pid" ] && read -r leader <"$work/pid" && [ "/proc/$leader/cwd" -ef "$work" ]
 }
 
-# Those of the copy's session that stand in its directory: a number alone may be another's by now.
+# Those of the copy's session that are in its directory: a number alone may be another's by now.
 processes() {
     [ -s "$work/pid" ] && read -r leader <"$work/pid" || return 0
     for process in /proc/[0-9]*; do
@@ -78,7 +78,7 @@ begin() { # user, or nothing for oneself
     (umask 022 && mkdir -p -- "$parent") || exit "$PLACE"
     # Renamed onto a mount point at the end, the copy would have been for nothing.
     if [ -e "$data" ] && [ "$(stat -c %d "$data")" != "$(stat -c %d "$parent")" ]; then
-        refuse "$PLACE" "$data: is a mount point; a directory below it would do"
+        refuse "$PLACE" "$data: is a mount point; use a directory below it"
     fi
     rm -rf -- "$own" || exit "$PLACE"
     mkdir -- "$own" || exit "$PLACE"
@@ -217,7 +217,7 @@ remove() {
 
 ## open: puts the node's own files into force, as far as that is not done; keep: ends the mark
 
-# The rules for clients last: `look` tells by them how far it is. Clients wait meanwhile.
+# The rules for clients last: `look` knows its state by them. Clients wait in the meantime.
 open() {
     cd "$mark" || exit "$PLACE"
     require_ours move
@@ -235,7 +235,7 @@ keep() {
     rm -rf -- "$mark" && sync "$data" || exit "$PLACE"
 }
 
-## set_aside, bring_back, forget: what stood there before; its server does not run
+## set_aside, bring_back, forget: what was there before; its server does not run
 
 # From now on an undoing starts the server again.
 note_running() {
@@ -244,14 +244,14 @@ note_running() {
 
 set_aside() {
     [ ! -d "$mark" ] || refuse "$PLACE" "$data: is a clone"
-    [ ! -e "$old" ] || refuse "$PLACE" "$old: is there already"
+    [ ! -e "$old" ] || refuse "$PLACE" "$old: already exists"
     mv -T -- "$data" "$old" || exit "$PLACE"
     sync "$parent"
 }
 
 bring_back() { # prints running where the server ran
     if [ -d "$old" ]; then
-        [ ! -e "$data" ] || refuse "$PLACE" "$data: is in the place of $old"
+        [ ! -e "$data" ] || refuse "$PLACE" "$data: exists, and $old cannot be moved back"
         mv -T -- "$old" "$data" || exit "$PLACE"
         sync "$parent"
     fi

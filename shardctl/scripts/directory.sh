@@ -1,4 +1,4 @@
-# shardctl's look at a data directory: what is there, what it is in, and room on its disk. It
+# shardctl's look at a data directory: its contents, what it is in, and room on its disk. It
 # needs a POSIX shell and coreutils.
 
 export LC_ALL=C

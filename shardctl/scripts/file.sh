@@ -7,7 +7,7 @@ is_there() { # path
     seen=$1
     until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
     if [ -d "$seen" ] && [ ! -x "$seen" ]; then
-        echo "$seen: may not be entered" >&2
+        echo "$seen: cannot be entered (permissions)" >&2
         exit 1
     fi
     [ "$seen" = "$1" ]
@@ -20,7 +20,7 @@ require_regular() { # path
 
 follow() { # path, which may be a link
     if ! target=$(readlink -f -- "$1"); then
-        [ ! -L "$1" ] || { echo "$1: a link that leads nowhere" >&2; exit 1; }
+        [ ! -L "$1" ] || { echo "$1: a broken symbolic link" >&2; exit 1; }
         target=$1
     fi
 }
@@ -45,7 +45,7 @@ write() { # path, bytes, ends of the names of new and old file, file with mode a
     rm -f -- "$new"
     if [ -e "$model" ]; then cp -p -- "$model" "$new"; fi
     dd of="$new" conv=fsync status=none
-    [ "$(wc -c < "$new")" -eq "$2" ] || { echo "$1: the text broke off on its way" >&2; exit 1; }
+    [ "$(wc -c < "$new")" -eq "$2" ] || { echo "$1: the text arrived incomplete" >&2; exit 1; }
     if [ -e "$target" ]; then
         # A file of another user's may not be linked to.
         ln -f -- "$target" "$old" 2> /dev/null || cp -p -- "$target" "$old"
@@ -62,9 +62,9 @@ remove() { # path
 place() { # path
     follow "$1"
     folder=$(dirname -- "$target")
-    [ -d "$folder" ] || { echo "$folder: there is no such directory" >&2; exit 1; }
-    [ -w "$folder" ] && [ -x "$folder" ] || { echo "$folder: may not be written" >&2; exit 1; }
-    [ ! -e "$target" ] || [ -f "$target" ] || { echo "$target: is no file" >&2; exit 1; }
+    [ -d "$folder" ] || { echo "$folder: no such directory" >&2; exit 1; }
+    [ -w "$folder" ] && [ -x "$folder" ] || { echo "$folder: cannot be written to (permissions)" >&2; exit 1; }
+    [ ! -e "$target" ] || [ -f "$target" ] || { echo "$target: is not a regular file" >&2; exit 1; }
     IFS= read -r machine < /proc/sys/kernel/random/boot_id || machine=$(uname -n)
     printf '%s %s\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
 }
@@ -76,7 +76,7 @@ name() { # path
 size() { # path
     is_there "$1" || { echo 0; exit; }
     require_regular "$1"
-    [ -r "$1" ] || { echo "$1: may not be read" >&2; exit 1; }
+    [ -r "$1" ] || { echo "$1: cannot be read (permissions)" >&2; exit 1; }
     exec wc -c < "$1"
 }
 

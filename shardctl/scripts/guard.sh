@@ -3,9 +3,9 @@
 #
 #   arm     makes the guard's directory and starts `watch` in it, as a process of its own
 #   watch   counts, then fires; only SIGKILL ends it before its time
-#   disarm  ends it and removes the directory, or tells what it has done
+#   disarm  ends it and removes the directory, or shows what it has done
 #
-# How far it is, is the name of one file, and only renaming changes it: so that disarming and
+# Its state is the name of one file, and only renaming changes it: so that disarming and
 # firing exclude each other, and a full disk stops neither of them.
 #
 #   waiting -> armed -> fired -> done | failed
@@ -14,7 +14,7 @@
 
 export LC_ALL=C PGCONNECT_TIMEOUT=5
 # A secret does not belong into the environment of a process that stays (use ~/.pgpass), and
-# the others make psql say things that a console does not understand.
+# the rest make psql send things that a console does not understand.
 unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
 
 LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
@@ -51,13 +51,13 @@ arm() {
     trap abandon EXIT
     trap 'exit 1' HUP INT TERM
     cd "$directory" || exit 1
-    # shellcheck disable=SC2154 # whoever sent it has it in this variable
+    # shellcheck disable=SC2154 # the sender has set this variable
     printf '%s' "$script" | cat >guard.sh && cat >aliases || exit 1
     for part in owner after passfile console dsn query file target retry; do
         eval "printf '%s' \"\$$part\"" >"$part" || exit 1
     done
     # Truncated, by a full disk or a lost line, it would resume fewer than are paused.
-    [ "$(wc -l <aliases)" -eq "$count" ] || refuse "$PLACE" "the list of aliases did not arrive whole"
+    [ "$(wc -l <aliases)" -eq "$count" ] || refuse "$PLACE" "the list of aliases arrived incomplete"
     : >waiting
     setsid sh "$directory/guard.sh" watch </dev/null >>log 2>&1 &
     polls=0
@@ -79,17 +79,17 @@ require_programs() {
     done
     [ -z "$lacking" ] || refuse "$LACKING" "this host lacks:$lacking"
     [ -r /proc/self/stat ] || refuse "$LACKING" "this host has no /proc"
-    sleep 0.01 || refuse "$LACKING" "this host's sleep knows no fractions of a second"
+    sleep 0.01 || refuse "$LACKING" "this host's sleep does not support fractions of a second"
 }
 
 require_staged() {
-    [ -f "$file" ] || refuse "$STAGED" "$file: there is no such file"
-    [ "${file%/*}/" -ef "${target%/*}/" ] || refuse "$STAGED" "$file: is not beside $target"
-    [ -w "${target%/*}/" ] || refuse "$STAGED" "${target%/*}: may not be written"
+    [ -f "$file" ] || refuse "$STAGED" "$file: no such file"
+    [ "${file%/*}/" -ef "${target%/*}/" ] || refuse "$STAGED" "$file: is not in the directory of $target"
+    [ -w "${target%/*}/" ] || refuse "$STAGED" "${target%/*}: cannot be written to (permissions)"
 }
 
-# RESUME of a name that nobody has harms nothing and is answered otherwise to an administrator
-# than to others. (SHOW CONFIG would not do: not only admin_users makes administrators.)
+# RESUME of an unused name harms nothing and is answered otherwise to an administrator
+# than to other users. (SHOW CONFIG would not do: not only admin_users makes administrators.)
 require_admin() {
     said=$(printf 'RESUME "%s";\n' "$PROBE" | console "$LOGIN_S" 2>&1)
     code=$?
@@ -97,15 +97,15 @@ require_admin() {
     *"no such database: $PROBE"* | *"database $PROBE is not paused"*) return ;;
     esac
     [ "$code" -ne 137 ] || said="the console did not answer within $LOGIN_S s"
-    refuse "$CONSOLE" "${said:-psql ended with code $code and said nothing}"
+    refuse "$CONSOLE" "${said:-psql exited with code $code and no output}"
 }
 
 refuse_place() {
     [ -d "$directory" ] || refuse "$PLACE" "$said"
     for state in waiting armed fired 'done' failed disarmed; do
-        [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name is there ($state)"
+        [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name exists ($state)"
     done
-    refuse "$TAKEN" "a guard of this name is there"
+    refuse "$TAKEN" "a guard of this name exists"
 }
 
 # What was begun and not armed goes again.
@@ -128,16 +128,16 @@ watch() {
     done
     # shellcheck disable=SC2154 # read just now
     [ -z "$passfile" ] || export PGPASSFILE="$passfile"
-    # RESUME without a name would resume what others have paused.
+    # RESUME without a name would resume what other sessions have paused.
     # shellcheck disable=SC2154
     resumes=$(printf '%s\n' "$aliases" | awk '
         $0 != "" { gsub(/"/, "\"\""); print "RESUME \"" $0 "\";" }')
     say "armed: fires in $after s unless it is disarmed"
     mv waiting armed || exit 1
     sleep "$after"
-    # Where there is neither, somebody has removed the directory: nobody disarmed.
+    # Without either file the directory was removed: no command has disarmed it.
     mv armed fired 2>/dev/null || [ ! -e disarmed ] || exit 0
-    say "fires: nobody disarmed it within $after s"
+    say "fires: it was not disarmed within $after s"
     fire
 }
 
@@ -152,13 +152,13 @@ fire() {
         said=$(resume)
         code=$?
         [ "$code" -ne 0 ] || break
-        # The whole session was answered, so the reload was; it serves nobody while it lasts.
+        # The whole session was answered, so the reload was; it serves no client while it lasts.
         [ "$code" -ne "$SOME_PAUSED" ] || reload=
-        # The same words twice a second for ten minutes would fill a disk, and say no more.
+        # The same words twice a second for ten minutes would fill a disk, and add nothing.
         [ "$said" = "$told" ] || say "$said"
         told=$said
         if [ $(($(uptime) - since)) -ge "$GIVE_UP_S" ]; then
-            say "gives up: the aliases are perhaps still paused"
+            say "gives up: some aliases may still be paused"
             mv fired failed
             exit 1
         fi
@@ -180,7 +180,7 @@ restore() {
     sleep "$SERVED_S"
     said=$(printf 'SET server_login_retry = %s;\n' "'$retry'" | console "$LOGIN_S" 2>&1) ||
         said="psql ended with code $?"
-    [ -z "$said" ] || say "server_login_retry stays at $AT_ONCE_S until the next RELOAD: $said"
+    [ -z "$said" ] || say "server_login_retry remains $AT_ONCE_S until the next RELOAD: $said"
 }
 
 answer() {
@@ -192,13 +192,13 @@ answer() {
         say "the answer is true: $file becomes $target"
         return 0
     fi
-    say "the answer is not true: $target stays as it is"
+    say "the answer is not true: $target is not replaced"
     return 1
 }
 
 place() {
     if [ ! -e "$file" ]; then
-        say "$file is gone: somebody else has moved it"
+        say "$file does not exist: another process has moved it"
     else
         # What a link leads to is replaced, as shardctl does it.
         mv -fT -- "$file" "$(readlink -f -- "$target")" || say "$file: could not be moved"
@@ -261,7 +261,7 @@ uptime() { # seconds that no correction of the clock changes
 disarm() { # directory, owner or nothing, seconds to wait for one that fires
     directory=$1 owner=$2 patience=$3
     if [ ! -d "$directory" ]; then
-        [ -x "${directory%/*}/" ] || refuse "$PLACE" "${directory%/*}: may not be entered"
+        [ -x "${directory%/*}/" ] || refuse "$PLACE" "${directory%/*}: cannot be entered (permissions)"
         echo absent
         exit
     fi
@@ -275,7 +275,7 @@ disarm() { # directory, owner or nothing, seconds to wait for one that fires
     while [ -z "$became" ]; do
         settle
     done
-    [ "$became" != busy ] || refuse "$BUSY" "it has fired and is not done: $(tail -n 1 log)"
+    [ "$became" != busy ] || refuse "$BUSY" "it has fired and is still running: $(tail -n 1 log)"
     end_processes || refuse "$PLACE" "its processes do not end: $(processes)"
     log=$(cat log 2>/dev/null)
     cd /
@@ -302,7 +302,7 @@ settle() {
     fi
 }
 
-# Those of the guard's session that stand in its directory: a number alone may be another's by now.
+# Those of the guard's session that are in its directory: a number alone may be another's by now.
 processes() {
     [ -e pid ] && read -r leader <pid || return
     for process in /proc/[0-9]*; do

@@ -1,5 +1,5 @@
 # shardctl's look for the program that listens on a port, given in hexadecimal: prints its name
-# and process, and nothing where /proc does not tell: it names sockets to their own user and to
+# and process, and nothing where /proc does not show: it names sockets to their own user and to
 # root. Not every host has `ss`. It needs a POSIX shell, awk and find.
 
 for inode in $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |

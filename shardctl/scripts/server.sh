@@ -18,8 +18,8 @@ refuse() { # code, reason
     exit "$1"
 }
 
-# A number may be another's by now, so it is of a server that stands in this very directory. Of a
-# process of somebody else's only the command line can be read.
+# A number may be another's by now, so it is of a server that is in this very directory. Of a
+# process of another session's only the command line can be read.
 serves() { # pid
     [ -e /proc/self ] || { kill -0 "$1" 2>/dev/null; return; }
     { read -r name <"/proc/$1/comm"; } 2>/dev/null || return 1

@@ -1,4 +1,4 @@
-"""The `cluster` row and the map: what a node says of itself and of all shards."""
+"""The `cluster` row and the map: what a node records of itself and of all shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERIES = queries.load("shardctl.state", "queries.sql")
 
 
 class Difference(NamedTuple):
-    """What a node says and what the topology says."""
+    """A value on a node and the topology's."""
 
     what: str
     actual: str
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """What a node's row in `shardctl.cluster` says."""
+    """A node's row in `shardctl.cluster`."""
 
     format: int
     cluster: str
@@ -64,17 +64,17 @@ class ClusterRow:
 
 
 class SchemaTaken(ShardctlError):
-    """Somebody else's schema has the name of shardctl's."""
+    """A schema that shardctl did not create has the name of shardctl's."""
 
     def __init__(self, database: str) -> None:
         super().__init__(
-            f"database {database} has a schema `shardctl` that shardctl did not make",
+            f"database {database} has a schema `shardctl` that shardctl did not create",
             hint="rename or drop it: shardctl keeps its own tables under that name",
         )
 
 
 def is_present(connection: Connection) -> bool:
-    """Tell whether schema shardctl stands in this database; raises SchemaTaken."""
+    """Return whether schema shardctl is in this database; raises SchemaTaken."""
     ours, taken = queries.one(connection, QUERIES["present"])
     if taken and not ours:
         raise SchemaTaken(connection.info.dbname)
@@ -90,7 +90,7 @@ def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]
 
 
 def is_clone_of_a_move(connection: Connection, node: Node) -> bool:
-    """Tell whether a node's server is the standby of another: what it says, it says for that one.
+    """Return whether a node's server is the standby of another: its records are that one's.
 
     A move leaves one behind where a node without shards will be, until it is ended.
     """
@@ -99,7 +99,7 @@ def is_clone_of_a_move(connection: Connection, node: Node) -> bool:
 
 
 def read(connection: Connection) -> ClusterRow | None:
-    """Read the node's row; None when there is none. Schema shardctl must be there."""
+    """Read the node's row; None when there is none. Schema shardctl must exist."""
     with connection.cursor(row_factory=class_row(ClusterRow)) as cursor:
         return cursor.execute(QUERIES["cluster"]).fetchone()
 

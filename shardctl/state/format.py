@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _TABLE = re.compile(r"\bshardctl\.(\w+)")
-FORMAT = 3
+FORMAT = 4
 """What this shardctl reads and writes."""
 
 
-RESTORABLE = ("event", "move", "move_step", "move_progress")
-"""Tables that may be made again, empty, where they were dropped: they tell what was."""
+RESTORABLE = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
+"""Tables that may be made again, empty, where they were dropped: they show what was."""
 
 
 def scripts(present: int) -> list[str]:
-    """Give the scripts that lead from format `present` (0: none is there) to FORMAT, in order."""
+    """Give the scripts that lead from format `present` (0: none exists) to FORMAT, in order."""
     folder = resources.files("shardctl.state")
     return [
         folder.joinpath(f"format_{number}.sql").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ CREATE TABLE shardctl.cluster (
     map_version    bigint      NOT NULL,
     made_at        timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
-COMMENT ON COLUMN shardctl.cluster.identity IS 'Tells this server from its clones.';
+COMMENT ON COLUMN shardctl.cluster.identity IS 'Distinguishes this server from its clones.';
 COMMENT ON COLUMN shardctl.cluster.map_version IS '0 until the whole map has been written; it only grows.';
 
 CREATE TABLE shardctl.map (

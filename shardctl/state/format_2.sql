@@ -1,5 +1,5 @@
--- Schema shardctl, format 2: the journal of moves. It is cloned with the node, so that whoever
--- has one of the two nodes can tell how far a move came.
+-- Schema shardctl, format 2: the journal of moves. It is cloned with the node, so that shardctl with
+-- one of the two nodes can show a move's last state.
 
 CREATE TABLE shardctl.move (
     id         text        PRIMARY KEY CHECK (id ~ '^[0-9a-f]{8}$'),
@@ -25,7 +25,7 @@ CREATE TABLE shardctl.move (
     CHECK (cardinality(shards) = cardinality(schemas)),
     CHECK (cardinality(shards) = cardinality(retired))
 );
-COMMENT ON TABLE shardctl.move IS 'The journal of moves: what was planned, how far it came.';
+COMMENT ON TABLE shardctl.move IS 'The journal of moves: the plan of each, and its state.';
 COMMENT ON COLUMN shardctl.move.revision IS 'Every change raises it: of two copies the higher is the newer.';
 COMMENT ON COLUMN shardctl.move.drained_at IS 'The source''s clock when no write could come any more.';
 COMMENT ON COLUMN shardctl.move.drained_to IS 'Up to here the target has to have replayed.';

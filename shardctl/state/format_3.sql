@@ -1,4 +1,4 @@
--- Schema shardctl, format 3: how far a copy is, and room for several moves and for reverses.
+-- Schema shardctl, format 3: the progress of a copy, and room for several moves and for reverses.
 -- (To make a dropped table again, init takes the statements whose text names it first.)
 
 -- A table of its own, which does not refer to that of moves: guards decide by a move's row, and
@@ -12,8 +12,8 @@ CREATE TABLE shardctl.move_progress (
     eta_s double precision,
     at    timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
-COMMENT ON TABLE shardctl.move_progress IS 'How far the copy of each move is; nothing is decided by it.';
-COMMENT ON COLUMN shardctl.move_progress.rate IS 'Bytes a second, since this phase began.';
+COMMENT ON TABLE shardctl.move_progress IS 'The progress of each move''s copy; no decision depends on it.';
+COMMENT ON COLUMN shardctl.move_progress.rate IS 'Bytes a second, over the last seconds.';
 
 ALTER TABLE shardctl.move ADD COLUMN reverses text REFERENCES shardctl.move;
 COMMENT ON COLUMN shardctl.move.reverses IS 'The move whose shards this one gives back.';

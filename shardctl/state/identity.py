@@ -23,18 +23,18 @@ def standby(node: Node) -> Refused:
     return node_unfit(
         node.name,
         f"{node.host}:{node.port} is a standby",
-        hint="the topology names primaries: give the primary's host and port",
+        hint="set the node's host and port to those of the primary",
     )
 
 
 def clone(node: Node, move: Move) -> Refused:
-    """Give the error for a node whose server is the clone of a move that has not ended."""
+    """Give the error for a node whose server is the clone of an unfinished move."""
     return node_unfit(
         node.name,
-        f"{node.host}:{node.port} is the clone of move {move.id} (from {move.source} to "
-        f"{move.target}), which has not ended",
-        hint=f"`shardctl moves show {move.id}` tells how far it is; when it has ended, run the "
-        "command again",
+        f"{node.host}:{node.port} is the clone of unfinished move {move.id} "
+        f"({move.source} to {move.target}, started by {move.who})",
+        hint=f"run `shardctl moves show {move.id}` to see its phase; run this command again "
+        "when the move has ended",
     )
 
 
@@ -46,23 +46,23 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
     if state.format > FORMAT:
         raise Refused(
             "format_too_new",
-            f"node {node}: schema shardctl has format {state.format}, this shardctl knows up to "
-            f"{FORMAT}",
-            hint="use the newer shardctl; this one does not write to that node",
+            f"node {node}: schema shardctl has format {state.format}; this shardctl "
+            f"supports formats up to {FORMAT}",
+            hint="use a newer shardctl; this one does not write to that node",
         )
     if (state.cluster, state.node) != (topology.cluster, node):
         raise node_unfit(
             node,
-            f"the server there is node {state.node} of cluster {state.cluster}",
-            hint="check host and port in the topology: the likely cause is a wrong host",
+            f"the server is node {state.node} of cluster {state.cluster}",
+            hint="correct the node's host and port in the topology",
         )
     differences = state.differences(topology)
     if differences:
         raise node_unfit(
             node,
             "; ".join(
-                f"{what} is {here} there and {wanted} in the topology"
+                f"{what} is {here} on the server and {wanted} in the topology"
                 for what, here, wanted in differences
             ),
-            hint="these are fixed for the life of the cluster: put them back into the topology",
+            hint="restore the topology: these values are fixed for the life of the cluster",
         )

@@ -25,17 +25,19 @@ QUERIES = queries.load("shardctl.state", "journal.sql")
 MoveState = states.MoveState
 """Here, too, for those who read moves and ask nothing else of the table."""
 
+STREAM = "stream"
+"""The method whose target serves already, and receives rows instead of a whole server."""
 WAL_LIMIT = "wal_limit"
 """The key of a move's report under which the leash of its slot writes that it has dropped it."""
 
 
 class MoveUnderWay(ShardctlError):
-    """Another move that has not ended; there is one at a time in a cluster."""
+    """Another move is unfinished; a cluster has one at a time."""
 
     def __init__(self, node: str) -> None:
         super().__init__(
-            f"node {node}: another move has not ended",
-            hint="`shardctl moves` names it; `shardctl moves resume` or `abort` ends it",
+            f"node {node}: another move is unfinished",
+            hint="run `shardctl moves` to see it, and `shardctl moves resume` or `abort` to end it",
         )
 
 
@@ -141,7 +143,7 @@ def read(session: Connection) -> list[Move]:
 
 
 def cloning(session: Connection, node: str) -> Move | None:
-    """Give the move that has not ended and whose target a node is, as the session's server knows.
+    """Give the unfinished move whose target a node is, as the session's server knows.
 
     A clone has its source's journal.
     """
@@ -172,7 +174,7 @@ def advance(
     proof: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> bool:
-    """Set a move's state where it is one of the expected; tell whether it was.
+    """Set a move's state where it is one of the expected; return whether it was.
 
     With `revision`, only where the move still has that revision. Raises AssertionError for a
     transition that is not in the table of `states`: that is a bug.
@@ -212,7 +214,7 @@ def mark_drained(session: Connection, move: str, *, revision: int) -> str | None
     """Set state `drained` with this server's clock; give up to where its WAL is on the disk then.
 
     `revision` is the journal's when the fence was put up; None where it is another's by now. Only
-    after the commit does the position cover what others had committed with
+    after the commit does the position cover what other sessions had committed with
     `synchronous_commit = off`.
     """
     marking = QUERIES["drained"].format(
@@ -240,7 +242,7 @@ def record_step(
     took_ms: float | None = None,
     error: str | None = None,
 ) -> None:
-    """Write down how a step went; it is told to people, and nothing is decided by it."""
+    """Write down how a step went; it is for people, and no decision depends on it."""
     session.execute(
         QUERIES["record_step"],
         {"move": move, "step": step, "state": state, "took_ms": took_ms, "error": error},

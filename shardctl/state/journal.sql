@@ -40,7 +40,7 @@ SELECT pg_current_wal_flush_lsn()::text FROM shardctl.move
 WHERE id = {id} AND state = 'drained' AND revision = {drained}
 
 -- name: copy
--- Bring this node's record to what a newer copy of it says
+-- Bring this node's record to a newer copy of it
 INSERT INTO shardctl.move (id, revision, state, method, source, target, shards, schemas, retired,
                            plan, who, started, changed, ended, drained_at, drained_to, proof, report)
 VALUES (%(id)s, %(revision)s, %(state)s, %(method)s, %(source)s, %(target)s, %(shards)s,

@@ -39,7 +39,7 @@ class KeyLine:
     """One line `-- shardctl: key TABLE.COLUMN`, at its place in a file, from 1.
 
     With `check` at its end, a CHECK constraint refuses rows of other shards. `was` are the table
-    and the column that had the key before a rename. `dropped` ends what an earlier line says.
+    and the column that had the key before a rename. `dropped` ends what an earlier line began.
     """
 
     line: int
@@ -89,7 +89,7 @@ def checks(migration: Migration) -> list[KeyLine]:
 
 
 def _take(found: dict[str, KeyLine], one: KeyLine) -> str | None:
-    """Change the known keys by one line, or say what contradicts it."""
+    """Change the known keys by one line, or describe what contradicts it."""
     if one.gone:
         table, column = one.gone
         old = found.pop(table, None)
@@ -102,7 +102,7 @@ def _take(found: dict[str, KeyLine], one: KeyLine) -> str | None:
     if one.check and not known.check and one.column == known.column:
         found[one.table] = one
     elif one is not known:
-        what = f"the key of table {one.table} is already said to be {known.column}"
+        what = f"the key of table {one.table} is already {known.column}"
         return what + (" with a check" if known.check and known.column == one.column else "")
     return None
 
@@ -124,7 +124,7 @@ def _lines(migration: Migration, problems: list[Misused]) -> list[KeyLine]:
             continue
         column = _COLUMN.fullmatch(line[1])
         if column is None:
-            what = f"{line[1].strip()!r} is no TABLE.COLUMN"
+            what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
             problems.append(key_line_invalid(migration.file, number, what))
             continue
         table, name, check, dropped, *was = column.groups()

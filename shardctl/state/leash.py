@@ -25,7 +25,7 @@ QUERIES = queries.load("shardctl.state", "leash.sql")
 
 _CLASS = 0x5AADC72
 UNMADE_S = 60
-"""How long a leash waits for a slot that is not there yet."""
+"""How long a leash waits for a slot that is still missing."""
 
 _POLL_S = 0.5
 _LOCK_TIMEOUT = "1s"
@@ -66,14 +66,14 @@ def arm(
         if time.monotonic() > deadline:
             raise Refused(
                 "leash_not_armed",
-                f"node {node}: the guard of slot {slot} did not begin within {_ARMED_S:g} s",
-                hint="see the server's log and what it is busy with, then `shardctl moves resume`",
+                f"node {node}: the guard of slot {slot} did not start within {_ARMED_S:g} s",
+                hint="check the server's log and its load, then run `shardctl moves resume`",
             )
         time.sleep(_ARMED_POLL_S)
 
 
 def is_armed(session: Connection, slot: str) -> bool:
-    """Tell whether the server watches the slot at this moment."""
+    """Return whether the server watches the slot at this moment."""
     return slot in watched(session, [slot])
 
 

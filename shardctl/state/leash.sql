@@ -1,5 +1,5 @@
 -- name: watch
--- Watch one slot until it is gone: at its limit end its walsenders, drop it, and say so
+-- Watch one slot until it is gone: at its limit end its walsenders, drop it, and report it
 DO $leash$
 DECLARE
     began    timestamptz := pg_catalog.clock_timestamp();
@@ -36,7 +36,7 @@ BEGIN
                     PERFORM pg_catalog.pg_drop_replication_slot({slot});
                     dropped := true;
                 EXCEPTION WHEN object_in_use THEN
-                    NULL;  -- the walsender has not ended yet: try again
+                    NULL;  -- the walsender is still running: try again
                 END;
             END IF;
             EXIT WHEN dropped;

@@ -1,4 +1,4 @@
-"""What the journals of several nodes say together: every move, once, as people are told it."""
+"""The journals of several nodes together: every move, once, as people see it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One move as the cluster knows it: the newest copy, its steps, who is at it."""
+    """One move as the cluster knows it: the newest copy, its steps, the command that runs it."""
 
     move: Move
     steps: tuple[StepRecord, ...]
@@ -67,18 +67,18 @@ class Entry:
     behind: bool = False
     """Whether it is over, and source or target do not know that yet."""
     progress: MoveProgress | None = None
-    """How far its copy is or was, while it is open and until the copy is made."""
+    """The progress of its copy, while it is open and until the copy is made."""
 
     @property
     def state(self) -> Shown:
-        """The state as people are told it."""
+        """The state as people see it."""
         if self.behind or self.move.state not in _OVER:
             return "running" if self.holder else "unfinished"
         return _OVER[self.move.state]
 
     @property
     def open(self) -> bool:
-        """Whether somebody is at it, or should be."""
+        """Whether a command runs it, or should."""
         return self.state in ("running", "unfinished")
 
     @property
@@ -93,7 +93,7 @@ class Entry:
     def due(self) -> datetime | None:
         """When `retain` has passed, and prune may drop what it has retired.
 
-        None for what prune leaves for good: of moves that are not over, were aborted, or left
+        None for what prune leaves permanently: of moves that are not over, were aborted, or left
         copies that differ.
         """
         move = self.move
@@ -117,16 +117,16 @@ class Entry:
         return journal.slot(self.move.id)
 
     def clones(self, node: NodeName, says: str | None) -> bool:
-        """Tell whether a node is a copy that has claimed nothing yet; `says` is its own row's."""
+        """Return whether a node is a copy that has claimed nothing yet; `says` is its own row's."""
         return self.open and (node, says) == (self.move.target, self.move.source)
 
     def require_open(self) -> None:
-        """See that it can be gone on with or called off; raises move_ended."""
+        """See that it can be gone on with or aborted; raises move_ended."""
         if not self.open:
             raise Refused(
                 "move_ended",
-                f"move {self.move.id} is {self.state}: it has ended",
-                hint="`shardctl moves list` shows all moves",
+                f"move {self.move.id} has ended: state {self.state}",
+                hint="run `shardctl moves list` to see all moves",
             )
 
     def can(self) -> list[str]:
@@ -159,15 +159,16 @@ class Entry:
         }
 
     def details(self) -> dict[str, Any]:
-        """Give what `moves show` tells beside that."""
+        """Give what `moves show` shows beside that."""
         return {
             "read_only": self.read_only,
             "steps": list(self._steps()),
             "report": self.move.report,
-            "progress": self._progress(),
+            "progress": self.copied(),
         }
 
-    def _progress(self) -> dict[str, Any] | None:
+    def copied(self) -> dict[str, Any] | None:
+        """Give how far its copy is, in the shape of docs/reference/json.md; None where unknown."""
         one = self.progress
         if one is None:
             return None
@@ -211,26 +212,24 @@ def copies(
     *,
     whole: bool = False,
 ) -> tuple[Copy, ...]:
-    """Read one node's journal; `row` is what the server says of itself, None where nothing.
+    """Read one node's journal; `row` is the server's own row, None where it has none.
 
-    Empty where there is no journal, or it is another cluster's. Steps, and who holds the
-    node's lock, are asked for moves that are not over only, or with `whole` for all, and progress
-    with `whole` only.
+    Empty where there is no journal, or it is another cluster's. Steps, progress, and who holds
+    the node's lock, are asked for moves that are not over only, or with `whole` for all.
     """
     if row is None or row.format < _FORMAT_WITH_MOVES or row.cluster != topology.cluster:
         return ()
     moves = journal.read(session)
-    holder = None
+    holder, copying = None, {}
     if whole or any(move.state not in _OVER for move in moves):
-        holder = lock.holder(session)
+        holder, copying = lock.holder(session), progress.read(session)
         if holder is None:
-            moves = journal.read(session)  # whoever was at it may have ended it in between
-    copying = progress.read(session) if whole else {}
+            moves = journal.read(session)  # its command may have ended it in between
     return tuple(
         Copy(
             node,
             move,
-            # A state that is final tells all; of an unconfirmed move people ask how it ended.
+            # A final state shows all; of an unconfirmed move people ask how it ended.
             () if move.state.terminal and not whole else tuple(journal.steps(session, move.id)),
             holder,
             copying.get(move.id),

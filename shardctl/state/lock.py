@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
 _CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
-_LET_GO_MS = 1000
+_RELEASE_MS = 1000
 
 
 class NodeLocked(ShardctlError):
-    """Somebody else is changing the node."""
+    """Another command is changing the node."""
 
     def __init__(self, node: str, holder: str, since: datetime | None) -> None:
         when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
         super().__init__(
             f"node {node} is being changed by {holder}{when}",
-            hint="wait until that has ended, or end it if it hangs; then run the command again",
+            hint="wait until that command ends, or stop it if it hangs; then run this "
+            "command again",
         )
         self.node = node
         self.holder = holder
@@ -52,7 +53,7 @@ def who() -> str:
 
 
 def purpose(command: str) -> str:
-    """Say who does what, short enough for a session's application_name."""
+    """Name the command and its operator, short enough for a session's application_name."""
     text = f"shardctl {command} by {who()}"
     return text.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
 
@@ -60,18 +61,18 @@ def purpose(command: str) -> str:
 def take(connection: Connection, node: str) -> None:
     """Take the node's lock for the life of this session; raises NodeLocked.
 
-    The session's application_name (see `purpose`) is what a second operator is told.
+    A second operator sees the session's application_name (see `purpose`).
     """
     row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
     if row is not None and row[0]:
         return
     require_free(connection, node)
-    # It has let go in between; then it is told as it was found, and the hint still holds.
-    raise NodeLocked(node, "somebody", None)
+    # It was released in between; then it is reported as it was found, and the hint still holds.
+    raise NodeLocked(node, "another command", None)
 
 
 def hold(topology: Topology, node: Node, *, command: str) -> Connection:
-    """Open the session that holds the node's lock, for `let_go`.
+    """Open the session that holds the node's lock, for `release`.
 
     Raises NodeLocked and NodeUnavailable.
     """
@@ -87,8 +88,8 @@ def hold(topology: Topology, node: Node, *, command: str) -> Connection:
     return connection
 
 
-def let_go(connection: Connection) -> None:
-    """Let go of the node's lock and end its session.
+def release(connection: Connection) -> None:
+    """Release the node's lock and end its session.
 
     A server ends a session some time after its client has: the next command could meet the lock
     of one that has ended. A server that hangs is waited for no longer than a second.
@@ -99,7 +100,7 @@ def let_go(connection: Connection) -> None:
             connection.pgconn.flush()
             answer = select.poll()
             answer.register(connection.fileno(), select.POLLIN)
-            answer.poll(_LET_GO_MS)
+            answer.poll(_RELEASE_MS)
     connection.close()
 
 
@@ -115,12 +116,12 @@ def held(
         sessions: dict[NodeName, Connection] = {}
         for name in nodes:
             sessions[name] = hold(topology, topology.nodes[name], command=command)
-            stack.callback(let_go, sessions[name])
+            stack.callback(release, sessions[name])
         yield sessions
 
 
 def require_free(connection: Connection, node: str) -> None:
-    """See that nobody holds the node's lock, and take none; raises NodeLocked."""
+    """See that no session holds the node's lock, and take none; raises NodeLocked."""
     holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
     if holding is not None:
         raise NodeLocked(node, holding[0], holding[1])
@@ -142,7 +143,7 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
 
 
 def holder(connection: Connection) -> str | None:
-    """Say who holds the node's lock; None: nobody."""
+    """Name the holder of the node's lock; None: it is free."""
     row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
     return None if row is None else str(row[0])
 
@@ -161,4 +162,6 @@ def queue(connection: Connection, node: str, wait_s: float) -> None:
             connection.execute(QUERIES[query], {"class": _CLASS})
         except psycopg.errors.LockNotAvailable:
             require_free(connection, node)
-            raise NodeLocked(node, "another command that waits for its turn", None) from None
+            raise NodeLocked(
+                node, "another shardctl command that waits for the lock", None
+            ) from None

@@ -23,7 +23,7 @@ READ = resources.files("shardctl.state").joinpath("map.sql").read_bytes()
 class Map:
     """Which node owns which shard, and what is fixed for the life of the cluster.
 
-    Of version 0 is what a topology file says; what the databases say is newer.
+    A topology file's map has version 0; that of the databases is newer.
     """
 
     version: int
@@ -46,7 +46,7 @@ class Map:
         )
 
     def same_cluster(self, other: Map) -> bool:
-        """Tell whether another map is of the same cluster, of whatever version."""
+        """Return whether another map is of the same cluster, of whatever version."""
         return self._fixed() == other._fixed()
 
     def _fixed(self) -> tuple[object, ...]:
@@ -54,7 +54,7 @@ class Map:
 
 
 class Told(NamedTuple):
-    """What a node told: its own name, its database's, and the map."""
+    """What a node reported: its own name, its database's, and the map."""
 
     node: NodeName
     database: str

@@ -52,7 +52,7 @@ class Migration:
 def read(folder: Path | None) -> tuple[Migration, ...]:
     """Read the folder's migrations in the order of their numbers; None is an empty folder.
 
-    Raises MigrationInvalid, or Problems of them: the folder is not there, a file of another
+    Raises MigrationInvalid, or Problems of them: the folder is missing, a file of another
     name than NNNN_name.sql (only `.sql` files count), two with one number, one that is not
     UTF-8 or that controls transactions.
     """
@@ -61,8 +61,8 @@ def read(folder: Path | None) -> tuple[Migration, ...]:
     if not folder.is_dir():
         raise MigrationInvalid(
             str(folder),
-            "the folder of the migrations is not there",
-            hint="make it, or take `database.migrations` out of the topology",
+            "no such folder of migrations",
+            hint="create it, or remove `database.migrations` from the topology",
         )
     found: list[Migration] = []
     problems: list[MigrationInvalid] = []
@@ -85,7 +85,7 @@ def read(folder: Path | None) -> tuple[Migration, ...]:
 def _read_file(file: Path) -> Migration:
     name = _NAME.fullmatch(file.name)
     if name is None:
-        raise MigrationInvalid(str(file), "is not named NNNN_name.sql, such as 0001_photos.sql")
+        raise MigrationInvalid(str(file), "expected a name such as 0001_photos.sql (NNNN_name.sql)")
     try:
         content = inputs.read(file, inputs.MOST_SQL)
         text = content.decode("utf-8-sig")
@@ -108,8 +108,8 @@ def _read_file(file: Path) -> Migration:
         if first == "COPY" and _STREAM.search(statement.text):
             raise MigrationInvalid(
                 f"{file}:{statement.line}",
-                "COPY with STDIN or STDOUT has no place in a migration",
-                hint="write INSERT instead",
+                "COPY with STDIN or STDOUT is not supported in a migration",
+                hint="use INSERT instead",
             )
         if first in _CONTROL or (first, *rest) in {
             ("START", "TRANSACTION"),
@@ -117,7 +117,9 @@ def _read_file(file: Path) -> Migration:
         }:
             raise MigrationInvalid(
                 f"{file}:{statement.line}",
-                f"{first} has no place in a migration: shardctl runs many shards a transaction",
-                hint=f"take it out; begin the file with `{_NO_TRANSACTION}` to do without one",
+                f"{first} is not supported in a migration: shardctl runs many shards "
+                "in one transaction",
+                hint="remove it; to run without a transaction, begin the file with "
+                f"`{_NO_TRANSACTION}`",
             )
     return migration

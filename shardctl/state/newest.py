@@ -1,4 +1,4 @@
-"""The newest map that the databases tell within a moment."""
+"""The newest map that the databases report within a moment."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _CONNECT_S = 2
 def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
     """Ask all nodes at once, with one query each, and give the newest map of this cluster.
 
-    None where no node has told one within this time, in s. A thread that still waits then is left
-    to itself, for a login cannot be given up sooner than libpq does.
+    None where no node has reported one within this time, in s. A thread that still waits then is
+    left to itself, for a login cannot be given up sooner than libpq does.
     """
     answers: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
     quick = {**topology.database.options, "connect_timeout": str(_CONNECT_S)}
@@ -56,12 +56,12 @@ def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
 
 
 def _ask(topology: Topology, node: Node, command: str) -> Told | None:
-    """Ask one node; None where it tells no whole map."""
+    """Ask one node; None where it has no whole map."""
     try:
         purpose = lock.purpose(command)
         with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
             row = session.execute(READ).fetchone()
     except (psycopg.Error, ShardctlError) as error:
-        logger.info("node %s: its map was not read: %s", node.name, error)
+        logger.info("node %s: cannot read its map: %s", node.name, error)
         return None
     return told(row) if row else None

@@ -1,4 +1,4 @@
-"""One question to every node: what the nodes answer, and why others could not be asked."""
+"""One question to every node: what the nodes answer, and why some could not be asked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Asked(Generic[Value]):
 
     @property
     def problems(self) -> list[ShardctlError]:
-        """List the errors of the nodes that have to be there."""
+        """List the errors of the nodes that have to be reachable."""
         return [error for name, error in self.errors.items() if name not in self.away]
 
     def every(self) -> dict[NodeName, Value]:

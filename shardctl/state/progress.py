@@ -1,4 +1,4 @@
-"""How far the copy of a move is, in `shardctl.move_progress`: for people, from any terminal.
+"""The progress of a move's copy, in `shardctl.move_progress`: for people, from any terminal.
 
 It is never written during a cutover, and never into `shardctl.move`: see `state.states`.
 """
@@ -6,26 +6,33 @@ It is never written during a cutover, and never into `shardctl.move`: see `state
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 from psycopg.rows import class_row
 
+from shardctl.meter import Meters
 from shardctl.postgres import queries
-from shardctl.postgres.connection import is_lost
+from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from shardctl.fanout import Progress
+    from shardctl.meter import Reading
     from shardctl.postgres.connection import Connection
 
 QUERIES = queries.load("shardctl.state", "progress.sql")
 
 _EVERY_S = 1.0
+_AGAIN_S = 5.0
+_END_S = 2.0
+_LIMIT = "SET statement_timeout = '1s'"
+"""What is written is for people: no lock on this table may keep a session waiting."""
 _WRITING = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 logger = logging.getLogger(__name__)
@@ -33,9 +40,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MoveProgress:
-    """How far a copy was at a moment; `total`, `rate` and `eta_s` are None until they are known.
+    """The progress of a copy at a moment; `total`, `rate` and `eta_s` are None until known.
 
-    Bytes, bytes a second, and seconds.
+    Bytes, bytes a second over the last seconds, and seconds.
     """
 
     move: str
@@ -48,88 +55,117 @@ class MoveProgress:
 
 
 def _may(session: Connection, *rights: str) -> bool:
-    """Tell whether the role has these rights to the table; a node of format 2 has none."""
+    """Return whether the role has these rights to the table; a node of format 2 has none."""
     return session.execute(QUERIES["may"], {"rights": list(rights)}).fetchone() == (True,)
 
 
 def read(session: Connection) -> dict[str, MoveProgress]:
-    """Read how far the copies of all moves are, by move; empty where it cannot be read."""
+    """Read the progress of the copies of all moves, by move; empty where it cannot be read."""
     if not _may(session, "SELECT"):
         return {}
     with session.cursor(row_factory=class_row(MoveProgress)) as cursor:
         return {one.move: one for one in cursor.execute(QUERIES["read"])}
 
 
-def write(
-    session: Connection, move: str, phase: str, *, done: int, total: int | None, seconds: float
-) -> None:
-    """Write how far a move's copy is, `seconds` after its phase began."""
-    rate = done / seconds if done and seconds > 0 else None
-    # The source's estimate of the total may be too low.
-    eta_s = max(total - done, 0) / rate if total and rate else None
-    given = {"phase": phase, "bytes": done, "total": total, "rate": rate, "eta_s": eta_s}
+def write(session: Connection, move: str, reading: Reading) -> None:
+    """Write the progress of a move's copy."""
+    given = {
+        "phase": reading.phase,
+        "bytes": reading.done,
+        "total": reading.total or None,
+        "rate": reading.rate,
+        "eta_s": reading.eta_s,
+    }
     session.execute(QUERIES["write"], {"move": move, **given})
 
 
-def end(session: Connection, move: str) -> None:
-    """Remove what was written of a move: its copy is made."""
-    if _may(session, *_WRITING):
-        session.execute(QUERIES["end"], {"move": move})
+def remove(connect: Callable[[], Connection], move: str) -> None:
+    """Remove what was written of a move; where that cannot be, the log says why."""
+    try:
+        with connect() as session:
+            session.execute(_LIMIT)
+            if _may(session, *_WRITING):
+                session.execute(QUERIES["end"], {"move": move})
+    except (psycopg.Error, NodeUnavailable) as error:
+        logger.info("move %s: its progress was not removed: %s", move, error)
 
 
 class Kept:
-    """A `Progress` that also writes once a second how far the one copy is that it hears of.
+    """A `Progress` that also records the progress of its one copy once a second.
 
-    `session` is with the source, in autocommit, and of the thread that reports. The copy goes on
-    without progress where the source is lost or this role cannot write there.
+    It writes from a thread, over a session of its own with the source, which `connect` opens in
+    autocommit. So the copy goes on where the source is lost, a lock is held, or this role cannot
+    write there. When it is left, the row is removed and the session closed: nothing is written
+    during a cutover.
     """
 
     def __init__(
         self,
         shown: Progress,
-        session: Connection,
+        connect: Callable[[], Connection],
         move: str,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        every_s: float = _EVERY_S,
     ) -> None:
         """Show it, too, by `shown`."""
         self._shown = shown
-        self._session = session
+        self._connect = connect
         self._move = move
-        self._clock = clock
-        self._kept = _may(session, *_WRITING)
-        self._phase, self._total, self._done = "", 0, 0
-        self._began = self._written = clock()
+        self._every_s = every_s
+        self._meters = Meters()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
 
-    def expect(self, key: str, phase: str, total: int) -> None:
-        """Begin a phase with `total` bytes to come, 0 where that is not known."""
-        self._shown.expect(key, phase, total)
-        self._phase, self._total, self._done = phase, total, 0
-        self._began = self._clock()
-        self._write()
+    def __enter__(self) -> Self:
+        """Begin to write."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End that; a server that does not answer is not waited for."""
+        self._ended.set()
+        self._thread.join(_END_S)
+
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+        """Begin a phase with `total` bytes to come, 0 where that is unknown."""
+        self._shown.expect(key, phase, total, unit)
+        self._meters.expect(key, phase, total, unit)
 
     def advance(self, key: str, done: int = 1) -> None:
         """Count `done` more bytes."""
         self._shown.advance(key, done)
-        self._done += done
-        if self._clock() - self._written >= _EVERY_S:
-            self._write()
+        self._meters.advance(key, done)
 
-    def _write(self) -> None:
-        self._written = self._clock()
-        if not self._kept or self._session.closed:
-            return
-        seconds = self._written - self._began
-        try:
-            write(
-                self._session,
-                self._move,
-                self._phase,
-                done=self._done,
-                total=self._total or None,
-                seconds=seconds,
-            )
-        except psycopg.Error as error:
-            if not is_lost(error):
-                raise
-            logger.info("move %s: its progress was not written: %s", self._move, error)
+    def waits(self, key: str, reason: str | None) -> None:
+        """Show what the copy waits for."""
+        self._shown.waits(key, reason)
+        self._meters.waits(key, reason)
+
+    def end(self, key: str) -> None:
+        """Show that the copy is over."""
+        self._shown.end(key)
+        self._meters.end(key)
+
+    def _keep(self) -> None:
+        """Write until the copy has ended; connect again where the session is lost."""
+        while not self._ended.is_set():
+            try:
+                with self._connect() as session:
+                    session.execute(_LIMIT)
+                    if not _may(session, *_WRITING):
+                        return
+                    self._write(session)
+            except (psycopg.Error, NodeUnavailable) as error:
+                logger.info("move %s: cannot record its progress: %s", self._move, error)
+                self._ended.wait(_AGAIN_S)
+
+    def _write(self, session: Connection) -> None:
+        while not self._ended.wait(self._every_s):
+            for reading in self._meters.read().values():
+                write(session, self._move, reading)
+        session.execute(QUERIES["end"], {"move": self._move})

@@ -1,10 +1,10 @@
 -- name: may
--- Whether the table is there, which format 2 had not, and this role has these rights to it
+-- Whether the table exists, which format 2 had not, and this role has these rights to it
 SELECT coalesce(bool_and(has_table_privilege(to_regclass('shardctl.move_progress'), wanted)), false)
 FROM unnest(%(rights)s::text[]) AS wanted
 
 -- name: write
--- How far the copy of a move is now
+-- The progress of a move's copy now
 INSERT INTO shardctl.move_progress (move, phase, bytes, total, rate, eta_s)
 VALUES (%(move)s, %(phase)s, %(bytes)s, %(total)s, %(rate)s, %(eta_s)s)
 ON CONFLICT (move) DO UPDATE
@@ -12,7 +12,7 @@ SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate
     eta_s = excluded.eta_s, at = clock_timestamp()
 
 -- name: read
--- How far the copies of all moves are
+-- The progress of the copies of all moves
 SELECT move, phase, bytes, total, rate, eta_s, at FROM shardctl.move_progress
 
 -- name: end

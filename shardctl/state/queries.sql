@@ -1,15 +1,15 @@
 -- name: present
--- Whether schema shardctl stands in this database
+-- Whether schema shardctl is in this database
 SELECT to_regclass('shardctl.cluster') IS NOT NULL, to_regnamespace('shardctl') IS NOT NULL
 
 -- name: cluster
--- The one row that says what this node is
+-- The one row that describes what this node is
 SELECT format, cluster, node, identity::text, shard_count, schema_pattern,
        epoch_ms, tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version
 FROM shardctl.cluster
 
 -- name: missing
--- Which of these tables are not there
+-- Which of these tables are missing
 SELECT name FROM unnest(%(names)s::text[]) AS name WHERE to_regclass('shardctl.' || name) IS NULL
 
 -- name: make_cluster

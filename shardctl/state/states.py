@@ -22,7 +22,7 @@ from enum import StrEnum
 
 
 class MoveState(StrEnum):
-    """How far a move is; the order is that of a move that meets no trouble."""
+    """The state of a move; the order is that of a move that meets no trouble."""
 
     reserved = "reserved"
     undone = "undone"
@@ -68,15 +68,14 @@ class MoveState(StrEnum):
 
 
 class Actor(StrEnum):
-    """What makes a transition.
-
-    The guards on the poolers' hosts make none: they ask the target, and route or resume.
-    """
+    """What makes a transition."""
 
     operator = "operator"
     """shardctl, at an operator's command."""
     source_guard = "source guard"
     """The session in the source that ends a cutover whose time is up."""
+    pooler_guard = "pooler guard"
+    """The process on a pooler's host: what it asks the target of a streamed move claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,12 @@ TRANSITIONS = (
     Transition(_S.fenced, _S.drained, _OPERATOR, "no transaction writes behind the fence"),
     Transition(_S.drained, _S.undone, _EITHER, "the fence is lifted"),
     Transition(_S.drained, _S.promoting, _OPERATOR, "the target may take over"),
-    Transition(_S.promoting, _S.claimed, _OPERATOR, "the target claims the shards"),
+    Transition(
+        _S.promoting,
+        _S.claimed,
+        (Actor.operator, Actor.pooler_guard),
+        "the target claims the shards",
+    ),
     Transition(
         _S.drained, _S.claimed, _OPERATOR, "the target claims before it learns of `promoting`"
     ),

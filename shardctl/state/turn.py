@@ -34,7 +34,7 @@ def wait(
                 )
             except ShardctlError:
                 continue
-            turn.callback(lock.let_go, session)
+            turn.callback(lock.release, session)
             if (holder := lock.holder(session)) is not None:
                 notice(f"waiting for {holder}, which is changing node {node.name}")
             lock.queue(session, node.name, until - time.monotonic())

@@ -1,4 +1,4 @@
-"""Write the topology of a test fleet: an application's own, on fewer shards and local nodes."""
+"""Derives the topology of a test fleet from an application's: fewer shards, local nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 SETTINGS = {
-    # What these servers hold is gone when the tests are: nothing has to survive a crash.
+    # The data is deleted after the tests, so it need not survive a crash.
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "off",
@@ -33,10 +33,10 @@ _ONE_LINE = 2**20
 
 
 def render(application: Topology, *, directory: Path, shards: int, ports: Sequence[int]) -> str:
-    """Compose the file's text: a node with data below `directory` at each of these ports.
+    """Return the file's text: a node for each of these ports, with data in `directory`.
 
-    Cluster, ids, schemas, database, roles, keys and migrations are the application's. There are
-    as many shards as ports at least. Poolers, hosts and options of libpq are left out.
+    Cluster, ids, schemas, database, roles, keys and migrations are the application's. `shards` must
+    be at least the number of ports. Poolers, hosts and libpq options are left out.
     """
     runs = new.spread(shards, len(ports))
     nodes = {
@@ -56,7 +56,7 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
         "database": _database(application),
         "nodes": nodes,
     }
-    # Aliases of YAML are refused by the loader, and a dumper writes them for what it meets twice.
+    # The loader refuses YAML aliases, which the dumper writes for repeated objects.
     return yaml.dump(
         content, Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True, width=_ONE_LINE
     )

@@ -1,4 +1,4 @@
-"""The directory of a test fleet, and the sweeping of those whose sessions were killed."""
+"""The directory of a test fleet, and the removal of those of killed sessions."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ALIVE = ".alive"
 
 @contextlib.contextmanager
 def made() -> Iterator[Path]:
-    """Make a directory that the servers' user may enter; it is removed at the end.
+    """Create a directory that the servers' user may enter, and remove it at the end.
 
-    Raises account_refused where nobody could run servers.
+    Raises account_refused where no user can run servers.
     """
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_base()))
     path.chmod(0o755)
     held = os.open(path / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
-        # Under its name once it is locked: what sweeps must not find it free.
+        # Rename it only once it is locked: `sweep` must not find it unlocked.
         fcntl.flock(held, fcntl.LOCK_EX)
         (path / "locking").rename(path / _ALIVE)
         try:
@@ -48,9 +48,9 @@ def made() -> Iterator[Path]:
 
 
 def sweep(end: Callable[[Path], None]) -> None:
-    """Remove the directories of killed sessions; `end` stops what runs in one.
+    """Remove the directories of killed sessions; `end` stops the servers in one.
 
-    Only one's own are looked at: what is in others' is theirs to say.
+    Checks only directories of the same user.
     """
     for base in {Path(tempfile.gettempdir()), _FAR}:
         for left in base.glob(f"{PREFIX}*"):
@@ -59,23 +59,23 @@ def sweep(end: Callable[[Path], None]) -> None:
                     try:
                         end(left)
                     except (ShardctlError, OSError) as error:
-                        # It is no reason for this session not to begin.
-                        logger.warning("%s is left of a killed session: %s", left, error)
+                        # This must not keep the new session from starting.
+                        logger.warning("leftover of a killed session: %s: %s", left, error)
                         continue
-                    # Another session may have been quicker with the same one.
+                    # Another session may have removed the same directory first.
                     shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _taken(left: Path) -> Iterator[bool]:
-    """Tell whether a directory is one's own and its session gone, which holds until the end."""
+    """Lock a directory; yields whether it belongs to this user and its session has ended."""
     try:
         status = left.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             yield False
             return
         held = os.open(left / _ALIVE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # it is being made, or has just gone
+    except FileNotFoundError:  # another session is creating or removing it
         yield False
         return
     try:
@@ -89,7 +89,7 @@ def _taken(left: Path) -> Iterator[bool]:
 
 
 def _base() -> Path:
-    """Choose where: the system's place for temporary files, unless servers may not go there."""
+    """Return the system's directory for temporary files, or /var/tmp if servers cannot enter it."""
     usual = Path(tempfile.gettempdir())
     account = accounts.server_account(None)
     return _FAR if accounts.blocked_at(usual, account) is not None else usual

@@ -1,4 +1,4 @@
-"""Bring the tables of a node back to what they held when the migrations had run."""
+"""Resets the tables of a node to their contents after the migrations."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ logger = logging.getLogger(__name__)
 _QUERIES = queries.load("shardctl.testing", "emptying.sql")
 _PURPOSE = "shardctl test fleet"
 _LARGE = 2**20
-"""Bytes from which TRUNCATE, which makes new files, is quicker than DELETE; dead rows count."""
+"""Size in bytes above which TRUNCATE, which creates files, is faster than DELETE."""
 
 
 _PATIENCE_MS = 5000
-"""Milliseconds to wait for tables that somebody has in use."""
+"""Milliseconds to wait for tables that are in use."""
 
 
 def not_reset(node: str, reason: str) -> Refused:
     """Report a node whose tables could not be emptied."""
     return Refused(
         "not_reset",
-        f"node {node} of the test fleet: its tables could not be emptied: {reason}",
-        hint="see what the test before has left: a session in a transaction, or one that "
-        "still works, a table that migrations made and that is dropped",
+        f"node {node} of the test fleet: cannot empty its tables: {reason}",
+        hint="check what the previous test left: an open transaction, a running statement, or a "
+        "dropped table that migrations had created",
     )
 
 
 class Table(NamedTuple):
-    """A table, wherever it is."""
+    """A table with its schema."""
 
     schema: str
     name: str
 
 
 class _Versions(NamedTuple):
-    """What tells whether the rows of a table are the very ones they were."""
+    """The number and digest of a table's rows, to detect changes."""
 
     rows: int
     digest: object
 
 
 class _Holder(NamedTuple):
-    """A session, or a prepared transaction, which has no process."""
+    """A session that uses tables, or a prepared transaction, which has no process."""
 
     pid: int | None
     user: str | None
@@ -67,20 +67,20 @@ class _Holder(NamedTuple):
 
     def __str__(self) -> str:
         if self.state is None:
-            return f"a prepared transaction has {self.tables} in use"
+            return f"a prepared transaction uses {self.tables}"
         who = ", ".join(filter(None, (self.user, self.application, self.state)))
         ran = " ".join((self.query or "").split())
-        return f"session {self.pid} ({who} for {self.seconds} s) has {self.tables} in use: {ran}"
+        return f"session {self.pid} ({who} for {self.seconds} s) uses {self.tables}: {ran}"
 
 
 class Tables:
     """The tables of one node, and the rows in them that migrations wrote.
 
-    It keeps a session, for one that is made anew takes longer than what it has to do.
+    It keeps a session, because a new login takes longer than emptying the tables.
     """
 
     def __init__(self, node: Node, database: Database) -> None:
-        """Read what the migrations wrote; raises NodeUnavailable, not_reset."""
+        """Read the rows of the migrations; raises NodeUnavailable, not_reset."""
         self._node = node
         self._database = database
         self._session: Connection | None = None
@@ -93,10 +93,10 @@ class Tables:
             raise not_reset(node.name, reason_of(error)) from error
 
     def empty(self) -> None:
-        """Remove all rows but those that migrations wrote, and write these again if need be.
+        """Delete all rows but those of the migrations, and restore these if they changed.
 
-        Sessions that a test has left in a transaction in which it wrote are ended. Other uses of
-        the tables are waited for, but not long. Raises NodeUnavailable, not_reset.
+        Terminates sessions that a test left in a transaction with writes. Waits a few seconds for
+        other users of the tables. Raises NodeUnavailable, not_reset.
         """
         try:
             try:
@@ -127,7 +127,7 @@ class Tables:
         except psycopg.OperationalError as error:
             if not connection.is_lost(error):
                 raise
-            # A test has ended all sessions, or started the server anew.
+            # A test has terminated all sessions, or restarted the server.
             self.close()
             self._empty(self._connected())
 
@@ -168,14 +168,14 @@ class Tables:
             self._restore(session)
 
     def _in_use(self, session: Connection) -> str:
-        """Tell who was waited for in vain."""
+        """Return the sessions that still use the tables after the wait."""
         query = _QUERIES["holders"].format(readers=sql.Literal(self._truncates))
         holders = [str(_Holder(*row)) for row in session.execute(query)]
         waited = f"waited {_PATIENCE_MS / 1000:g} s for them"
-        return "; ".join([waited, *(holders or ["whoever had them in use has gone by now"])])
+        return "; ".join([waited, *(holders or ["the sessions that used them have ended since"])])
 
     def _restore(self, session: Connection) -> None:
-        """Write the rows of migrations again, in tables where a test has changed any."""
+        """Restore the rows of the migrations in tables that a test has changed."""
         now = _versions(session, list(self._kept))
         changed = [table for table, versions in self._versions.items() if now[table] != versions]
         if not changed:
@@ -191,19 +191,19 @@ class Tables:
 
 
 def _lock(tables: Sequence[Table], mode: LiteralString) -> sql.Composed:
-    """Compose what keeps others from tables for the rest of a transaction."""
+    """Compose the lock of tables for the rest of a transaction."""
     return _QUERIES["lock"].format(
         patience_ms=sql.Literal(_PATIENCE_MS), tables=_listed(tables), mode=sql.SQL(mode)
     )
 
 
 def _listed(tables: Sequence[Table]) -> sql.Composed:
-    """Name tables behind an ONLY, and each but the first behind one of its own."""
+    """Compose a list of tables after an ONLY, each further one with its own ONLY."""
     return sql.SQL(", ONLY ").join([_named(table) for table in tables])
 
 
 def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Versions]:
-    """Ask for several tables at once."""
+    """Read the versions of several tables with one query."""
     if not tables:
         return {}
     parts = [

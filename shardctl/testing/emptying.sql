@@ -1,10 +1,10 @@
 -- name: prepare
--- What the session needs that empties: no trigger, rule or foreign key acts, and no long wait
+-- Settings of the session that empties: no triggers, rules or foreign keys, and no long waits
 SET session_replication_role = replica;
 SET lock_timeout = '5s'
 
 -- name: filled
--- Tables that have pages, of shards and of whatever else migrations and tests have made
+-- Tables that have pages, in shards and elsewhere
 SELECT n.nspname::text, c.relname::text, pg_relation_size(c.oid)
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -16,7 +16,7 @@ WHERE c.relkind = 'r' AND c.relpersistence <> 't'
                     AND d.deptype = 'e')
 
 -- name: end_left
--- End the sessions that have written in a transaction and neither commit it nor roll it back
+-- Terminate the sessions that are idle in a transaction with writes
 SELECT pid, left(query, 80), pg_terminate_backend(pid, 5000)
 FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -24,18 +24,18 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
   AND state IN ('idle in transaction', 'idle in transaction (aborted)')
 
 -- name: versions
--- How many rows a table has, and a number that another version of any row would change
+-- The number of a table's rows, and a checksum of their versions
 SELECT {position}, count(*), coalesce(sum(hashtextextended(ctid::text || xmin::text, 0)), 0)
 FROM ONLY {table}
 
 -- name: lock
--- Wait for all tables together, and so not long; what comes after it waits for nobody
+-- Wait for all tables at once, with a timeout; later statements then wait for no lock
 SET LOCAL statement_timeout = {patience_ms};
 LOCK TABLE ONLY {tables} IN {mode} MODE;
 SET LOCAL statement_timeout = 0
 
 -- name: holders
--- Who has tables in use; those who only read are in the way of TRUNCATE alone
+-- Sessions that use tables; readers block only TRUNCATE
 SELECT held.pid, a.usename::text, a.application_name, a.state,
        extract(epoch FROM clock_timestamp() - a.state_change)::bigint, left(a.query, 80), held.tables
 FROM (SELECT l.pid, string_agg(DISTINCT l.relation::regclass::text, ', ') AS tables

@@ -1,4 +1,4 @@
-"""Keep libpq's variables from the connections with a test fleet."""
+"""Hides libpq's environment variables from connections to a test fleet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OTHERS = ("PGSERVICEFILE", "PGSYSCONFDIR", "PGREQUIRESSL", "PGDATESTYLE", "PGTZ", "PGGEQO")
-"""Variables that libpq reads and that stand for no keyword of a connection string."""
+"""Variables that libpq reads and that have no keyword in a connection string."""
 
 
 @contextlib.contextmanager
 def without_libpq() -> Iterator[None]:
-    """Take libpq's variables out of this process's environment for a while.
+    """Remove libpq's variables from this process's environment during a block.
 
-    They are for other servers: some lead to these (PGHOSTADDR, PGSERVICE), some want what a test
-    fleet does not have (PGSSLMODE), some change what a session does (PGOPTIONS).
+    They are for other servers: some name those (PGHOSTADDR, PGSERVICE), some require what a test
+    fleet lacks (PGSSLMODE), some change a session's behaviour (PGOPTIONS).
     """
     keywords = (option.envvar for option in pq.Conninfo.get_defaults() if option.envvar)
     names = (*map(os.fsdecode, keywords), *_OTHERS)

@@ -33,14 +33,14 @@ class ShardFleet:
     """A running fleet with the application's schemas."""
 
     topology: Path
-    """The fleet's own topology.yaml, to be given to the application."""
+    """The fleet's own topology.yaml, for the application."""
     nodes: tuple[str, ...]
     shard_count: int
     _topology: Topology = field(repr=False)
     _tables: tuple[Tables, ...] = field(repr=False)
 
     def dsn(self, node: str, *, user: str | None = None) -> str:
-        """Write a connection string of a node, for the first of the application's roles.
+        """Return a connection string of a node, for the application's first role.
 
         Raises node_not_there.
         """
@@ -48,25 +48,25 @@ class ShardFleet:
         if found is None:
             raise Misused(
                 "node_not_there",
-                f"the test fleet has no node {node}; its nodes are {', '.join(self.nodes)}",
+                f"unknown node {node!r} of the test fleet: its nodes are {', '.join(self.nodes)}",
             )
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
-        # With its address, or PGHOSTADDR would lead elsewhere.
+        # With its address, because PGHOSTADDR might name another.
         return make_conninfo(
             host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role
         )
 
     def schema(self, shard: int) -> str:
-        """Name the schema of a shard; raises ShardNotFound."""
+        """Return the schema of a shard; raises ShardNotFound."""
         return routes.of_shard(self._topology, shard).schema
 
     def node_of(self, shard: int) -> str:
-        """Name the node of a shard; raises ShardNotFound."""
+        """Return the node of a shard; raises ShardNotFound."""
         return routes.of_shard(self._topology, shard).node.name
 
     def reset(self) -> None:
-        """Bring all tables to what they held when the migrations had run.
+        """Reset all tables to their contents after the migrations.
 
         Raises not_reset and NodeUnavailable, several as Problems.
         """
@@ -76,17 +76,17 @@ class ShardFleet:
 
 @contextmanager
 def running(application: Path, *, shards: int, nodes: int) -> Iterator[ShardFleet]:
-    """Run a fleet of the application whose topology file this is, with its migrations done.
+    """Run a fleet for an application's topology file, with its migrations.
 
-    It has so many shards and nodes, but never more shards than the file has, and never more
-    nodes than shards. Raises ShardctlError of what does not work.
+    `shards` is limited by the file's number of shards, `nodes` by `shards`. Raises ShardctlError
+    if it cannot start.
     """
     wanted = loader.load(application)
     shards = min(shards, wanted.shard_count)
     directory.sweep(_stop)
     with directory.made() as place, ports.held(HOST, min(nodes, shards)) as free:
         text = derive.render(wanted, directory=place, shards=shards, ports=free)
-        # Whole, or not there: who sweeps reads it.
+        # Rename it when it is complete: `sweep` of another session reads it.
         (place / f"{FILE}.new").write_text(text, encoding="utf-8")
         file = (place / f"{FILE}.new").rename(place / FILE)
         topology = loader.load(file)
@@ -102,10 +102,10 @@ def running(application: Path, *, shards: int, nodes: int) -> Iterator[ShardFlee
             _stop(place)
 
 
-def told(error: ShardctlError) -> str:
-    """Write an error as the command does, for people who see it among their tests.
+def report(error: ShardctlError) -> str:
+    """Format an error as the command does, for the output of a test run.
 
-    What is said of running a command again is left out: a fleet is always made anew.
+    Leaves out the advice to run a command again: a fleet is always created from scratch.
     """
     parts = [part for part in error.parts() if not isinstance(part, Unfinished)]
     lines = []
@@ -117,7 +117,7 @@ def told(error: ShardctlError) -> str:
 
 
 def _read(topology: Topology, stack: ExitStack) -> tuple[Tables, ...]:
-    """Look at the tables of all nodes; they are closed with the stack."""
+    """Read the tables of all nodes; the stack closes them."""
     found = fanout.collect(
         topology.nodes.values(), lambda node: Tables(node, topology.database), width=servers.WIDTH
     )
@@ -127,6 +127,6 @@ def _read(topology: Topology, stack: ExitStack) -> tuple[Tables, ...]:
 
 
 def _stop(place: Path) -> None:
-    """Stop and remove the servers of a directory, as far as they were begun."""
+    """Stop and remove the servers of a directory that were started."""
     if (place / FILE).exists():
         servers.down(loader.load(place / FILE), fanout.Silent(), delete=True)

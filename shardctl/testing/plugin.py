@@ -1,6 +1,6 @@
-"""What pytest loads: the options and fixtures of a test fleet.
+"""The pytest plugin: options and fixtures of a test fleet.
 
-It is loaded in every run on a machine that has shardctl, so all else is imported by the fixtures.
+Pytest loads it in every run on a machine that has shardctl, so the fixtures import the rest.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def shard_fleet(pytestconfig: pytest.Config) -> Iterator[ShardFleet]:
 
     application = pytestconfig.rootpath / str(pytestconfig.getini(_TOPOLOGY))
     if not application.exists():
-        hint = f"name the application's topology as {_TOPOLOGY} in pytest's configuration"
-        pytest.fail(f"shardctl: {application}: there is no such file\n  {hint}", pytrace=False)
+        hint = f"set {_TOPOLOGY} to the application's topology file in pytest's configuration"
+        pytest.fail(f"shardctl: {application}: file not found\n  {hint}", pytrace=False)
     shards, nodes = _number(pytestconfig, _SHARDS), _number(pytestconfig, _NODES)
-    with _as_told(), fleet.running(application, shards=shards, nodes=nodes) as running:
+    with _reported(), fleet.running(application, shards=shards, nodes=nodes) as running:
         yield running
 
 
 @pytest.fixture
 def sharded_db(shard_fleet: ShardFleet) -> Iterator[ShardedDatabase]:
-    """Open the fleet as an application does, with all shards as the migrations left them."""
+    """Open the fleet as an application does, with the tables as after the migrations."""
     from shardctl.router import ShardedDatabase  # noqa: PLC0415  # same
 
     with _reset(shard_fleet), ShardedDatabase(shard_fleet.topology) as db:
@@ -56,9 +56,9 @@ def sharded_db(shard_fleet: ShardFleet) -> Iterator[ShardedDatabase]:
 
 @pytest.fixture
 def async_sharded_db(shard_fleet: ShardFleet) -> Iterator[Callable[[], AsyncShardedDatabase]]:
-    """Give what makes the same for an event loop, to be opened and closed there.
+    """Return a factory of the same for an event loop, which opens and closes it.
 
-    It is `async with async_sharded_db() as db`, with whatever plugin runs the test's loop.
+    Use it as `async with async_sharded_db() as db`, with any plugin that runs the test's loop.
     """
     from shardctl.router import AsyncShardedDatabase  # noqa: PLC0415  # same
 
@@ -68,30 +68,30 @@ def async_sharded_db(shard_fleet: ShardFleet) -> Iterator[Callable[[], AsyncShar
 
 @contextmanager
 def _reset(shard_fleet: ShardFleet) -> Iterator[None]:
-    """Reset the fleet, and let no router on it be led elsewhere by libpq's variables."""
+    """Reset the fleet, and hide libpq's variables from routers on it."""
     from shardctl.testing.environment import without_libpq  # noqa: PLC0415  # same
 
-    with _as_told():
+    with _reported():
         shard_fleet.reset()
     with without_libpq():
         yield
 
 
 @contextmanager
-def _as_told() -> Iterator[None]:
-    """Show shardctl's errors as it tells them, without a traceback."""
+def _reported() -> Iterator[None]:
+    """Show shardctl's errors as the command prints them, without a traceback."""
     from shardctl.errors import ShardctlError  # noqa: PLC0415  # same
     from shardctl.testing import fleet  # noqa: PLC0415  # same
 
     try:
         yield
     except ShardctlError as error:
-        # From none: pytest would show the error that it is made of, too.
-        raise pytest.fail.Exception(fleet.told(error), pytrace=False) from None
+        # From None: otherwise pytest would also show the original error.
+        raise pytest.fail.Exception(fleet.report(error), pytrace=False) from None
 
 
 def _number(config: pytest.Config, option: str) -> int:
     text = str(config.getini(option))
     if not text.isdecimal() or int(text) < 1:
-        pytest.fail(f"{option}: {text!r} is not a number from 1", pytrace=False)
+        pytest.fail(f"{option}: expected a number from 1, found {text!r}", pytrace=False)
     return int(text)

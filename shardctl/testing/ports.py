@@ -1,4 +1,4 @@
-"""Ports for servers that are yet to start, which nobody else is given meanwhile."""
+"""Reserves ports for servers that start later."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def held(host: str, count: int) -> Iterator[Sequence[int]]:
-    """Hold free ports: a server may listen on them, and the system gives them to no one else.
+    """Reserve free ports: a server may listen on them, but the system assigns them to no other.
 
-    A socket that is bound and does not listen keeps its port from all who ask for any port, or
-    connect from one; with SO_REUSEADDR, which PostgreSQL sets, too, it lets a listener in.
+    A bound socket that does not listen keeps its port from programs that ask for any free port.
+    With SO_REUSEADDR, which PostgreSQL also sets, another socket may still listen on it.
     """
     with contextlib.ExitStack() as stack:
         found = []

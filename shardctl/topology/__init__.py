@@ -1,1 +1,1 @@
-"""The topology: what should be, as one file says it."""
+"""The topology: the cluster as it should be, from one file."""

@@ -23,15 +23,15 @@ _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})  # as pydantic reads the
 
 
 def flaw(alias: str) -> str | None:
-    """Say why PgBouncer could not offer or pause an alias of this name; None if it could.
+    """Explain why PgBouncer could not offer or pause an alias of this name; None if it could.
 
     Its file takes other names only since 1.23, and its console takes no longer ones.
 
     >>> flaw("shard0017"), flaw("shard 17")
-    (None, "'shard 17' is no alias for PgBouncer: letters, digits, _ . - only")
+    (None, "'shard 17' is not a valid alias: PgBouncer needs letters, digits, _ . - only")
     """
     if not _ALIAS.fullmatch(alias):
-        return f"{shown(alias)} is no alias for PgBouncer: letters, digits, _ . - only"
+        return f"{shown(alias)} is not a valid alias: PgBouncer needs letters, digits, _ . - only"
     if len(alias) > MAX_ALIAS:
         return f"{shown(alias)} is too long: PgBouncer pauses aliases of at most {MAX_ALIAS} bytes"
     return None
@@ -53,7 +53,7 @@ def aliases(data: Any) -> Iterator[Finding]:
         of_nodes = [of_node(database, n) for n in nodes] if database and "node" in kinds else []
         survives = str(dig(data, "poolers", name, "survive_reset")).lower()
         if survives in _TRUE and "shard" not in kinds:
-            none = "only aliases of shards have a search_path to keep, and aliases lists none"
+            none = "survive_reset works only with aliases of shards; add shard to aliases"
             yield Finding(("poolers", name, "survive_reset"), none)
         wrong = next((text for each in (*names, *of_nodes) if (text := flaw(each))), None)
         if wrong:
@@ -62,5 +62,5 @@ def aliases(data: Any) -> Iterator[Finding]:
             for node, alias in zip(nodes, of_nodes, strict=False):
                 shard = pattern.shard(alias)
                 if shard is not None and shard < count:
-                    text = f"{alias} would be the alias of node {node} and of shard {shard}"
+                    text = f"{alias} would be the alias of both node {node} and shard {shard}"
                     yield Finding(loc, text)

@@ -1,4 +1,4 @@
-"""What a valid file says, as the values of `model`."""
+"""A valid file as the values of `model`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,9 @@ _BOM = "\ufeff"
 # Narrower than YAML: what is plain here is plain for every reader, in braces too.
 _PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
 _PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
+_LIST = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)+")
+_WIDTH = 88
+_INDENT = 4
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What some reader takes for something else than text."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
@@ -29,7 +32,7 @@ class ScalarNotEditable(ShardctlError):
 
     def __init__(self, path: tuple[str, ...], why: str) -> None:
         super().__init__(
-            f"{dotted(path)} cannot be changed in place: {why}",
+            f"cannot change {dotted(path)} in the file: {why}",
             hint="change the file by hand",
         )
         self.path = path
@@ -40,7 +43,8 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     """Give `text` with the scalars at these paths replaced.
 
     `text` is the file decoded, with its line breaks and byte order mark as they are. An old
-    scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
+    scalar's quotes are kept; a plain one gets double quotes only where it must. Long lists
+    of shards are folded at the blanks behind their commas. Raises
     ScalarNotEditable where a path has no scalar of its own (missing, empty, a list, a block,
     an alias, behind an anchor or a tag), or where the text is no YAML.
     """
@@ -50,7 +54,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     spans = []
     for path, value in values.items():
         part = _part(document, path)
-        spans.append((part.mark.index, part.end, _write(value, part)))
+        spans.append((part.mark.index, part.end, _folded(_write(value, part), value, body, part)))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
         edited = edited[:first] + new + edited[end:]
@@ -74,17 +78,17 @@ def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
 def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
     part = document.values.get(path)
     if part is None:
-        raise ScalarNotEditable(path, "the file has no such key")
+        raise ScalarNotEditable(path, "the file does not have this key")
     if path in document.aliased:
-        raise ScalarNotEditable(path, "it is an alias")
+        raise ScalarNotEditable(path, "the value is an alias")
     if part.items is not None or part.entries is not None:
-        raise ScalarNotEditable(path, "it is not a single value")
+        raise ScalarNotEditable(path, "the value is not a scalar")
     if not part.bare:
-        raise ScalarNotEditable(path, "it has an anchor or a tag")
+        raise ScalarNotEditable(path, "the value has an anchor or a tag")
     if part.style in {"|", ">"}:
-        raise ScalarNotEditable(path, "it is a block of text")
+        raise ScalarNotEditable(path, "the value is a block of text")
     if part.end == part.mark.index:
-        raise ScalarNotEditable(path, "it is empty")
+        raise ScalarNotEditable(path, "the value is empty")
     return part
 
 
@@ -95,6 +99,24 @@ def _write(value: str, part: marks.Part) -> str:
     if part.style or not safe.fullmatch(value):
         return _double(value)
     return _double(value) if value.lower() in _WORDS else value
+
+
+def _folded(scalar: str, value: str, text: str, part: marks.Part) -> str:
+    """Break a long list of shards behind commas; YAML reads a break as one blank."""
+    start = text.rfind("\n", 0, part.mark.index) + 1
+    before = part.mark.index - start
+    if before + len(scalar) <= _WIDTH or not _LIST.fullmatch(value):
+        return scalar
+    line = text[start : part.mark.index]
+    indent = " " * (len(line) - len(line.lstrip(" ")) + _INDENT)
+    lines, width = [""], _WIDTH - before
+    for piece in scalar.split(", "):
+        if lines[-1] and len(lines[-1]) + len(piece) + 3 > width:
+            lines.append("")
+            width = _WIDTH - len(indent)
+        lines[-1] += f", {piece}" if lines[-1] else piece
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return f",{newline}{indent}".join(lines)
 
 
 def _double(value: str) -> str:
@@ -108,10 +130,12 @@ def _printable(character: str) -> str:
 def _prove(
     before: marks.Document, after: marks.Document, values: Mapping[tuple[str, ...], str]
 ) -> None:
-    """Raise unless the edited text says the new values and nothing else has changed."""
+    """Raise unless the edited text has the new values and nothing else has changed."""
     expected: dict[Loc, str | None] = {path: part.text for path, part in before.values.items()}
     new: Mapping[Any, str] = values
     expected.update(new)
     found = {path: part.text for path, part in after.values.items()}
     if found != expected:
-        raise ScalarNotEditable(next(iter(values), ()), "the edited text would read differently")
+        raise ScalarNotEditable(
+            next(iter(values), ()), "the edited text would have a different meaning"
+        )

@@ -32,14 +32,14 @@ SHARDS_PATTERN = r"^ *(none|[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)*) *$
 
 
 def text(value: object) -> str:
-    """Take a single value that says something, in one line."""
+    """Take a single value, not empty, in one line."""
     if isinstance(value, dict | list):
         kind = "keys and values" if isinstance(value, dict) else "a list"
-        raise ValueError(f"expects a single value, not {kind}")  # noqa: TRY004  # pydantic takes ValueError only
+        raise ValueError(f"expected a single value, found {kind}")  # noqa: TRY004  # pydantic takes ValueError only
     if value is None or not str(value).strip():
         raise ValueError("is empty")
     if "\0" in str(value) or "\n" in str(value):
-        raise ValueError("holds no line break and no zero byte")
+        raise ValueError("contains a line break or a zero byte")
     return str(value)
 
 
@@ -87,7 +87,7 @@ def role(value: object) -> str:
     """Read the name of a role that one can create and grant to."""
     found = name(value)
     if found in {"public", "none"} or found.startswith("pg_"):
-        raise ValueError(f"{found} is a name that PostgreSQL keeps for itself; name a role")
+        raise ValueError(f"PostgreSQL reserves the name {found}; choose another role")
     return found
 
 
@@ -95,7 +95,7 @@ def database_name(value: object) -> str:
     """Read the name of a database that one can connect to and change."""
     found = name(value)
     if found in {"template0", "template1"}:
-        raise ValueError(f"{found} is what PostgreSQL copies new databases from; name another")
+        raise ValueError(f"{found} is a template database of PostgreSQL; choose another name")
     return found
 
 
@@ -106,7 +106,7 @@ def host(value: object) -> str:
     """
     found = text(value)
     if re.search(r"[\s,@]|://", found):
-        raise ValueError("is not one host name or address (no URL, no list, no blanks)")
+        raise ValueError("is not one host name or address (no URL, no list, no spaces)")
     if not re.fullmatch(HOST_PATTERN, found):
         raise ValueError("begins with -, or has a character that a shell interprets")
     return found
@@ -120,7 +120,7 @@ def login(value: object) -> str:
     """
     found = text(value)
     if not re.fullmatch(LOGIN_PATTERN, found):
-        raise ValueError("begins with -, or has a blank or a character that a shell interprets")
+        raise ValueError("begins with -, or has a space or a character that a shell interprets")
     return found
 
 
@@ -128,7 +128,7 @@ def path(value: object) -> str:
     """Read a path; it is made absolute elsewhere."""
     found = text(value)
     if found.startswith("~"):
-        raise ValueError(f"{shown(found)}: ~ is not expanded here; write the whole path")
+        raise ValueError(f"{shown(found)}: ~ is not expanded here; write the absolute path")
     return found
 
 
@@ -156,7 +156,7 @@ def positive_duration(value: object) -> timedelta:
     """Read a duration above zero."""
     found = duration(value)
     if not found:
-        raise ValueError(f"{shown(value)} is no time at all; write 1ms or more")
+        raise ValueError(f"{shown(value)} is zero; the minimum is 1ms")
     return found
 
 
@@ -172,7 +172,7 @@ def size(value: object, *, plain: str | None = None) -> int:
     if match is None or unit is None:
         raise ValueError(f"{shown(found)} is not a size such as 512MB, 50M, 20GB or 1TB")
     if not int(match[1]):
-        raise ValueError(f"{shown(found)} leaves no room; write 1MB or more")
+        raise ValueError(f"{shown(found)} is too small; the minimum is 1MB")
     return int(match[1]) * _SIZES[unit.upper()]
 
 
@@ -194,9 +194,9 @@ def epoch(value: object) -> datetime:
         raise ValueError(f"{shown(found)} is not a time such as 2011-08-24T21:07:01.721Z") from None
     fraction = re.search(r"\.([0-9]+)", found)
     if fraction and fraction[1][3:].strip("0"):
-        raise ValueError(f"{shown(found)} is finer than a millisecond; three decimals are enough")
+        raise ValueError(f"{shown(found)} has too many decimals; use at most three (milliseconds)")
     if future:
-        raise ValueError(f"{shown(found)} lies in the future; ids count from a time that has been")
+        raise ValueError(f"{shown(found)} is in the future; the epoch must be in the past")
     return moment
 
 
@@ -218,5 +218,5 @@ def schema_pattern(value: object) -> SchemaPattern:
 def shard_ranges(value: object) -> tuple[ranges.Range, ...]:
     """Read a list of shards, not expanded."""
     if isinstance(value, list):
-        raise ValueError('expects one value such as "0-3,17", or none, not a list')  # noqa: TRY004  # pydantic takes ValueError only
+        raise ValueError('expected one value such as "0-3,17", or none, found a list')  # noqa: TRY004  # pydantic takes ValueError only
     return ranges.parse(text(value))

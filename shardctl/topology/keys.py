@@ -18,11 +18,11 @@ _DIGITS = 15
 
 
 def key_unsupported(what: str) -> Misused:
-    """Report a value that is no shard key, by its type or because it is no text."""
+    """Report a value that is not a shard key, by its type or because it is not text."""
     return Misused(
         "key_unsupported",
-        f"{what} is no shard key",
-        hint="give an integer, a string of Unicode, or a uuid.UUID",
+        f"{what} is not a shard key",
+        hint="use an integer, a Unicode string, or a uuid.UUID",
     )
 
 
@@ -56,7 +56,7 @@ def stable_hash(key: Key) -> int:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise key_unsupported(f"{text!a}, which is no Unicode text,") from error
+        raise key_unsupported(f"{text!a} (invalid Unicode)") from error
     return int(hashlib.sha256(data).hexdigest()[:_DIGITS], 16)
 
 

@@ -31,24 +31,25 @@ MOST_BYTES = 1 << 20
 Reading a MiB takes up to 3 s and 140 MB of memory.
 """
 
-_EMPTY = "the file is empty; `shardctl sandbox new` writes one to begin with"
+_EMPTY = "the file is empty; create one with `shardctl sandbox new`"
 
 
 def load(path: Path) -> Topology:
     """Read a file; raises TopologyMissing, or TopologyInvalid with every problem."""
     hint = (
-        "name a file with --topology or $SHARDCTL_TOPOLOGY, or make one with `shardctl sandbox new`"
+        "specify a file with --topology or $SHARDCTL_TOPOLOGY, or create one with "
+        "`shardctl sandbox new`"
     )
     try:
         content = inputs.read(path, MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        raise TopologyMissing(path, "there is no such file", hint=hint) from None
+        raise TopologyMissing(path, "no such file", hint=hint) from None
     except IsADirectoryError:
-        hint = f"name the file in it, such as --topology {path / 'topology.yaml'}"
+        hint = f"specify the file in that directory, such as --topology {path / 'topology.yaml'}"
         raise TopologyMissing(path, "is a directory, not a file", hint=hint) from None
     except PermissionError:
-        hint = "make it readable for the user who runs shardctl"
-        raise TopologyMissing(path, "may not be read", hint=hint) from None
+        hint = "allow the user who runs shardctl to read it"
+        raise TopologyMissing(path, "permission denied", hint=hint) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise TopologyMissing(path, f"cannot be read: {why}", hint=hint) from error
@@ -67,7 +68,9 @@ def parse(content: bytes, path: Path) -> Topology:
     if document.empty or (document.data is None and not document.flaws):
         raise _invalid(path, [(Mark(0, 1, 1), Finding((), _EMPTY))])
     if not isinstance(document.data, dict):
-        top = Finding((), "the top level is no mapping; it begins with `cluster: NAME`")
+        top = Finding(
+            (), "expected keys and values at the top level, beginning with `cluster: NAME`"
+        )
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
     content_model, findings = _findings(document, folder)
@@ -100,19 +103,19 @@ def _findings(
     found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
-        # A node or its shards were skipped: nobody knows what is missing.
+        # A node or its shards were skipped: what is missing is unknown.
         found = [f for f in found if f.loc != ("nodes",)]
     kept = [f for f in found if not _within(f.loc, hidden) and not _merged(f, document)]
     return model, document.flaws + [(document.place(f), f) for f in [*secret, *kept]]
 
 
 def _within(loc: Loc, hidden: set[Loc]) -> bool:
-    """Tell whether a password stands at or above `loc`: nothing more is said of it."""
+    """Return whether a password is at or above `loc`: nothing more is reported of it."""
     return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
 
 
 def _merged(finding: Finding, document: marks.Document) -> bool:
-    """Tell whether a finding only follows from a merge key, which is reported itself."""
+    """Return whether a finding only follows from a merge key, which is reported itself."""
     loc = finding.loc
     if "<<" in loc:
         return True

@@ -1,4 +1,4 @@
-"""YAML to plain data in which every scalar is its own text, and where each stands."""
+"""YAML to plain data in which every scalar is its own text, and the place of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
     entries: tuple[tuple[Part, Part], ...] | None = None
     style: str = ""
     flow: bool = False
-    """Stands within braces or brackets."""
+    """Is within braces or brackets."""
     bare: bool = True
     """Has neither an anchor nor a tag."""
 
@@ -50,7 +50,7 @@ class Document:
     values: dict[Loc, Part] = field(default_factory=dict)
     aliased: set[Loc] = field(default_factory=set)
     flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
-    """What YAML allows and a topology does not: keys that stand twice, merge keys, tags."""
+    """What YAML allows and a topology does not: duplicate keys, merge keys, tags."""
 
     def place(self, finding: Finding) -> Mark:
         """Give the mark of a finding, or of the nearest parent that the file has."""
@@ -97,7 +97,9 @@ class _Builder:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    self._flaw(_mark(event), (), "a second YAML document; the file holds one")
+                    self._flaw(
+                        _mark(event), (), "the file has a second YAML document; only one is allowed"
+                    )
                     break
                 root = self._part(next(self.events), (), 0, flow=False)
         return root
@@ -110,7 +112,7 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, mark)
         if depth > _MAX_DEPTH:
-            raise BadYaml(mark, f"nested deeper than {_MAX_DEPTH} levels")
+            raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
         if event.anchor:
             self.anchors[event.anchor] = None
         if isinstance(event, yaml.ScalarEvent):
@@ -126,26 +128,22 @@ class _Builder:
     def _alias(self, event: Any, mark: Mark) -> Part:
         if event.anchor not in self.anchors:
             # No name is shown: it may be an unquoted password that begins with *.
-            raise BadYaml(
-                mark, "an alias without an anchor; put a value that begins with * in quotes"
-            )
+            raise BadYaml(mark, "an alias without an anchor; quote a value that begins with *")
         part = self.anchors[event.anchor]
         if part is None:
-            raise BadYaml(mark, "an alias within its own anchor")
-        # A wrapper tells an alias from the part itself, and keeps the part's own mark.
+            raise BadYaml(mark, "an alias inside its own anchor")
+        # A wrapper distinguishes an alias from the part itself, and keeps the part's own mark.
         return Part(part.mark, part.end, items=(part,), style="*", bare=False)
 
     def _tag(self, event: Any, mark: Mark, loc: Loc, known: frozenset[str]) -> None:
         if event.tag and event.tag != "!" and event.tag not in known:
-            self._flaw(
-                mark, loc, "a tag means nothing here; put a value that begins with ! in quotes"
-            )
+            self._flaw(mark, loc, "YAML tags are not supported; quote a value that begins with !")
 
     def _scalar(self, event: Any, mark: Mark, loc: Loc, *, flow: bool) -> Part:
         self._tag(event, mark, loc, _CORE_TAGS)
         self.inside.update(range(event.start_mark.line + 2, event.end_mark.line + 2))
         if _SURROGATE.search(event.value):
-            raise BadYaml(mark, "an escape that stands for no character")
+            raise BadYaml(mark, "an escape for an invalid character")
         style = event.style or ""
         null = not style and not event.tag and event.value in _NULLS
         text = None if null else event.value
@@ -171,14 +169,16 @@ class _Builder:
             here = loc if name is None else (*loc, name)
             value = self._part(next(self.events), here, depth + 1, flow=flow)
             if name is None:
-                self._flaw(_mark(inner), loc, "a key that is no single word")
+                self._flaw(_mark(inner), loc, "a key must be a single word")
             elif name in entries:
                 first = entries[name][0].mark.line
-                self._flaw(key.mark, here, f"stands twice; the first is in line {first}")
+                self._flaw(key.mark, here, f"duplicate key; the first is in line {first}")
             else:
                 entries[name] = (key, value)
                 if name == "<<":
-                    self._flaw(key.mark, here, "merge keys are not read; write the keys out")
+                    self._flaw(
+                        key.mark, here, "merge keys (<<) are not supported; write the keys out"
+                    )
         return Part(
             mark,
             _end(inner),
@@ -187,7 +187,7 @@ class _Builder:
 
 
 class _Flattener:
-    """Makes plain data of parts, and notes by path where each stands."""
+    """Makes plain data of parts, and notes the place of each by path."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

@@ -50,7 +50,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to reach a host; None stands for what `~/.ssh/config` says."""
+    """How to reach a host; None stands for the value in `~/.ssh/config`."""
 
     host: str | None
     user: str | None
@@ -82,7 +82,7 @@ class Node:
     os_user: str | None
     settings: Mapping[str, str]
     pooler_host: str
-    """How poolers reach the node; the same as `host` unless the file says otherwise."""
+    """How poolers reach the node; the same as `host` unless the file has otherwise."""
     ssh: Ssh | None
     control: Control | None
     relative: tuple[str, ...] = ()

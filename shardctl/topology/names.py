@@ -36,11 +36,11 @@ class SchemaPattern:
                 f"{text!r} needs exactly one {{id}} (or {{id:04d}}) and no other braces"
             )
         if "\0" in text or "\n" in text:
-            raise ValueError("a schema's name holds no line break and no zero byte")
+            raise ValueError("a schema name cannot contain a line break or a zero byte")
         field = fields[0]
         pattern = cls(text[: field.start()], int(field[1] or 0), text[field.end() :])
         if pattern.prefix.startswith("pg_"):
-            raise ValueError("PostgreSQL keeps schema names that begin with pg_ for itself")
+            raise ValueError("PostgreSQL reserves schema names that begin with pg_")
         return pattern
 
     def schema(self, shard: int) -> str:
@@ -87,7 +87,7 @@ def retired(schema: str, move: str) -> str:
 
 
 def retired_of(schema: str, name: str) -> bool:
-    """Tell whether `name` is a retired copy of `schema`.
+    """Return whether `name` is a retired copy of `schema`.
 
     >>> retired_of("shard2", "shard2__retired_5f3a9c1e")
     True

@@ -1,15 +1,13 @@
-"""The keywords of libpq that a topology may use, and where the others belong."""
+"""The keywords of libpq that a topology may use, and where the rest belong."""
 
 from __future__ import annotations
 
 import re
 
-NO_PASSWORDS = (
-    "a password never stands in the file; it belongs in a passfile (~/.pgpass, PGPASSFILE)"
-)
+NO_PASSWORDS = "the topology cannot contain passwords; use a passfile (~/.pgpass, PGPASSFILE)"
 NO_SECRETS = (
-    "a secret never stands in the file; it belongs in a service file (~/.pg_service.conf,"
-    " with `service: NAME` here)"
+    "the topology cannot contain secrets; use a service file (~/.pg_service.conf, with "
+    "`service: NAME` here)"
 )
 
 ELSEWHERE = {
@@ -74,7 +72,7 @@ _ASSIGNED = re.compile(r"password\s*=", re.IGNORECASE)
 
 
 def asks_password(key: str) -> bool:
-    """Tell whether the value of a key would be a password.
+    """Return whether the value of a key would be a password.
 
     >>> asks_password("sslpassword"), asks_password("passfile"), asks_password("PGPASSWORD")
     (True, False, True)
@@ -83,5 +81,5 @@ def asks_password(key: str) -> bool:
 
 
 def holds_password(text: str) -> bool:
-    """Tell whether a value has a password within, such as `host=a password=...`."""
+    """Return whether a value has a password within, such as `host=a password=...`."""
     return _ASSIGNED.search(text) is not None

@@ -41,17 +41,17 @@ def ownership(data: Any) -> Iterator[Finding]:
             continue
         merged = ranges.merge(found)
         if sum(r.last - r.first + 1 for r in found) > _size(merged):
-            yield Finding(loc, f"{_brief(_twice(found))} stands twice")
+            yield Finding(loc, f"{_brief(_twice(found))} is listed twice")
         inside, outside = _split(merged, count)
         if outside:
             yield Finding(
-                loc, f"{_brief(outside)} lies outside 0-{(count or 0) - 1} (shards.count: {count})"
+                loc, f"{_brief(outside)} is outside 0-{(count or 0) - 1} (shards.count: {count})"
             )
         for other, shards in _claim(owned, inside, name).items():
             yield Finding(
-                loc, f"{_brief(shards)} belongs to node {other} too; a shard has one node"
+                loc, f"node {other} also has {_brief(shards)}; a shard belongs to one node"
             )
-    # Where a node's list cannot be read, nobody knows what is missing.
+    # Where a node's list cannot be read, what is missing is unknown.
     if complete and count is not None:
         free = _gaps(owned, count)
         if free:
@@ -81,7 +81,7 @@ def _twice(found: Iterable[ranges.Range]) -> list[ranges.Range]:
 def _split(
     merged: Iterable[ranges.Range], count: int | None
 ) -> tuple[list[ranges.Range], list[ranges.Range]]:
-    """Part ranges into those below `count` and the others; None has no limit."""
+    """Part ranges into those below `count` and the rest; None has no limit."""
     inside: list[ranges.Range] = []
     outside: list[ranges.Range] = []
     for first, last in merged:
@@ -98,7 +98,7 @@ def _split(
 def _claim(
     owned: list[_Owned], wanted: Iterable[ranges.Range], name: str
 ) -> dict[str, list[ranges.Range]]:
-    """Give a node what is still free (`owned` stays sorted); tell whose the rest is."""
+    """Give a node what is still free (`owned` stays sorted); return the owners of the rest."""
     taken: dict[str, list[ranges.Range]] = {}
     for first, last in wanted:
         free_from = first
@@ -143,7 +143,7 @@ def addresses(data: Any) -> Iterator[Finding]:
                 continue
             owner = owners.setdefault((host, port), f"{noun} {name}")
             if owner != f"{noun} {name}":
-                yield Finding((kind, name, "port"), f"{owner} is at {host}:{port} already")
+                yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
 
 
 def directories(data: Any, folder: str) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def directories(data: Any, folder: str) -> Iterator[Finding]:
             owner, first = owners.setdefault(what, (f"{noun} {name}", loc))
             if first != loc:
                 of = f"{owner}'s {first[-1]}"
-                yield Finding(loc, f"is {of} already, on the same host ({host})")
+                yield Finding(loc, f"{of} already uses this path on the same host ({host})")
 
 
 def elsewhere(data: Any) -> Iterator[Finding]:
@@ -182,20 +182,20 @@ def elsewhere(data: Any) -> Iterator[Finding]:
                 if path is not None and not os.path.isabs(path):  # noqa: PTH117  # it is text
                     yield Finding(
                         (kind, name, key),
-                        f"{shown(path)} is relative to this file, and the host is reached by ssh;"
-                        " write the whole path",
+                        f"{shown(path)} is a relative path, but the host is reached by "
+                        "ssh; write the absolute path",
                     )
             host = tried(fields.host, dig(data, kind, name, "host"))
             if host is not None and host.startswith("/") and not ssh.get("host"):
                 yield Finding(
                     (kind, name, "ssh"),
-                    f"has no host, and {shown(host)} is the folder of a socket; write ssh.host",
+                    f"has no host, and {shown(host)} is a socket directory; add ssh.host",
                     "key",
                 )
 
 
 def _machine(data: Any, kind: str, name: str) -> str | None:
-    """Name the machine that has the files: whom ssh asks, if that is another than the server."""
+    """Name the machine that has the files: ssh's, if that is another than the server's."""
     ssh = tried(fields.host, dig(data, kind, name, "ssh", "host"))
     if ssh is None:
         return _host(dig(data, kind, name, "host"))

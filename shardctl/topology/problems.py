@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Loc = tuple[str | int, ...]
-"""The way to a value in the file: keys, and positions in lists."""
+"""The connection to a value in the file: keys, and positions in lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def parse(text: str) -> tuple[Range, ...]:
             raise ValueError(f"{part.strip()[:40]!r} is not a shard or a range such as 0-3")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"{first}-{last} runs backwards; write {last}-{first}")
+            raise ValueError(f"{first}-{last} is in the wrong order; write {last}-{first}")
         found.append(Range(first, last))
     return tuple(found)
 

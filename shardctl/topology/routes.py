@@ -44,7 +44,7 @@ def listed(topology: Topology, text: str) -> tuple[ShardId, ...]:
     try:
         found = ranges.parse(text)
     except ValueError as error:
-        raise UsageError(str(error), hint="write shards such as 2-3,17") from error
+        raise UsageError(str(error), hint="specify shards such as 2-3,17") from error
     last = max((one.last for one in found), default=0)
     if last >= topology.shard_count:
         raise ShardNotFound(last, topology.shard_count)
@@ -73,8 +73,8 @@ def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Rout
             file = topology.path.name
             raise Refused(
                 "owner_unknown",
-                f"the map gives shard {shard} to node {owners[shard]}, which {file} does not have",
-                hint="take the newest topology file",
+                f"the map gives shard {shard} to node {owners[shard]}, which is not in {file}",
+                hint="use the newest topology file",
             )
         return _route(topology, owner, found)
     node = next(node for node in topology.nodes.values() if found in node.shards)

@@ -105,7 +105,7 @@ def shards_and_ids(data: Any) -> Iterator[Finding]:
         if size > names.MAX_IDENTIFIER:
             yield Finding(
                 ("shards", "schema"),
-                f"the schema of shard {count - 1} would have a name of {size} bytes; at most 63",
+                f"the schema name of shard {count - 1} would have {size} bytes; the maximum is 63",
             )
 
 
@@ -127,9 +127,9 @@ def _sum(data: Any, time: int, shard: int, sequence: int) -> Iterator[Finding]:
     if strict and usable > most:
         yield Finding(
             ("id", "bits", "time"),
-            f"{time} leaves the strict generator too few block numbers;"
-            f" at most {most + (total == 64)} with {sequence} of sequence,"
-            " or `generator: classic`",
+            f"{time} is too many for the strict generator; at most "
+            f"{most + (total == 64)} with {sequence} of sequence, or use `generator: "
+            "classic`",
         )
 
 
@@ -140,8 +140,8 @@ def handles(data: Any) -> Iterator[Finding]:
             if not re.fullmatch(fields.HANDLE_PATTERN[:-1], name):
                 yield Finding(
                     (kind, name),
-                    f"{shown(name)} is no name for a {noun}: at most 40 letters, digits, _ . -,"
-                    " beginning with a letter or a digit",
+                    f"{shown(name)} is not a valid name for a {noun}: use at most 40 "
+                    "letters, digits, _ . -, beginning with a letter or a digit",
                     "key",
                 )
 
@@ -151,13 +151,13 @@ def parameters(data: Any) -> Iterator[Finding]:
     for key in section(data, "database", "options"):
         here = ("database", "options", key)
         if key in ELSEWHERE:
-            yield Finding(here, f"stands elsewhere in the file: {ELSEWHERE[key]}", "key")
+            yield Finding(here, f"set {ELSEWHERE[key]} instead", "key")
         elif key not in KEYWORDS:
             near = suggestion(key, sorted(KEYWORDS))
             near = near if near.startswith("did") else "see libpq's parameter key words"
-            yield Finding(here, f"is no keyword of libpq; {near}", "key")
+            yield Finding(here, f"is not a libpq keyword; {near}", "key")
     for name in section(data, "nodes"):
         for key in section(data, "nodes", name, "settings"):
             if not _PARAMETER.fullmatch(key):
                 loc: Loc = ("nodes", name, "settings", key)
-                yield Finding(loc, f"{shown(key)} is no name of a server parameter", "key")
+                yield Finding(loc, f"{shown(key)} is not the name of a server parameter", "key")

@@ -86,7 +86,7 @@ def _aliases(value: object) -> object:
     if isinstance(value, list) and not value:
         raise ValueError("is empty; list node, shard or both")
     if isinstance(value, list) and len(value) != len(set(map(str, value))):
-        raise ValueError("names one kind twice")
+        raise ValueError("lists the same kind twice")
     return value
 
 
@@ -107,11 +107,11 @@ class _Section(BaseModel):
 class ShardsSection(_Section):
     """The shards of the cluster."""
 
-    count: Count = Field(description="number of shards, fixed for the life of the cluster")
+    count: Count = Field(description="the number of shards, fixed for the life of the cluster")
     pattern: Pattern = Field(
         default=_written("shard{id}"),
         alias="schema",
-        description="how a shard's schema is named; {id:04d} pads with zeros",
+        description="the schema name of a shard; {id:04d} pads with zeros",
     )
 
 
@@ -128,15 +128,17 @@ class IdSection(_Section):
 
     epoch: Epoch = Field(
         default=_written("2011-08-24T21:07:01.721Z"),
-        description="the time from which ids count; without a zone it is UTC",
+        description="the start of the ids' time; UTC if it has no zone",
     )
-    bits: BitsSection = Field(default_factory=BitsSection, description="the split of an id's bits")
+    bits: BitsSection = Field(
+        default_factory=BitsSection, description="how the 64 bits of an id are divided"
+    )
     tick: PositiveDuration = Field(
-        default=_written("1ms"), description="the unit of an id's time, whole milliseconds"
+        default=_written("1ms"), description="the unit of an id's time, in whole milliseconds"
     )
     generator: Literal["strict", "classic"] = Field(
         default="strict",
-        description="strict never repeats an id; classic is the published arithmetic",
+        description="strict never repeats an id; classic uses the published arithmetic",
     )
 
 
@@ -144,32 +146,38 @@ class DatabaseSection(_Section):
     """The one database of the cluster, and its roles."""
 
     name: DatabaseName = Field(description="the database, the same on every node")
-    user: Role = Field(default="postgres", description="whom shardctl logs in as")
-    app_roles: list[Role] = Field(default=[], description="who may read and write the shards")
+    user: Role = Field(default="postgres", description="the role that shardctl logs in as")
+    app_roles: list[Role] = Field(
+        default=[], description="the roles that may read and write the shards"
+    )
     replication_user: Role | None = Field(
-        default=None, description="whom a clone connects as; the user when left out"
+        default=None, description="the role of replication connections; database.user by default"
     )
     migrations: LocalPath | None = Field(
-        default=None, description="the folder of numbered SQL files that run in every shard"
+        default=None, description="the folder of numbered SQL migrations, which run in every shard"
     )
     keys: dict[str, Name] = Field(
-        default={}, description="tables and the columns that hold their shard keys"
+        default={}, description="tables, each with the column that holds its shard key"
     )
     options: dict[str, Setting] = Field(
         default={},
-        description="further libpq keywords, never a password",
+        description="more libpq keywords; passwords are not allowed",
         json_schema_extra=_OPTIONS,
     )
 
 
 class SshSection(_Section):
-    """How to reach the host; what is left out is what ~/.ssh/config says."""
+    """How to reach the host; what is left out comes from ~/.ssh/config."""
 
-    host: Host | None = Field(default=None, description="the host or its name in ~/.ssh/config")
-    user: Login | None = Field(default=None, description="whom to log in as")
-    port: Port | None = Field(default=None, description="the port of its SSH server")
+    host: Host | None = Field(
+        default=None, description="the host name, or its name in ~/.ssh/config"
+    )
+    user: Login | None = Field(default=None, description="the login user")
+    port: Port | None = Field(default=None, description="the port of the SSH server")
     key_file: Text | None = Field(default=None, description="the private key; ~ is expanded")
-    accept_new: bool = Field(default=False, description="accept the key of a host never seen")
+    accept_new: bool = Field(
+        default=False, description="accept the key of a host on the first connection"
+    )
 
 
 class ControlSection(_Section):
@@ -177,8 +185,8 @@ class ControlSection(_Section):
 
     start: Text | None = Field(default=None, description="starts the server")
     stop: Text | None = Field(default=None, description="stops the server")
-    reload: Text | None = Field(default=None, description="makes the server read its settings")
-    status: Text | None = Field(default=None, description="tells whether the server runs")
+    reload: Text | None = Field(default=None, description="makes the server reload its settings")
+    status: Text | None = Field(default=None, description="reports whether the server is running")
 
 
 class NodeSection(_Section):
@@ -186,18 +194,26 @@ class NodeSection(_Section):
 
     host: Host = Field(description="the host of the server")
     port: Port = Field(description="the port of the server")
-    shards: Shards = Field(description="the shards it should own, such as 0-3,17, or none")
-    data_directory: LocalPath | None = Field(default=None, description="the server's data")
-    bin_directory: LocalPath | None = Field(default=None, description="PostgreSQL's programs")
-    os_user: Text | None = Field(default=None, description="who runs the server on its host")
+    shards: Shards = Field(description="the shards of the node, such as 0-3,17, or none")
+    data_directory: LocalPath | None = Field(
+        default=None, description="the server's data directory"
+    )
+    bin_directory: LocalPath | None = Field(
+        default=None, description="the directory of PostgreSQL's programs"
+    )
+    os_user: Text | None = Field(
+        default=None, description="the user who runs the server on its host"
+    )
     settings: dict[str, Setting] = Field(
-        default={}, description="server parameters that a clone made here gets"
+        default={}, description="server parameters for a clone that shardctl makes on this node"
     )
     pooler_host: Host | None = Field(
-        default=None, description="how poolers reach the server; the host when left out"
+        default=None, description="the server's host as the poolers see it; host by default"
     )
-    ssh: SshSection | None = Field(default=None, description="how to reach the host")
-    control: ControlSection | None = Field(default=None, description="commands for the server")
+    ssh: SshSection | None = Field(default=None, description="how shardctl reaches the host")
+    control: ControlSection | None = Field(
+        default=None, description="commands that control the server"
+    )
 
 
 class PoolerSection(_Section):
@@ -205,43 +221,48 @@ class PoolerSection(_Section):
 
     host: Host = Field(description="the host of the pooler")
     port: Port = Field(description="the port of the pooler")
-    config: LocalPath = Field(description="its configuration file")
+    config: LocalPath = Field(description="the pooler's configuration file")
     databases_file: LocalPath | None = Field(
         default=None,
-        description="the file with the aliases that shardctl writes and the configuration"
-        " includes; pgbouncer.databases.ini beside pgbouncer.ini when left out",
+        description="the file of aliases that shardctl writes and the configuration includes; by "
+        "default pgbouncer.databases.ini beside pgbouncer.ini",
     )
     admin_user: Name | None = Field(
-        default=None, description="whom the admin console knows; database.user when left out"
+        default=None, description="the user of the admin console; database.user by default"
     )
     aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
-        default=["node"], min_length=1, description="what it offers: shard, node or both"
+        default=["node"],
+        min_length=1,
+        description="which aliases the pooler offers: shard, node or both",
     )
     survive_reset: bool = Field(
         default=False,
-        description="whether aliases of shards keep their search_path after RESET ALL and DISCARD"
-        " ALL of a client; not for drivers that bind parameters in a second round trip",
+        description="keep the search_path of shard aliases when a client sends RESET ALL or "
+        "DISCARD ALL; not for drivers that bind parameters in a second round trip",
     )
-    os_user: Text | None = Field(default=None, description="who runs the pooler on its host")
-    ssh: SshSection | None = Field(default=None, description="how to reach the host")
+    os_user: Text | None = Field(
+        default=None, description="the user who runs the pooler on its host"
+    )
+    ssh: SshSection | None = Field(default=None, description="how shardctl reaches the host")
 
 
 class MoveSection(_Section):
     """Defaults for moves."""
 
     max_pause: PositiveDuration = Field(
-        default=_written("5s"), description="the longest that a cutover may hold clients"
+        default=_written("5s"), description="the longest time that a cutover may hold clients"
     )
     retain: Duration = Field(
         default=_written("24h"), description="how long retired schemas are kept"
     )
     clone_with: Literal["basebackup", "repmgr"] = Field(
-        default="basebackup", description="what copies the source: pg_basebackup or repmgr"
+        default="basebackup",
+        description="the program that copies the source: pg_basebackup or repmgr",
     )
     max_wal: Size | None = Field(
         default=None,
-        description="the most WAL that the source keeps for a move, such as 20GB;"
-        " a tenth of what is free there when left out",
+        description="the maximum WAL that the source retains for a move, such as 20GB; by default "
+        "a tenth of the free disk space there",
     )
 
 
@@ -250,8 +271,8 @@ class FileSection(_Section):
 
     cluster: Name = Field(description="the name of the cluster")
     shards: ShardsSection = Field(description="the shards of the cluster")
-    id: IdSection = Field(default_factory=IdSection, description="how ids are made")
-    database: DatabaseSection = Field(description="the one database and its roles")
+    id: IdSection = Field(default_factory=IdSection, description="how ids are generated")
+    database: DatabaseSection = Field(description="the database and its roles")
     nodes: dict[str, NodeSection] = Field(
         description="the nodes by name", min_length=1, json_schema_extra=_NAMES
     )

@@ -14,25 +14,24 @@ _TAB = re.compile(r"^ *\t[ \t]*(?=[^ \t\r\n#])", re.MULTILINE)
 TABBED = "a tab in the indentation; YAML is indented with spaces"
 
 _WORDS = {
-    r"mapping (values|keys) are not allowed|unexpected ':'": "a colon or ? where none fits;"
-    " quote a value that holds ': ',"
-    " or mend the indentation",
+    r"mapping (values|keys) are not allowed|unexpected ':'": "unexpected : or ?;"
+    " quote a value that contains ': ', or fix the indentation",
     r"could not find expected ':'": "a key without its colon (write `key: value`)",
     r"expected ',' or '[}\]]'": "an opening bracket is not closed, or a comma is missing",
-    r"expected (<block end>|key\b|'-' indicator)": "the indentation does not fit the lines above",
+    r"expected (<block end>|key\b|'-' indicator)": "the indentation does not match the lines above",
     r"unexpected end of stream": "a quote is opened and not closed",
     r"unknown escape|escape sequence|hexadecimal|escape code": "an escape that YAML does not know;"
-    " in double quotes a backslash is written \\\\",
-    r"expected .*node content": "a value is missing, or a bracket stands alone",
-    r"cannot start any token": "a value cannot begin with this character; put it in quotes",
-    r"sequence entries": "a list's `-` stands where none fits; mend the indentation",
+    " in double quotes write a backslash as \\\\",
+    r"expected .*node content": "a value is missing, or a bracket has no partner",
+    r"cannot start any token": "a value cannot begin with this character; quote it",
+    r"sequence entries": "unexpected `-` of a list; fix the indentation",
     r"chomping|indentation indicator|comment or (a )?line break": "after | or > only a comment"
-    " fits; put the value in quotes",
-    r"alphabetic or numeric|whitespace|URI|directive|expected ' '|tag": "a value that begins with"
-    " & * ! or % needs quotes",
-    r"document start": "something follows the end of the document",
+    " is allowed; quote the value",
+    r"alphabetic or numeric|whitespace|URI|directive|expected ' '|tag": "quote a value that begins"
+    " with & * ! or %",
+    r"document start": "unexpected content after the end of the document",
 }
-"""What PyYAML and libyaml say (they differ), and what people are told."""
+"""The messages of PyYAML and libyaml (they differ), and those for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,9 @@ def check_characters(text: str) -> None:
     """Raise BadYaml at the first control character."""
     if found := _CONTROL.search(text):
         mark = mark_at(text, found.start())
-        raise BadYaml(mark, f"the control character U+{ord(found[0]):04X}; remove it")
+        raise BadYaml(
+            mark, f"the control character U+{ord(found[0]):04X} is not allowed; remove it"
+        )
 
 
 def tabs(text: str, inside: AbstractSet[int]) -> list[Mark]:
@@ -88,20 +89,20 @@ def explain(error: Any, text: str) -> BadYaml:
     """Turn an error of PyYAML or libyaml into words for people."""
     place = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if place is None:
-        return BadYaml(Mark(0, 1, 1), f"is no YAML: {error}".splitlines()[0])
+        return BadYaml(Mark(0, 1, 1), f"is not valid YAML: {error}".splitlines()[0])
     mark = Mark(place.index, place.line + 1, place.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
         return BadYaml(mark, TABBED)
     near = {mark.line - 1, mark.line}
     if tab := [m for m in tabs(text, frozenset()) if m.line in near]:
         return BadYaml(tab[-1], TABBED)
-    said = f"{error.problem or ''} {error.context or ''}"
-    if mark.index >= len(text.rstrip()) and "flow" in said:
-        return BadYaml(mark, "the file ends within a bracket that was opened and not closed")
-    words = next((w for pattern, w in _WORDS.items() if re.search(pattern, said)), None)
+    complaint = f"{error.problem or ''} {error.context or ''}"
+    if mark.index >= len(text.rstrip()) and "flow" in complaint:
+        return BadYaml(mark, "the file ends inside a bracket that was opened and not closed")
+    words = next((w for pattern, w in _WORDS.items() if re.search(pattern, complaint)), None)
     opened = error.context_mark
     if opened is not None and opened.line + 1 != mark.line:
-        since = f" (begun in line {opened.line + 1})"
+        since = f" (opened in line {opened.line + 1})"
     else:
         since = ""
-    return BadYaml(mark, (words or f"is no YAML: {error.problem}") + since)
+    return BadYaml(mark, (words or f"is not valid YAML: {error.problem}") + since)

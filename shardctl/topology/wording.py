@@ -44,19 +44,19 @@ def _finding(detail: Any) -> Finding:
 
 
 def _wrong(kind: str, value: object, context: Any, description: str) -> str:
-    """Say what is wrong with a value, by pydantic's kind of error."""
-    said = str(context["error"]) if kind == "value_error" else ""
-    if value is None or kind == "too_short" or said == "is empty":
-        return f"is empty; expects {description}"
-    if said:
-        return said
+    """Describe what is wrong with a value, by pydantic's kind of error."""
+    problem = str(context["error"]) if kind == "value_error" else ""
+    if value is None or kind == "too_short" or problem == "is empty":
+        return f"is empty; expected {description}"
+    if problem:
+        return problem
     if kind == "literal_error" and isinstance(value, str):
         expected = context["expected"].replace("'", "")
-        return f"{shown(value)} is not known here; write {expected}"
+        return f"unknown value {shown(value)}; write {expected}"
     if kind == "bool_parsing":
-        return f"{shown(value)} is neither true nor false"
+        return f"expected true or false, found {shown(value)}"
     wanted = _SHAPES.get(kind, description)
-    return f"expects {wanted}, not {_kind(value)}"
+    return f"expected {wanted}, found {_kind(value)}"
 
 
 def _kind(value: object) -> str:
@@ -68,7 +68,7 @@ def _kind(value: object) -> str:
 def _unknown(loc: Loc) -> str:
     key = str(loc[-1])
     known = _keys(loc[:-1])
-    # {shards: 0-1,3} is YAML for two keys; nobody means that.
+    # {shards: 0-1,3} is YAML for two keys; no one writes that on purpose.
     if _RANGE.fullmatch(key) and "shards" in known:
         return 'unknown key; within { } a list of shards needs quotes: shards: "0-1,3"'
     return "unknown key; " + suggestion(key, known)
@@ -78,11 +78,11 @@ def suggestion(key: str, known: Iterable[str]) -> str:
     """Name the nearest known key, or all."""
     names = list(known)
     near = difflib.get_close_matches(printable(key.lower()), names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else "known here: " + ", ".join(names)
+    return f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(names)
 
 
 def _section(loc: Loc) -> type[BaseModel] | None:
-    """Find the section whose keys stand at a path; None where keys are free or unknown."""
+    """Find the section whose keys are at a path; None where keys are free or unknown."""
     section: type[BaseModel] = FileSection
     rest = list(loc)
     while rest:
@@ -114,7 +114,7 @@ def _keys(loc: Loc) -> list[str]:
 
 
 def _described(loc: Loc) -> str:
-    """Say what belongs at a path, or nearest above it."""
+    """Describe what belongs at a path, or nearest above it."""
     while loc:
         parent, own = _section(loc[:-1]), _section(loc)
         info = _fields(parent).get(str(loc[-1])) if parent else None

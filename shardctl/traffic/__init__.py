@@ -1,1 +1,1 @@
-"""A recorded load: real writes through the poolers, every acknowledged one checked at the end."""
+"""A recorded load: real writes through the poolers; checks every acknowledged one at the end."""

@@ -1,4 +1,4 @@
-"""One client of the load: a thread that does one operation after the other, and notes each."""
+"""One client of the load: a thread that runs one operation after the other, and records each."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FENCE = frozenset({"42P01", "3F000"})
-"""SQLSTATEs of the fence: a table, or a schema, that is not there under its name."""
+"""SQLSTATEs of the fence: a table or schema with this name is missing."""
 
 _AFTER_ERROR_S = 0.02
 MAP_S = 0.025
-"""How long an operation that met the fence waits for a newer map before it is tried again."""
+"""How long an operation waits for a newer map after an error of the fence, before it retries."""
 _STAY = 8
-"""Operations before the shards that a client has connections for move on by one."""
+"""Operations before a client replaces one of the shards that it has connections for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a client does, and how quickly."""
+    """The operations of a client, and their rate."""
 
     kinds: tuple[Kind, ...]
-    """Drawn from, each as likely as any other."""
+    """The client draws from these with equal probability."""
     interval: float
-    """Seconds from the begin of an operation to that of the next, 0 for none."""
+    """Seconds from the start of an operation to that of the next, 0 for no limit."""
     connections: int
-    """How many a client has open at the most."""
+    """The most open connections of a client."""
     patience: float
-    """Seconds that an operation is tried again for, after the fence."""
+    """How many seconds to retry an operation after an error of the fence."""
 
 
 class Client(Worker):
-    """A client with shards of its own; what it did is in `record`.
+    """A client with its own shards; `record` has what it did.
 
-    It waits for each answer, as long as it takes, so that a stall is one long operation of
-    every client that meets it and not many of them. That no two clients share a shard (where
-    there are enough) keeps those whose shards do not move at work while others wait.
+    It waits for each answer without a limit, so that a stall is one long operation of every
+    affected client, not many. No two clients share a shard (if there are enough): clients whose
+    shards do not move continue while the rest wait.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Client(Worker):
         self._statements: dict[ShardId, Statements] = {}
 
     def cut(self) -> None:
-        """Break off what it waits for; a login ends by itself, after its timeout."""
+        """Abort the current operation; a login ends by itself, after its timeout."""
         for session in list(self._sessions.values()):
             session.cut()
 
@@ -87,11 +87,11 @@ class Client(Worker):
             self._open_connections()
             self._warm.set()
             self._go.wait()
-            # Not all at one instant, again and again.
+            # Spread the starts, so that clients do not operate at the same instants.
             due = self._began - self._random.random() * self._pace.interval
             while not self._stop.is_set() and time.perf_counter() < self._ends:
                 if self._pace.interval:
-                    # What a stall has cost is not made up for: the rate is never exceeded.
+                    # Operations that a stall delayed are not made up: the rate is never exceeded.
                     due = max(due + self._pace.interval, time.perf_counter())
                     if self._stop.wait(due - time.perf_counter()):
                         break
@@ -101,7 +101,7 @@ class Client(Worker):
                 session.close()
 
     def _open_connections(self) -> None:
-        """Do what is slow only the first time; an error comes again when it counts."""
+        """Run what is slow only the first time; errors here are ignored, they will recur."""
         for shard in self._shards[: self._pace.connections]:
             to = self._owners.newest.owners[shard] if self._way.by_map else shard
             try:
@@ -114,7 +114,7 @@ class Client(Worker):
                 break
 
     def _operate(self) -> None:
-        """Do one operation to its end, and note it."""
+        """Run one operation to its end, and record it."""
         shard = self._next_shard()
         kinds = self._pace.kinds
         drawn = kinds[int(self._random.random() * len(kinds))]
@@ -135,10 +135,10 @@ class Client(Worker):
             self.record.done(shard, kind, OK, ended - began, ended - self._began)
 
     def _next_shard(self) -> ShardId:
-        """Choose a shard: all in turn at first, then at random among those with connections.
+        """Choose a shard: first each in turn, then at random among those with connections.
 
-        With more shards than connections these move on slowly, or most operations would only
-        log in and out.
+        With more shards than connections, these change slowly: otherwise most operations would
+        only log in and out.
         """
         turn, count = self._turn, len(self._shards)
         self._turn += 1
@@ -149,10 +149,10 @@ class Client(Worker):
         return self._shards[(first + int(self._random.random() * near)) % count]
 
     def _attempt(self, shard: ShardId, operation: Operation, *, deadline: float) -> None:
-        """Do an operation where the shard is.
+        """Run an operation on the shard's node.
 
-        Where clients know the map, the fence's error is a reason to read it and to try again,
-        with the same row: nothing was written. Raises Refused and Lost.
+        If clients use the map, an error of the fence makes them read it and retry with the same
+        row: nothing was written. Raises Refused and Lost.
         """
         fenced = 0
         while True:
@@ -177,7 +177,7 @@ class Client(Worker):
                 return
 
     def _session(self, to: ShardId | NodeName) -> Talk:
-        """Give the connection with a shard or node, made now if it is needed; raises Lost."""
+        """Return the connection with a shard or node, opened if needed; raises Lost."""
         session = self._sessions.get(to)
         if session is None:
             while len(self._sessions) >= self._pace.connections:
@@ -194,7 +194,7 @@ class Client(Worker):
         return Session(self._way.conninfo(self.record.client, to))
 
     def _forget(self, to: ShardId | NodeName) -> None:
-        """Close the connection with a shard or node, if one was made."""
+        """Close the connection with a shard or node, if it is open."""
         if to in self._sessions:
             self._sessions.pop(to).close()
 

@@ -1,4 +1,4 @@
-"""Compare what clients were told with the rows that the fleet has, row by row."""
+"""Compares the rows that clients had acknowledged with the rows in the fleet."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from shardctl.traffic.record import Record
 
 Flaw = Literal["lost", "duplicate", "misplaced", "unknown", "astray", "stale"]
-"""`lost`: an acknowledged row that is not there, or older than was acknowledged.
-`duplicate`: a row that is there twice, or an id that was given out twice.
-`misplaced`: a row in another shard than its id says. `unknown`: one that nobody tried to write.
-`astray`: one in a shard that is live on a node which does not own it, and not on its owner.
-`stale`: a read or update, during the load, that did not meet what was acknowledged before."""
+"""`lost`: an acknowledged row that is missing, or older than acknowledged.
+`duplicate`: a row that exists twice, or an id that two rows have.
+`misplaced`: a row in another shard than its id's. `unknown`: one that no client tried to write.
+`astray`: one in a live shard on a node that does not own it, and not on its owner.
+`stale`: a read or update, during the load, that missed an acknowledged version."""
 
 
 class Row(NamedTuple):
@@ -36,21 +36,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many flaws of each kind were found, and some of them in words."""
+    """The number of flaws of each kind, and some of them in words."""
 
     counts: Mapping[Flaw, int]
     examples: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether there is none."""
+        """Whether there are none."""
         return not any(self.counts.values())
 
 
 class Comparison:
-    """Takes all rows, those on the shards' owners first, then says what is wrong.
+    """Takes all rows, those on the shards' owners first, then returns the flaws.
 
-    Keeps one byte for each row that was tried, and none of the rows.
+    Keeps one byte for each attempted row, and none of the rows.
     """
 
     def __init__(self, records: Sequence[Record], layout: Layout) -> None:
@@ -61,54 +61,54 @@ class Comparison:
         self._examples: list[str] = []
 
     def owned(self, shard: ShardId, row: Row) -> None:
-        """Take a row from the owner of its shard."""
+        """Check a row on the owner of its shard."""
         if not self._belongs(row, shard):
-            self._add("misplaced", f"{_of(shard, row)}: the id is of another shard")
+            self._add("misplaced", f"{_of(shard, row)}: the id belongs to another shard")
             return
         record = self._record(shard, row)
         if record is None:
-            self._add("unknown", f"{_of(shard, row)}: nobody tried to write it")
+            self._add("unknown", f"{_of(shard, row)}: no client tried to write it")
             return
         met, number = self._met[row.client], row.number
         expected = record.acknowledged[number]
         if expected and record.ids[number] != row.id:
-            told = f"the same was acknowledged as id {record.ids[number]}"
-            self._add("duplicate", f"{_of(shard, row)}: {told}")
+            other = f"the same row was acknowledged as id {record.ids[number]}"
+            self._add("duplicate", f"{_of(shard, row)}: {other}")
             return
         if met[number]:
-            self._add("duplicate", f"{_of(shard, row)}: it is there twice")
+            self._add("duplicate", f"{_of(shard, row)}: it exists twice")
             return
         met[number] = 1
         if row.version < expected:
-            told = f"version {row.version} is there and {expected} was acknowledged"
-            self._add("lost", f"{_of(shard, row)}: {told}")
+            difference = f"expected version {expected}, found {row.version}"
+            self._add("lost", f"{_of(shard, row)}: {difference}")
         elif row.version > record.attempted[number]:
-            self._add("unknown", f"{_of(shard, row)}: nobody wrote version {row.version}")
+            self._add("unknown", f"{_of(shard, row)}: no client wrote version {row.version}")
 
     def elsewhere(self, shard: ShardId, node: NodeName, row: Row) -> None:
-        """Take a row from a node that has the shard live and does not own it."""
+        """Check a row on a node that has the shard live but does not own it."""
         known = self._record(shard, row) is not None
         if known and self._met[row.client][row.number]:
-            self._add("duplicate", f"{_of(shard, row)}: it is on node {node}, too")
+            self._add("duplicate", f"{_of(shard, row)}: it is also on node {node}")
         else:
-            self._add("astray", f"{_of(shard, row)}: it is on node {node} only")
+            self._add("astray", f"{_of(shard, row)}: it is only on node {node}")
 
     def verdict(self, unserved: Collection[ShardId]) -> Verdict:
-        """Say what is wrong, after the last row; `unserved` shards were not to be read."""
+        """Return the flaws, after the last row; `unserved` shards could not be read."""
         for record in self._records.values():
             met = self._met[record.client]
             for number, expected in enumerate(record.acknowledged):
                 if expected and not met[number] and record.shards[number] not in unserved:
                     row = Row(record.ids[number], record.client, number, expected)
-                    self._add("lost", f"{_of(record.shards[number], row)}: it is not there")
+                    self._add("lost", f"{_of(record.shards[number], row)}: it is missing")
             for seen in record.stale_shown:
                 row = Row(record.ids[seen.number], record.client, seen.number, seen.expected)
                 met_then = "no row" if seen.seen is None else f"version {seen.seen}"
-                told = f"{_of(seen.shard, row)}: version {seen.expected} was acknowledged"
-                self._add("stale", f"{told}, and later {met_then} was there")
+                known = f"{_of(seen.shard, row)}: version {seen.expected} was acknowledged"
+                self._add("stale", f"{known}, but a later read found {met_then}")
             self._counts["stale"] += record.stale - len(record.stale_shown)
         for number in self._given_twice():
-            self._add("duplicate", f"id {number}: it was acknowledged for two rows")
+            self._add("duplicate", f"id {number}: acknowledged for two rows")
         return Verdict(dict(self._counts), tuple(self._examples))
 
     def _given_twice(self) -> Iterator[int]:
@@ -127,7 +127,7 @@ class Comparison:
             return False
 
     def _record(self, shard: ShardId, row: Row) -> Record | None:
-        """Give the record of the client that tried this row in this shard; None if none did."""
+        """Return the record of the client that tried this row in this shard; None if none did."""
         record = self._records.get(row.client)
         if record is None or not 0 <= row.number < len(record.shards):
             return None

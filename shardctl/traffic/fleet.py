@@ -1,4 +1,4 @@
-"""The nodes as the load finds them: the newest map, live shards, and the load's own table."""
+"""The state of the nodes for the load: the newest map, live shards, and the load's table."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 COMMAND = "sandbox traffic"
-"""How the load is called in the audit trail, and to other operators."""
+"""The name of the load in the audit trail, and for other operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One node, as it was found; all but `refusal` are empty where it could not be looked at."""
+    """The state of a node; only `refusal` is set where it is unreachable."""
 
     refusal: str | None
-    """Why it does not count: not there, a standby, or another node's clone."""
+    """Why it does not count: unreachable, a standby, or another node's clone."""
     error: ShardctlError | None = None
     map: Map | None = None
     lock_slots: int = 0
     admits: int = 0
-    """Sessions that it admits."""
+    """The most sessions that it accepts."""
     live: frozenset[ShardId] = frozenset()
-    """Shards whose schema stands there under its own name."""
+    """Shards whose live schema it has."""
     tables: Mapping[ShardId, str] = field(default_factory=dict)
-    """Those of them that have a table of the load's name, with the comment on it."""
+    """Those of them with a table of the load's name, and the comment on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes, and the newest map that one of them has."""
+    """All nodes, and the newest map on any of them."""
 
     nodes: Mapping[NodeName, Seen]
     map: Map
 
     def unserved(self) -> frozenset[ShardId]:
-        """List the shards that their owner does not have live, or that cannot be looked at."""
+        """Return the shards that are not live on their owner, or whose owner is unreachable."""
         return frozenset(
             shard for shard, node in self.map.owners.items() if shard not in self.nodes[node].live
         )
 
     def holding(self, node: NodeName) -> frozenset[ShardId]:
-        """List the shards that the map gives to a node."""
+        """Return the shards that the map gives to a node."""
         return frozenset(shard for shard, owner in self.map.owners.items() if owner == node)
 
 
 def observe(topology: Topology) -> dict[NodeName, Seen]:
-    """Look at all nodes, those that cannot be asked among them; raises SchemaTaken."""
+    """Return the state of all nodes, including unreachable ones; raises SchemaTaken."""
     asked = observer.ask(topology, partial(_seen, topology), purpose=lock.purpose(COMMAND))
     found: dict[NodeName, Seen] = {}
     for name in topology.nodes:
@@ -77,9 +77,10 @@ def observe(topology: Topology) -> dict[NodeName, Seen]:
 
 
 def look(topology: Topology) -> Fleet:
-    """Look at all nodes. Raises map_unwritten, owner_unknown, or what an owner's session raised.
+    """Return the state of the fleet.
 
-    A node that owns nothing may be away: it waits to be cloned onto, or has been retired.
+    A node that owns no shards may be unreachable. Raises map_unwritten, owner_unknown, or what an
+    owner's session raised.
     """
     nodes = observe(topology)
     maps = [seen.map for seen in nodes.values() if seen.map is not None]
@@ -91,8 +92,7 @@ def look(topology: Topology) -> Fleet:
     if strange := owning - set(nodes):
         raise Refused(
             "owner_unknown",
-            f"node {min(strange)} owns shards, as the databases' map says, and is not in the "
-            "topology",
+            f"node {min(strange)} owns shards in the databases' map, but is not in the topology",
             hint="use the topology that belongs to these databases",
         )
     problems = [error for name in nodes if name in owning and (error := nodes[name].error)]
@@ -103,7 +103,7 @@ def look(topology: Topology) -> Fleet:
 
 @contextmanager
 def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iterator[Connection]:
-    """Log in to a node as the owner of its schemas; raises NodeUnavailable, also for its end."""
+    """Log in to a node as the owner of its schemas; raises NodeUnavailable, also if it is lost."""
     purpose = lock.purpose(COMMAND)
     try:
         with closing(
@@ -121,16 +121,16 @@ def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
     if standby:
         return Seen(refusal="a standby")
     if state is None:
-        return Seen(refusal="it has no schema shardctl")
+        return Seen(refusal="schema shardctl is missing")
     if (state.cluster, state.node) != (topology.cluster, node.name):
-        # A clone that has not claimed yet accepts nothing and has another's shards.
+        # A clone before its claim accepts no clients and has its source's shards.
         return Seen(refusal=f"the server there is node {state.node} of cluster {state.cluster}")
     shards = {topology.schema(shard): shard for shard in topology.owners()}
     found = connection.execute(QUERIES["schemas"], {"table": TABLE, "schemas": list(shards)})
     rows = found.fetchall()
     return Seen(
         refusal=None,
-        # In this order: the map is of this version or newer.
+        # Read in this order, so that the map has this version or a newer one.
         map=Map(state.map_version, cluster.read_map(connection)),
         lock_slots=slots,
         admits=admits,

@@ -1,4 +1,4 @@
-"""How long the load's own process was held up: that is in its latencies, too."""
+"""Measures how long the load's own process was delayed, which adds to its latencies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _EVERY_S = 0.005
 
 
 class Heartbeat:
-    """A thread that wants to wake every 5 ms and notes how late it came at the worst.
+    """A thread that wakes every 5 ms and records its longest delay.
 
-    Late are all threads alike: for want of a processor, or of the interpreter's lock.
+    All threads are delayed alike when they lack a processor or the interpreter's lock.
     """
 
     def __init__(self) -> None:

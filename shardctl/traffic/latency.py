@@ -1,4 +1,4 @@
-"""Arithmetic on how long operations took: by second, by shard, over all."""
+"""Latencies of operations: by second, by shard, overall."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """An operation that has ended; `ended` in seconds since the load began."""
+    """An operation that has ended; `ended` is in seconds since the start of the load."""
 
     shard: ShardId
     ok: bool
@@ -28,10 +28,10 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long some operations took, in ms; None where there were none.
+    """Latencies of some operations, in ms; None without operations.
 
-    p50 and p99 are of those that were acknowledged: an error is quick, or has waited in vain.
-    The longest may be any.
+    p50 and p99 count only acknowledged operations: errors are quick, or are timeouts. The longest
+    counts all.
     """
 
     operations: int
@@ -54,19 +54,19 @@ class ShardLatency:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The operations of a whole load; second number 0 is its first."""
+    """The latencies of a whole load; second number 0 is its first."""
 
     overall: Spread
     seconds: tuple[Spread, ...]
     shards: tuple[ShardLatency, ...]
 
     def longest_ms(self, *, moved: bool) -> float | None:
-        """Give the longest wait on shards that moved, or that stayed; None without any."""
+        """Return the longest wait on shards that moved, or that stayed; None without any."""
         return max((s.longest_ms for s in self.shards if s.moved == moved), default=None)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Give the smallest value that at least this share of all do not exceed; None of none.
+    """Return the smallest value that at least this share does not exceed; None without values.
 
     >>> percentile([1, 2, 3, 4], 0.5), percentile([1, 2, 3, 4], 0.99), percentile([], 0.5)
     (2, 4, None)
@@ -75,11 +75,11 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def done(record: Record, first: int = 0, last: int | None = None) -> Iterator[Done]:
-    """List what a client has done, from operation number `first` on and before `last`.
+    """Yield a client's operations from number `first` to before `last`.
 
-    None is all until now: the client may go on meanwhile.
+    None is all until now, while the client continues.
     """
-    # What is appended last tells how far all reach.
+    # `ended` is appended last: its length is valid for all arrays.
     for i in range(first, len(record.ended) if last is None else last):
         ok = record.outcomes[i] == OK
         yield Done(ShardId(record.where[i]), ok, record.durations[i], record.ended[i])
@@ -94,7 +94,7 @@ def spread(operations: Iterable[Done]) -> Spread:
 
 
 def measure(records: Iterable[Record], moved: Collection[ShardId]) -> Latencies:
-    """Sum up all that clients have done, in one pass."""
+    """Sum up all operations of clients, in one pass."""
     overall = _Sum()
     seconds: dict[int, _Sum] = defaultdict(_Sum)
     shards: dict[ShardId, _Sum] = defaultdict(_Sum)
@@ -105,7 +105,7 @@ def measure(records: Iterable[Record], moved: Collection[ShardId]) -> Latencies:
             shards[one.shard].add(one)
     return Latencies(
         overall.spread(),
-        # None is left out: a second in which nothing ended is what one looks for.
+        # Seconds in which no operation ended are included: they show stalls.
         tuple(seconds[s].spread() for s in range(max(seconds, default=-1) + 1)),
         tuple(
             ShardLatency(s, s in moved, of.count, of.errors, round(of.longest * 1000, 3))
@@ -137,5 +137,5 @@ class _Sum:
 
 
 def _milliseconds(seconds: float | None) -> float | None:
-    """Turn seconds into ms, to the microsecond."""
+    """Convert seconds to ms, rounded to the microsecond."""
     return None if seconds is None else round(seconds * 1000, 3)

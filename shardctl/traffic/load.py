@@ -1,4 +1,4 @@
-"""The load: clients that run beside whatever happens to the fleet, then the proof of every row."""
+"""The load: clients that run while the fleet changes, then the check of every row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONNECTIONS = 64
-"""What a client has open at the most: 8 clients stay below the sandbox's max_client_conn."""
+"""Connections per client: 8 clients stay below the sandbox's max_client_conn."""
 
 PATIENCE_S = 30.0
 """How long clients may take to finish their last operation."""
@@ -46,10 +46,10 @@ _LAST_S = 0.5
 
 
 class Load:
-    """A load that runs from `start` until its seconds are over or `stop`.
+    """A load that runs from `start` until its time is over or `stop`.
 
-    Use it in a `with`, whose end drops the table (unless kept), or call `close`. `check` may be
-    called again and again, before that.
+    Use it in a `with`, whose end drops the table (unless kept), or call `close`. Before that,
+    `check` may be called repeatedly.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Load:
         clients: int,
         logins: float | None,
     ) -> None:
-        """Put the clients together; `start` is the way to a load that runs."""
+        """Create the clients; use `start` for a running load."""
         self._topology = topology
         self._first = found.map
         self._way = way
@@ -102,7 +102,7 @@ class Load:
         self._began = time.perf_counter()
         self._ends = math.inf
         self.left: list[NodeName] = []
-        """Owners that `close` could not look at: the table may still be there."""
+        """Unreachable owners at `close`: the table may still exist there."""
 
     @classmethod
     def start(
@@ -120,14 +120,14 @@ class Load:
         patience_s: float = 10.0,
         keep_table: bool = False,
     ) -> Load:
-        """Make the table in every shard, or in these, and let the clients begin.
+        """Create the table in every shard, or in these, and start the clients.
 
-        `seconds` None goes on until `stop`. `rate` is each client's, in operations a second;
-        None is as quick as answers come. `logins` a second, for an operation each, come beside
-        the clients, of which there may then be none. `connections` bounds what a client has open.
-        `patience_s` is how long an operation that met the fence is tried again (where clients
-        know the map). Memory grows with the load: see Record. Raises what `plan` raises,
-        load_running, table_failed and load_stuck.
+        `seconds` None runs until `stop`. `rate` is each client's, in operations a second; None is
+        without a limit. `logins` adds so many logins a second with one operation each; then there
+        may be no clients. `connections` limits the open connections of a client. `patience_s` is
+        how long to retry an operation after an error of the fence (if clients use the map). Memory
+        grows with the load: see Record. Raises what `plan` raises, load_running, table_failed and
+        load_stuck.
         """
         found, way = plan(topology, aliases, shards)
         pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
@@ -148,19 +148,19 @@ class Load:
         self.close()
 
     def wait(self) -> None:
-        """Wait until its seconds are over; for ever if it has none."""
+        """Wait until its time is over; forever without a limit."""
         while not self._join(1.0):
             pass
 
     def watch(self) -> Iterator[Spread]:
-        """Sum up every second when it is over, until the last client has ended.
+        """Yield the latencies of every second, until the last client has ended.
 
-        That is given PATIENCE_S after the load's own end; `stop` then breaks it off.
+        Clients get PATIENCE_S after the end of the load; then `stop` aborts them.
         """
         firsts = [0] * len(self._all)
         due = self._began + 1
         while True:
-            # The last operations belong to the last second, though they end a little later.
+            # The last operations count for the last second, though they end a little later.
             late = _LAST_S if due >= self._ends else 0.0
             over = self._join(due + late - time.perf_counter())
             reached = [len(record.ended) for record in self._records]
@@ -176,18 +176,18 @@ class Load:
 
     @property
     def ended(self) -> int:
-        """How many operations have ended until now."""
+        """The number of operations that have ended."""
         return sum(len(record.ended) for record in self._records)
 
     def stop(self, *, patience_s: float = PATIENCE_S) -> None:
-        """Let every client finish the operation that it is at, and end.
+        """End every client after its current operation.
 
-        What has no answer `patience_s` after the load's end, or from now on, is broken off, and
-        counted as a lost connection.
+        Operations without an answer `patience_s` after the load's end, or after this call, are
+        aborted and count as lost connections.
         """
         self._stop.set()
         for client in self._all:
-            client.begin(self._began, self._ends)  # it may still wait for that
+            client.begin(self._began, self._ends)  # it may still be waiting for the start
         now = time.perf_counter()
         over = self._join(min(now, self._ends) + patience_s - now)
         while not over:
@@ -203,10 +203,10 @@ class Load:
                 raise client.failure
 
     def check(self, *, patience_s: float = 10.0) -> Report:
-        """Compare every row of the fleet with what clients were told; stops the load first.
+        """Stop the load, and compare every row with what was acknowledged.
 
-        Waits as long as `patience_s` for shards that no node serves, as in a cutover. Raises
-        NodeUnavailable where a node that owns shards cannot be looked at, FleetUnsettled.
+        Waits up to `patience_s` for shards that no node serves, as in a cutover. Raises
+        NodeUnavailable for an unreachable node that owns shards, and FleetUnsettled.
         """
         self.stop()
         deadline = time.monotonic() + patience_s
@@ -219,11 +219,11 @@ class Load:
                 except FleetUnsettled:
                     if late:
                         raise
-            # Nobody tells when it has changed: look again and again.
+            # The fleet does not announce changes, so poll.
             time.sleep(_LOOK_AGAIN_S)
 
     def close(self) -> None:
-        """Stop, if that was not done, and drop the table; raises table_failed."""
+        """Stop, if needed, and drop the table; raises table_failed."""
         with self._cleaning:
             self.stop()
 
@@ -232,7 +232,7 @@ class Load:
         return [client.record for client in self._all]
 
     def _prepare(self, found: Fleet, *, keep_table: bool) -> None:
-        """Make the table, and see to it that `close` drops it."""
+        """Create the table, and register its removal for `close`."""
         with ExitStack() as cleaning:
             owning = [name for name in self._topology.nodes if found.holding(name)]
             cleaning.enter_context(table.alone(self._topology, owning))
@@ -242,7 +242,7 @@ class Load:
             self._cleaning = cleaning.pop_all()
 
     def _begin(self, seconds: float | None) -> None:
-        """Let the clients begin together, when all have their connections; raises load_stuck."""
+        """Start the clients together, once all have their connections; raises load_stuck."""
         if self._way.by_map:
             self._owners.start()
         for client in self._all:
@@ -252,25 +252,26 @@ class Load:
         self._heartbeat.start()
         self._began = time.perf_counter()
         self._ends = math.inf if seconds is None else self._began + seconds
-        logger.info("%d clients begin, aliases: %s", len(self._all), self._way.kind)
+        logger.info("starting %d clients, aliases: %s", len(self._all), self._way.kind)
         for client in self._all:
             client.begin(self._began, self._ends)
         if late:
             self.stop(patience_s=0)
             raise Refused(
                 "load_stuck",
-                f"{len(late)} clients got no answer within {_WARM_UP_S:g} s: there is no load yet",
-                hint="see whether a pooler is paused (SHOW DATABASES) or a server hangs",
+                f"{len(late)} clients got no answer within {_WARM_UP_S:g} s, so the load did not "
+                "start",
+                hint="check whether a pooler is paused (SHOW DATABASES) or a server hangs",
             )
 
     def _join(self, seconds: float) -> bool:
-        """Wait for all clients to end; tell whether they have."""
+        """Wait for all clients to end; return whether they have."""
         deadline = time.monotonic() + seconds
         return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._all)
 
     @property
     def _repeated(self) -> int:
-        """How many statements the router has done again after the fence."""
+        """How many statements the router has repeated after an error of the fence."""
         return 0 if self._router is None else self._router.stats().repeated
 
     def _drop(self) -> None:
@@ -298,7 +299,7 @@ class Load:
         )
 
     def _found_by_logins(self, moved: frozenset[ShardId]) -> report.Logins | None:
-        """Sum up the open loop by itself, if there was one."""
+        """Sum up the open loop separately, if there was one."""
         if self._logins is None:
             return None
         latencies = latency.measure([self._logins.record], moved)

@@ -1,4 +1,4 @@
-"""The open loop: a new login for every operation, at a fixed rate, however long answers take."""
+"""The open loop: a login for every operation, at a fixed rate, however long answers take."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from shardctl.traffic.ways import Statements, Way
 
 MOST = 400
-"""Connections at once; below the sandbox's max_client_conn, and what a process may have open.
+"""The most connections at once; below the sandbox's max_client_conn, and a process's file limit.
 
-An operation beyond these waits for one of them to end, and its latency counts that.
+Further operations wait for one of them to end, and their latency includes the wait.
 """
 
 _WAITING = 10_000
-"""Operations that may be due and not done; then none becomes due until one of them is done."""
+"""The most operations that may be due and not done; then no more become due."""
 _WARMING = 16
 _LOOK_S = 0.05
-"""How often it is looked whether the load is to end: another thread says so."""
+"""How often to check whether another thread has ended the load."""
 
 
 class Logins(Worker):
-    """Operations that begin when their time has come, each over a connection of its own.
+    """Operations that start at their scheduled time, each over its own connection.
 
-    A client of the closed loop waits for its answer before it asks again, so that of a stall it
-    meets one operation. Here as many meet it as become due meanwhile, as with an application
-    whose users know nothing of each other. Latencies count from the instant at which an operation
-    was due, so that nothing which holds up this process makes them look shorter.
+    A client of the closed loop waits for its answer before its next operation, so a stall delays
+    one operation. Here a stall delays all operations that become due during it, as with independent
+    users of an application. Latencies count from the scheduled time, so that a delay of this
+    process does not make them look shorter.
     """
 
     def __init__(
@@ -64,24 +64,24 @@ class Logins(Worker):
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0
-        """How much later than it was due an operation began, at the worst; all latencies have it.
+        """The longest delay of an operation's start; latencies include it.
 
-        It is the rate that was not kept, for want of a processor or of connections.
+        It shows a rate that was not kept, for lack of a processor or of connections.
         """
         self._kinds = kinds
         self._patience_s = patience_s
         self._known: dict[ShardId, Statements] = {}
         self._conninfos: dict[tuple[int, ShardId | NodeName], tuple[str, float]] = {}
         self._busy: set[int] = set()
-        """Rows that an operation under way updates or reads."""
+        """Rows that a running operation updates or reads."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def cut(self) -> None:
-        """Break off all that is under way."""
+        """Abort all running operations."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it has ended by now
+            with suppress(RuntimeError):  # the loop has already ended
                 loop.call_soon_threadsafe(self._cancel)
 
     def _work(self) -> None:
@@ -125,7 +125,7 @@ class Logins(Worker):
             task.cancel()
 
     async def _warm_all(self) -> None:
-        """Do what is slow only the first time; an error comes again when it counts."""
+        """Run what is slow only the first time; errors here are ignored, they will recur."""
         room = asyncio.Semaphore(_WARMING)
 
         async def one(number: int, shard: ShardId) -> None:
@@ -148,7 +148,7 @@ class Logins(Worker):
             await asyncio.wait(self._tasks)
 
     async def _operate(self, number: int, due: float, room: asyncio.Semaphore) -> None:
-        """Do one operation to its end, and note it."""
+        """Run one operation to its end, and record it."""
         shard = self._next_shard()
         kind, row, outcome = Kind.insert, None, OK
         try:
@@ -162,7 +162,7 @@ class Logins(Worker):
         except Refused as error:
             outcome = self._failed(error.code, error.message)
             self._owners.look()
-        except asyncio.CancelledError:  # that is what `cut` is for
+        except asyncio.CancelledError:  # by `cut`
             outcome = self._failed(LOST, "no answer when the load ended")
         else:
             operation.acknowledge()
@@ -175,13 +175,13 @@ class Logins(Worker):
         return self.record.failed(code, message, time.perf_counter() - self._began)
 
     def _next_shard(self) -> ShardId:
-        """Choose a shard: all in turn at first, then at random."""
+        """Choose a shard: first each in turn, then at random."""
         turn, count = self._turn, len(self._shards)
         self._turn += 1
         return self._shards[turn if turn < count else int(self._random.random() * count)]
 
     async def _attempt(self, number: int, shard: ShardId, operation: Operation) -> None:
-        """Do an operation where the shard is; see `Client._attempt`. Raises Refused and Lost."""
+        """Run an operation on the shard's node; see `Client._attempt`. Raises Refused and Lost."""
         deadline = time.perf_counter() + self._patience_s
         fenced = 0
         while True:
@@ -205,7 +205,7 @@ class Logins(Worker):
                 visit.end()
 
     async def _visit(self, number: int, to: ShardId | NodeName) -> Visit:
-        """Log in; the poolers take turns. Raises Lost."""
+        """Log in, to the poolers in turn. Raises Lost."""
         pooler = number % max(1, len(self._way.poolers))
         found = self._conninfos.get((pooler, to))
         if found is None:

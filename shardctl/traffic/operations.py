@@ -1,4 +1,4 @@
-"""What a client does to a shard; an operation is noted before it is sent, and when acknowledged."""
+"""A client's operations on a shard, recorded before they are sent and when acknowledged."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from shardctl.traffic.ways import Statements
 
     Steps = Generator[tuple[bytes, Sequence[bytes]], Result, None]
-    """Statements with their parameters; each gets its result, or Refused or Lost, in return."""
+    """Yields statements with parameters; receives each result, or Refused or Lost."""
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How often a client does what, as weights.
+    """The weights of a client's operations.
 
     >>> [kind.name for kind in Mix(insert=2, update=1, select=0, both=1).kinds()]
     ['insert', 'insert', 'update', 'both']
@@ -37,10 +37,10 @@ class Mix:
     """An insert and an update in one transaction."""
 
     def kinds(self) -> tuple[Kind, ...]:
-        """List each kind as often as its weight says; raises ValueError where none is left."""
+        """Return each kind as often as its weight; raises ValueError if all weights are 0."""
         found = tuple(kind for kind in Kind for _ in range(getattr(self, kind.name)))
         if not found:
-            raise ValueError("a load that does nothing is none")
+            raise ValueError("at least one weight must be above 0")
         return found
 
 
@@ -48,10 +48,10 @@ class Operation(Protocol):
     """One operation; `steps` may be called again after Refused, with the same identity."""
 
     def steps(self, statements: Statements) -> Steps:
-        """Say what to send, one statement after the other; raises what it is given."""
+        """Yield the statements to send, one after the other; raises the errors it receives."""
 
     def acknowledge(self) -> None:
-        """Note that it was done, after the last step."""
+        """Record its success, after the last step."""
 
 
 class Insert:
@@ -68,7 +68,7 @@ class Insert:
         self._id = int(result.get_value(0, 0) or b"")
 
     def acknowledge(self) -> None:
-        """Note its id."""
+        """Record its id."""
         self._record.inserted(self._number, self._id)
 
 
@@ -87,7 +87,7 @@ class Update:
         self._rows = (yield statements.update, self._parameters).command_tuples
 
     def acknowledge(self) -> None:
-        """Note the version, or that there was no row to update."""
+        """Record the version, or that there was no row to update."""
         if self._rows:
             self._record.updated(self._number, self._version)
         else:
@@ -108,7 +108,7 @@ class Select:
         self._result = yield statements.select, self._parameters
 
     def acknowledge(self) -> None:
-        """Compare the version with those that it can have."""
+        """Compare the version with the possible ones."""
         seen = int(self._result.get_value(0, 0) or b"0") if self._result.ntuples else None
         if seen is None or not self._expected <= seen <= self._record.attempted[self._number]:
             self._record.found_stale(self._number, self._expected, seen)
@@ -122,7 +122,7 @@ class Both:
         self._update = update
 
     def steps(self, statements: Statements) -> Steps:
-        """Do both and commit."""
+        """Run both and commit."""
         yield b"BEGIN", ()
         try:
             yield from self._insert.steps(statements)
@@ -135,13 +135,13 @@ class Both:
         yield b"COMMIT", ()
 
     def acknowledge(self) -> None:
-        """Note both."""
+        """Record both."""
         self._insert.acknowledge()
         self._update.acknowledge()
 
 
 def run(operation: Operation, session: Talk, statements: Statements) -> None:
-    """Do an operation over a session, waiting for every answer; raises Refused and Lost."""
+    """Run an operation over a session, waiting for every answer; raises Refused and Lost."""
     steps = operation.steps(statements)
     try:
         request = next(steps)
@@ -159,10 +159,10 @@ def run(operation: Operation, session: Talk, statements: Statements) -> None:
 def draw(
     kind: Kind, record: Record, shard: ShardId, *, busy: Collection[int] = ()
 ) -> tuple[Kind, Operation, int | None]:
-    """Make an operation of this kind, and give the number of the row that it updates or reads.
+    """Create an operation of this kind, and return the number of the row it updates or reads.
 
-    It is an insert where there is no row yet, or the one that was picked is `busy`: what another
-    operation does to it meanwhile would look like a row that is stale.
+    It becomes an insert if the shard has no row, or if the chosen row is `busy`: a concurrent
+    change by another operation would look like a stale row.
     """
     number = None if kind is Kind.insert else record.pick(shard)
     if number is None or number in busy:

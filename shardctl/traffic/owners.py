@@ -1,4 +1,4 @@
-"""Which node owns which shard, as an application knows it: read from the nodes when needed."""
+"""The map as an application knows it: read from the nodes when needed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 _EVERY_S = 0.01
 _AFTER_FAILURE_S = 0.05
 _CONNECT_S = 2
-"""What libpq takes at least for a connect_timeout."""
+"""The least connect_timeout of libpq."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A version of the map, whole."""
+    """A complete version of the map."""
 
     version: int
     owners: Mapping[ShardId, NodeName]
 
 
 class Owners:
-    """The newest map that any node told.
+    """The newest map on any node.
 
-    A thread for each node looks there every 10 ms while somebody waits for a newer one, so that
-    a node that hangs holds nobody up. It logs in as applications do: where they may not yet,
-    the map is not seen either.
+    A thread for each node reads it every 10 ms while a client waits for a newer one, so that a node
+    that hangs delays no client. It logs in as applications do: it sees no map where they are
+    rejected.
     """
 
     def __init__(self, topology: Topology, first: Map) -> None:
@@ -46,30 +46,30 @@ class Owners:
         self._stopped = threading.Event()
         self._changed = threading.Condition()
         self._wanted_until = 0.0
-        # Daemons: one whose node hangs must not hold up the end of the process.
+        # Daemons: a thread whose node hangs must not block the end of the process.
         self._watchers = [
             threading.Thread(target=self._watch, args=(node,), daemon=True, name=f"map-{node.name}")
             for node in topology.nodes.values()
         ]
 
     def start(self) -> None:
-        """Start the threads, which have nothing to do yet."""
+        """Start the threads, which wait for `look`."""
         for watcher in self._watchers:
             watcher.start()
 
     def look(self, *, seconds: float = 1.0) -> None:
-        """Have the nodes asked for so long."""
+        """Read the nodes' maps for so many seconds."""
         self._wanted_until = time.monotonic() + seconds
         self._wanted.set()
 
     def newer(self, than: int, *, seconds: float) -> bool:
-        """Wait for a map above version `than`; tell whether there is one."""
+        """Wait for a map above version `than`; return whether there is one."""
         self.look()
         with self._changed:
             return self._changed.wait_for(lambda: self.newest.version > than, timeout=seconds)
 
     def stop(self) -> None:
-        """End the threads, but for those whose node hangs."""
+        """End the threads, except those whose node hangs."""
         self._stopped.set()
         self._wanted.set()
         for watcher in self._watchers:
@@ -77,7 +77,7 @@ class Owners:
                 watcher.join(_CONNECT_S)
 
     def _watch(self, node: Node) -> None:
-        """Tell what one node's map says, as long as it is wanted."""
+        """Read one node's map, as long as a client waits for it."""
         options = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _CONNECT_S * 1000}
         conninfo = ways.direct(self._topology, node, **options)
         while self._wait_until_wanted():
@@ -87,14 +87,14 @@ class Owners:
                         self._ask(session)
                         if self._stopped.wait(_EVERY_S):
                             break
-            except psycopg.Error:  # not there, not yet or no more: another node will tell
+            except psycopg.Error:  # unreachable: another node has the map
                 self._stopped.wait(_AFTER_FAILURE_S)
 
     def _wait_until_wanted(self) -> bool:
-        """Wait until somebody wants a map; False is the end."""
+        """Wait until a client needs a newer map; return False at the end."""
         if self._is_idle():
             self._wanted.clear()
-            if self._is_idle():  # nobody came between the two lines above
+            if self._is_idle():  # no request came between the two lines above
                 self._wanted.wait()
         return not self._stopped.is_set()
 

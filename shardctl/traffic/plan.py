@@ -1,4 +1,4 @@
-"""Before a load: whether it can run, and which client gets which shards."""
+"""Before a load: checks whether it can run, and gives each client its shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def plan(
     topology: Topology, aliases: Aliases, shards: Collection[ShardId] | None = None
 ) -> tuple[Fleet, Way]:
-    """See whether a load on all or these shards could run, and change nothing.
+    """Check whether a load on all or these shards can run; changes nothing.
 
     Raises no_such_aliases, map_unwritten, owner_unknown, NodeUnavailable, shards_unserved,
     too_many_aliases and table_taken.
@@ -33,16 +33,16 @@ def plan(
         raise Refused(
             "shards_unserved",
             f"shards {ranges.of(unserved)} are not live on the nodes that own them",
-            hint="see `shardctl verify`; an unfinished move has to be ended first",
+            hint="run `shardctl verify`; finish or abort an unfinished move first",
         )
     for name, seen in found.nodes.items():
         owned = len(found.holding(name) & chosen)
         if aliases == "shard" and owned > seen.admits:
             raise Refused(
                 "too_many_aliases",
-                f"node {name} owns {owned} shards and admits {seen.admits} sessions, and an alias "
-                "a shard takes one for each",
-                hint=f"give it `settings: {{max_connections: {owned + 50}}}` and start it again, "
+                f"node {name} owns {owned:,} shards and needs a session for each alias, "
+                f"but accepts only {seen.admits:,} sessions",
+                hint=f"give the node `settings: {{max_connections: {owned + 50}}}` and restart it, "
                 "or use --aliases node",
             )
     table.require_free(topology, found)
@@ -50,9 +50,9 @@ def plan(
 
 
 def shares(shards: Sequence[ShardId], clients: int) -> list[list[ShardId]]:
-    """Give every client shards of its own, in runs, since moves take runs, too.
+    """Give every client its own shards, in runs, because moves take runs, too.
 
-    With fewer shards than clients, each has one, and some have the same.
+    With fewer shards than clients, each gets one, and some share it.
 
     >>> shares([0, 1, 2, 3, 4], 2), shares([0, 1], 3)
     ([[0, 1], [2, 3, 4]], [[0], [1], [0]])

@@ -1,4 +1,4 @@
-"""After a load: every row that is live somewhere, beside what clients were told."""
+"""After a load: compares all live rows with what clients had acknowledged."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _AT_ONCE = 5000
 
 
 class FleetUnsettled(ShardctlError):
-    """Shards that left their node while their rows were read."""
+    """Shards that moved while their rows were read."""
 
     def __init__(self, node: NodeName) -> None:
         super().__init__(
             f"node {node}: shards moved while their rows were read",
-            hint="check again when the move has ended",
+            hint="run the load again after the move",
         )
 
 
 def judge(topology: Topology, found: Fleet, records: Sequence[Record]) -> Verdict:
-    """Compare all live rows with what clients were told; raises NodeUnavailable, FleetUnsettled."""
+    """Compare all live rows with the acknowledged ones; raises NodeUnavailable, FleetUnsettled."""
     comparison = Comparison(records, Layout.of(topology.id))
     for name in found.nodes:
         for shard, row in _rows(topology, found, name, found.holding(name)):
@@ -49,7 +49,7 @@ def judge(topology: Topology, found: Fleet, records: Sequence[Record]) -> Verdic
 def _rows(
     topology: Topology, found: Fleet, name: NodeName, shards: Collection[ShardId]
 ) -> Iterator[tuple[ShardId, Row]]:
-    """Read the load's table in some shards of a node; one without the table has no rows."""
+    """Yield the rows of the load's table in some shards of a node."""
     there = sorted(set(found.nodes[name].tables).intersection(shards))
     if not there:
         return

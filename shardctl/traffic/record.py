@@ -1,4 +1,4 @@
-"""What one client did: every write it tried, what was acknowledged, how long each took."""
+"""The record of one client: attempted writes, acknowledged ones, and latencies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
 
 OK = 0
-"""The outcome of an operation that was acknowledged; others are places in `Record.codes`."""
+"""The outcome of an acknowledged operation; errors are indexes into `Record.codes`."""
 AT_HAND = 64
-"""Rows of a shard that a client keeps at hand to update and read."""
+"""Rows per shard that a client remembers to update and read."""
 
 
 class Kind(IntEnum):
-    """What an operation does; `both` is an insert and an update in one transaction."""
+    """The kind of an operation; `both` is an insert and an update in one transaction."""
 
     insert = 0
     update = 1
@@ -27,12 +27,12 @@ class Kind(IntEnum):
 
 
 SHOWN = 5
-"""How many of a kind are kept as examples."""
+"""How many examples of a kind are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A row that was met at another version than it must have; `seen` None is no row at all."""
+    """A row with an unexpected version; `seen` None is a missing row."""
 
     shard: int
     number: int
@@ -42,41 +42,41 @@ class Stale:
 
 @dataclass(slots=True)
 class Record:
-    """All that one client did, in memory: about 20 bytes a row and 20 bytes an operation.
+    """All operations of one client, in memory: about 20 bytes per row and 20 per operation.
 
-    Written by the client's own thread only. Others may read while it goes on: the arrays only
-    grow at their end, and what is appended last (`ended`, `shards`) tells how far they reach.
+    Only the client's own thread writes it. Other threads may read it at the same time: the arrays
+    only grow at their end, and the length of the last one (`ended`, `shards`) is valid for all.
     """
 
     client: int
     ids: array[int] = field(default_factory=lambda: array("q"))
-    """By a row's number: its id, 0 until it is known."""
+    """By row number: its id, 0 while unknown."""
     acknowledged: array[int] = field(default_factory=lambda: array("i"))
-    """By number: the version acknowledged last; 0 while the insert itself is not."""
+    """By number: the last acknowledged version; 0 before the insert's acknowledgement."""
     attempted: array[int] = field(default_factory=lambda: array("i"))
-    """By number: the highest version that was sent."""
+    """By number: the highest version sent."""
     shards: array[int] = field(default_factory=lambda: array("i"))
-    """By number: where the row belongs."""
+    """By number: the row's shard."""
 
     where: array[int] = field(default_factory=lambda: array("i"))
     """By operation: the shard."""
     kinds: array[int] = field(default_factory=lambda: array("b"))
     outcomes: array[int] = field(default_factory=lambda: array("h"))
     durations: array[float] = field(default_factory=lambda: array("f"))
-    """Seconds, from before the connection was asked for until the answer was there."""
+    """Seconds from the request for a connection to the answer."""
     ended: array[float] = field(default_factory=lambda: array("d"))
-    """Seconds since the load began."""
+    """Seconds since the start of the load."""
 
     codes: list[str] = field(default_factory=lambda: ["ok"])
     messages: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """When every code came first, in seconds since the load began, and what was said then."""
+    """Per code: the time of its first error, in seconds since the start, and its message."""
     inserts: int = 0
-    """Inserts that were acknowledged."""
+    """Acknowledged inserts."""
     updates: int = 0
     fenced: int = 0
-    """Operations that met the fence and were done by the new owner."""
+    """Operations that the new owner did after an error of the fence."""
     stale: int = 0
-    """Reads and updates that did not meet the row that was acknowledged before."""
+    """Reads and updates that missed an acknowledged version."""
     stale_shown: list[Stale] = field(default_factory=list)
     _at_hand: dict[int, list[int]] = field(default_factory=dict)
     _random: Random = field(init=False)
@@ -85,7 +85,7 @@ class Record:
         self._random = Random(self.client)  # noqa: S311  # no secret; every run draws alike
 
     def attempt_insert(self, shard: ShardId) -> int:
-        """Note a row before it is sent; give its number."""
+        """Record a row before it is sent; return its number."""
         number = len(self.shards)
         self.ids.append(0)
         self.acknowledged.append(0)
@@ -94,7 +94,7 @@ class Record:
         return number
 
     def inserted(self, number: int, identity: int) -> None:
-        """Note that a row was acknowledged, and under which id."""
+        """Record that a row was acknowledged, and its id."""
         self.ids[number] = identity
         self.acknowledged[number] = 1
         self.inserts += 1
@@ -105,28 +105,28 @@ class Record:
             rows[int(self._random.random() * AT_HAND)] = number
 
     def attempt_update(self, number: int) -> int:
-        """Note the next version of a row before it is sent; give the version."""
+        """Record the next version of a row before it is sent; return the version."""
         self.attempted[number] += 1
         return self.attempted[number]
 
     def updated(self, number: int, version: int) -> None:
-        """Note that a version was acknowledged."""
+        """Record that a version was acknowledged."""
         self.acknowledged[number] = version
         self.updates += 1
 
     def pick(self, shard: ShardId) -> int | None:
-        """Choose a row of `shard` whose insert was acknowledged; None where there is none yet."""
+        """Choose an acknowledged row of `shard`; None if it has none."""
         rows = self._at_hand.get(shard)
         return rows[int(self._random.random() * len(rows))] if rows else None
 
     def found_stale(self, number: int, expected: int, seen: int | None) -> None:
-        """Note that an acknowledged row was not there, or at a version that it cannot have."""
+        """Record that an acknowledged row was missing, or had an impossible version."""
         self.stale += 1
         if len(self.stale_shown) < SHOWN:
             self.stale_shown.append(Stale(self.shards[number], number, expected, seen))
 
     def done(self, shard: ShardId, kind: Kind, outcome: int, duration: float, ended: float) -> None:
-        """Note an operation that has ended, well or not."""
+        """Record an operation that has ended, with or without an error."""
         self.where.append(shard)
         self.kinds.append(kind)
         self.outcomes.append(outcome)
@@ -134,7 +134,7 @@ class Record:
         self.ended.append(ended)
 
     def failed(self, code: str, message: str, at: float) -> int:
-        """Give the number of an error's code, and keep the first message that came with it."""
+        """Return the index of an error's code, and keep its first message."""
         if code not in self.messages:
             self.messages[code] = at, message
             self.codes.append(code)

@@ -1,4 +1,4 @@
-"""What a load has found: how long everything took, what failed, and whether all rows are there."""
+"""The report of a load: latencies, errors, and whether all rows exist."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An SQLSTATE that operations failed with, how often, and what was said the first time.
+    """An SQLSTATE of failed operations, how often, and its first message.
 
-    08001 is a login that failed, 08006 a connection that broke off without a word.
+    08001 is a failed login, 08006 a connection that was lost without a message.
     """
 
     code: str
     count: int
     first: str
     at_s: float
-    """When it came first, in seconds since the load began."""
+    """When it came first, in seconds since the start of the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """What operations with a login each have seen, counted from the instant each was due."""
+    """Latencies of operations with a login each, counted from their scheduled times."""
 
     per_s: float
     latencies: Latencies
     late_ms: float
-    """How late an operation began at the worst; so much of any of these may be the load's own."""
+    """The longest delay of an operation's start, which latencies may include."""
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as values of JSON."""
+        """Return it as JSON values."""
         overall = self.latencies.overall
         return {
             "per_s": self.per_s,
@@ -58,75 +58,75 @@ class Logins:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A load from its begin to its end, compared with the fleet."""
+    """The results of a load, compared with the fleet."""
 
     clients: int
     aliases: Aliases
     elapsed_s: float
     operations: Mapping[str, int]
-    """By kind, failed ones too."""
+    """By kind, including failed ones."""
     acknowledged_inserts: int
-    """With those in transactions."""
+    """Including those in transactions."""
     acknowledged_updates: int
     failures: tuple[Failure, ...]
     fenced: int
-    """Operations that met the fence and were done by the new owner; no errors."""
+    """Operations that the new owner did after an error of the fence; they are not errors."""
     latencies: Latencies
     held_up_ms: float
-    """The longest that the load's own process was held up: so much of any wait may be its own."""
+    """The longest delay of the load's own process, which any latency may include."""
     moved: tuple[ShardId, ...]
-    """Shards whose owner in the map was another at the end than at the begin."""
+    """Shards whose owner in the map changed during the load."""
     unserved: tuple[ShardId, ...]
-    """Shards that no node served at the end; their rows could not be looked for."""
+    """Shards that no node served at the end; their rows could not be checked."""
     unseen: Mapping[NodeName, str]
-    """Nodes that do not count, with the reason: a second copy of a row there is not found."""
+    """Nodes that were not checked, with the reason: they may have second copies of rows."""
     verdict: Verdict
     logins: Logins | None = None
-    """The open loop by itself; it is also in all other numbers. None without one."""
+    """The open loop separately; all other numbers include it. None without one."""
 
     @property
     def errors(self) -> int:
-        """How many operations failed."""
+        """The number of failed operations."""
         return sum(failure.count for failure in self.failures)
 
     @property
     def lost(self) -> int:
-        """Acknowledged rows that are not there, or older than was acknowledged."""
+        """Acknowledged rows that are missing, or older than acknowledged."""
         return self.verdict.counts.get("lost", 0)
 
     @property
     def duplicates(self) -> int:
-        """Rows that are there twice, or ids given out twice."""
+        """Rows that exist twice, or ids that two rows have."""
         return self.verdict.counts.get("duplicate", 0)
 
     @property
     def misplaced(self) -> int:
-        """Rows in another shard than their id says."""
+        """Rows in another shard than their id's."""
         return self.verdict.counts.get("misplaced", 0)
 
     @property
     def unknown(self) -> int:
-        """Rows that nobody tried to write."""
+        """Rows that no client tried to write."""
         return self.verdict.counts.get("unknown", 0)
 
     @property
     def astray(self) -> int:
-        """Rows in a shard that is live on a node which does not own it, and not on its owner."""
+        """Rows in a live shard on a node that does not own it, and not on its owner."""
         return self.verdict.counts.get("astray", 0)
 
     @property
     def stale(self) -> int:
-        """Reads and updates that did not meet what was acknowledged before."""
+        """Reads and updates that missed an acknowledged version."""
         return self.verdict.counts.get("stale", 0)
 
     @property
     def longest_ms(self) -> float | None:
-        """The longest that any operation took."""
+        """The longest latency of any operation."""
         return self.latencies.overall.longest_ms
 
     @property
     def longest_moved_ms(self) -> float | None:
-        """The longest on shards that moved; None where none did."""
+        """The longest on shards that moved; None if none did."""
         return self.latencies.longest_ms(moved=True)
 
     @property
@@ -136,7 +136,7 @@ class Report:
 
     @property
     def intact(self) -> bool:
-        """Whether every acknowledged write is where it must be, once; errors may have been."""
+        """Whether every acknowledged write exists once, on its owner; there may be errors."""
         return self.verdict.ok and not self.unserved
 
     @property
@@ -145,7 +145,7 @@ class Report:
         return self.intact and not self.failures
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as values of JSON."""
+        """Return it as JSON values."""
         latencies = self.latencies
         return {
             "ok": self.ok,
@@ -187,7 +187,7 @@ def operations(records: Sequence[Record]) -> dict[str, int]:
 
 
 def failures(records: Sequence[Record]) -> tuple[Failure, ...]:
-    """List what operations failed with, the most frequent first."""
+    """Return the failures of operations, the most frequent first."""
     counts: dict[str, int] = {}
     first: dict[str, tuple[float, str]] = {}
     for record in records:

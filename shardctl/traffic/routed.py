@@ -1,4 +1,4 @@
-"""A client's way through `shardctl.router`, as an application's would be."""
+"""A client's session that uses `shardctl.router`, as an application does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 STATEMENTS = Statements(b"insert", b"update", b"select")
-"""What the router is to do: it has no need of their text."""
+"""The router's operations: they need no SQL text."""
 
 _TABLE = sql.Identifier(TABLE)
 _WITHIN = {
@@ -32,30 +32,30 @@ _WITHIN = {
 }
 
 
-class Told(NamedTuple):
-    """What came of a statement, as libpq's results tell it."""
+class RoutedResult(NamedTuple):
+    """The result of a statement, in the form of libpq's results."""
 
     rows: list[tuple[Any, ...]]
     command_tuples: int | None
 
     @property
     def ntuples(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.rows)
 
     def get_value(self, row: int, column: int, /) -> bytes | None:
-        """Give a value as text."""
+        """Return a value as text."""
         return str(self.rows[row][column]).encode()
 
 
 def open_router(topology: Topology, clients: int) -> ShardedDatabase:
-    """Make what all clients share; raises NoNodeAliases."""
+    """Open the router that all clients share; raises NoNodeAliases."""
     pool = PoolSettings(max_size=clients)
     return ShardedDatabase(topology, connect={"application_name": PURPOSE}, pool=pool)
 
 
 class RoutedSession:
-    """A client's use of one shard; it has no connection of its own, but in a transaction."""
+    """A client's use of one shard; it holds a connection only in a transaction."""
 
     def __init__(self, router: ShardedDatabase, shard: ShardId) -> None:
         self._router = router
@@ -64,8 +64,8 @@ class RoutedSession:
         self._connection: psycopg.Connection[Any] | None = None
         self._error: psycopg.Error | None = None
 
-    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> Told:
-        """Do what is named; raises Refused, with MOVED for a transaction to be run again."""
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> RoutedResult:
+        """Run the named operation; raises Refused, with MOVED for a transaction to repeat."""
         try:
             return self._run(statement, parameters)
         except ShardMoved as error:
@@ -78,15 +78,15 @@ class RoutedSession:
             raise kind(error.sqlstate or LOST, reason_of(error)) from error
 
     def cut(self) -> None:
-        """Do nothing: what waits at a pooler ends with its `query_wait_timeout`."""
+        """Do nothing: an operation that waits at a pooler ends with its `query_wait_timeout`."""
 
     def close(self) -> None:
-        """Give back what it holds; a transaction that is open is not committed."""
+        """Return its connection; an open transaction is not committed."""
         self._error = self._error or psycopg.OperationalError("the session ends")
-        with contextlib.suppress(psycopg.Error, ShardMoved):  # nobody waits for it any more
+        with contextlib.suppress(psycopg.Error, ShardMoved):  # no caller waits for it any more
             self._run(b"ROLLBACK", ())
 
-    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> Told:
+    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> RoutedResult:
         match statement:
             case b"BEGIN":
                 self._connection = self._block.enter_context(self._router.shard(self._shard))
@@ -94,7 +94,7 @@ class RoutedSession:
                 self._connection = None
                 self._block.close()
             case b"ROLLBACK":
-                # The router looks at the error that ended it, and tells of a shard that moved.
+                # The router checks the error that ended it, and raises ShardMoved if it applies.
                 error, self._error, self._connection = self._error, None, None
                 kind = type(error) if error is not None else None
                 self._block.__exit__(kind, error, None)
@@ -104,33 +104,37 @@ class RoutedSession:
                 client, number, payload = parameters
                 row: dict[str, Any] = {"client": int(client), "number": int(number)}
                 row |= {"version": 1, "payload": payload.decode()}
-                return Told([(self._router.insert(TABLE, self._shard, row),)], 1)
+                return RoutedResult([(self._router.insert(TABLE, self._shard, row),)], 1)
             case b"update":
                 number, version, payload = parameters
                 values = {"version": int(version), "payload": payload.decode()}
                 where, given = "id = %s AND version < %s", [int(number), int(version)]
-                return Told([], self._router.update(TABLE, self._shard, values, where, given))
+                return RoutedResult(
+                    [], self._router.update(TABLE, self._shard, values, where, given)
+                )
             case _:
                 given = [int(parameters[0])]
-                return Told(self._router.select("version", TABLE, self._shard, "id = %s", given), 1)
-        return Told([], None)
+                return RoutedResult(
+                    self._router.select("version", TABLE, self._shard, "id = %s", given), 1
+                )
+        return RoutedResult([], None)
 
     def _within(
         self,
         connection: psycopg.Connection[Any],
         statement: bytes,
         parameters: Sequence[bytes],
-    ) -> Told:
-        """Do it in the transaction that is open."""
+    ) -> RoutedResult:
+        """Run the operation in the open transaction."""
         text = _WITHIN[statement]
         try:
             if statement == b"insert":
                 client, number, payload = parameters
                 given = [int(client), int(number), payload.decode()]
-                return Told(connection.execute(text, given).fetchall(), 1)
+                return RoutedResult(connection.execute(text, given).fetchall(), 1)
             number, version, payload = parameters
             named = {"id": int(number), "v": int(version), "p": payload.decode()}
-            return Told([], connection.execute(text, named).rowcount)
+            return RoutedResult([], connection.execute(text, named).rowcount)
         except psycopg.Error as error:
             self._error = error
             raise

@@ -1,4 +1,4 @@
-"""A client's connection, by libpq's own calls: little to do in Python while the clock runs."""
+"""A client's connection, by libpq's own calls: little Python while the clock runs."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 CANNOT_CONNECT = "08001"
-"""SQLSTATE for a login that failed: libpq does not tell which it was."""
+"""SQLSTATE for a failed login: libpq does not report the server's."""
 LOST = "08006"
-"""SQLSTATE for a connection that broke off without a word of the server's."""
+"""SQLSTATE for a connection that was lost without a message of the server."""
 MOVED = "moved"
-"""Instead of a SQLSTATE: the router tells that a transaction's shard has moved meanwhile."""
+"""Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
 
 
 class Result(Protocol):
-    """What a statement gave, as libpq tells it."""
+    """The result of a statement, in the form of libpq's."""
 
     @property
     def ntuples(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @property
     def command_tuples(self) -> int | None:
-        """How many rows were written."""
+        """The number of written rows."""
 
     def get_value(self, row_number: int, column_number: int, /) -> bytes | None:
-        """Give a value as text."""
+        """Return a value as text."""
 
 
 class Talk(Protocol):
-    """How a client reaches one shard or node: a connection, or the router."""
+    """A client's session with one shard or node: a connection, or the router."""
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> Result:
         """Execute a statement and wait for its answer; raises Refused and Lost."""
 
     def cut(self) -> None:
-        """Break off what another thread waits for, where that is possible."""
+        """Abort the call of another thread, if possible."""
 
     def close(self) -> None:
         """End it."""
 
 
 class Refused(Exception):
-    """A statement that the server or the pooler answered with an error; nothing was done."""
+    """A statement that the server or the pooler answered with an error; it changed nothing."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -63,17 +63,17 @@ class Refused(Exception):
 
 
 class Lost(Refused):
-    """A connection that could not be made or is gone; what was under way may have been done."""
+    """A connection that failed or was lost; its statement may have been executed."""
 
 
 class Session:
-    """One connection; every statement is sent with its parameters, and never prepared.
+    """One connection; sends every statement with its parameters, and never prepares it.
 
-    A connection that is Lost is of no more use.
+    After Lost, the connection cannot be used again.
     """
 
     def __init__(self, conninfo: str) -> None:
-        """Log in, without a limit but `connect_timeout`; raises Lost."""
+        """Log in, limited only by `connect_timeout`; raises Lost."""
         try:
             self._connection = psycopg.connect(conninfo, autocommit=True)
         except psycopg.Error as error:
@@ -85,9 +85,9 @@ class Session:
         return judged(self._pq.exec_params(statement, parameters), self._pq)
 
     def cut(self) -> None:
-        """Break the connection off; unlike `close`, another thread may do so during `run`."""
+        """Shut the connection down; unlike `close`, another thread may call this during `run`."""
         with (
-            contextlib.suppress(OSError, psycopg.OperationalError),  # it is broken already
+            contextlib.suppress(OSError, psycopg.OperationalError),  # it is already broken
             socket.socket(fileno=os.dup(self._pq.socket)) as shared,
         ):
             shared.shutdown(socket.SHUT_RDWR)
@@ -98,12 +98,12 @@ class Session:
 
 
 def judged(result: PGresult, connection: PGconn) -> PGresult:
-    """Give a result that is none of an error; raises Refused and Lost."""
+    """Return a successful result; raises Refused and Lost for an error."""
     if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
         return result
     message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
     state = result.error_field(DiagnosticField.SQLSTATE)
-    # After FATAL the server hangs up, though libpq may not have noticed yet.
+    # After FATAL the server closes the connection, though libpq may not have noticed.
     fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
     kind = Lost if fatal or connection.status != ConnStatus.OK else Refused
     text = " ".join(message.decode(errors="replace").split())

@@ -1,4 +1,4 @@
-"""The load's own table in every shard: made, found again after a killed run, dropped."""
+"""The load's own table in every shard: creates it, finds it after a killed run, drops it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from shardctl.traffic.fleet import Fleet, Seen
 
 MARK = "Of `shardctl sandbox traffic`, which may drop it."
-"""The comment on the table, by which a later run knows it for its own."""
+"""The comment on the table, by which a later run recognises it."""
 
 _LOCK_CLASS = 0x5AAD7AF
 _LOCKS = 28
-"""Entries of the lock table for a shard: 11 to drop what is left, 15 to make it (measured)."""
+"""Entries of the lock table per shard: 11 to drop an old table, 15 to create it (measured)."""
 _LARGEST = 50
 _LOCK_TIMEOUT = sql.SQL("SET LOCAL lock_timeout TO '5s'")
 _WIDTH = 16
@@ -42,16 +42,16 @@ def load_running(node: NodeName, holder: str, since: datetime | None) -> Refused
     when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
     return Refused(
         "load_running",
-        f"node {node}: another load runs there: {holder}{when}",
-        hint="wait until it has ended",
+        f"node {node}: another load is running: {holder}{when}",
+        hint="wait until it ends, or stop it",
     )
 
 
 @contextmanager
 def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
-    """Hold the lock that keeps other loads away from these nodes; raises load_running.
+    """Hold the lock that keeps other loads from these nodes; raises load_running.
 
-    It is none of the nodes' own locks, which a move takes: a load runs beside those.
+    It is not one of the nodes' locks, which a move takes: a load runs during moves.
     """
     with ExitStack() as stack:
         for name in nodes:
@@ -61,22 +61,22 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
 
 
 def require_free(topology: Topology, found: Fleet) -> None:
-    """Refuse to use the name where somebody else does; raises table_taken."""
+    """Check that no other table has the name; raises table_taken."""
     for name, seen in found.nodes.items():
         for shard, comment in seen.tables.items():
             if comment != MARK:
-                told = f"table {TABLE} in schema {topology.schema(shard)}"
+                taken = f"table {TABLE} in schema {topology.schema(shard)}"
                 raise Refused(
                     "table_taken",
-                    f"node {name}: {told} was not made by `{ways.PURPOSE}`",
-                    hint="rename it: the load keeps a table of its own under that name",
+                    f"node {name}: {taken} was not created by `{ways.PURPOSE}`",
+                    hint="rename it: the load needs a table of its own with that name",
                 )
 
 
 def make(topology: Topology, found: Fleet, shards: Collection[ShardId]) -> None:
-    """Make the table in these shards, on their owners; raises table_taken and table_failed.
+    """Create the table in these shards, on their owners; raises table_taken and table_failed.
 
-    What an earlier load left is dropped, wherever it is live.
+    Drops tables of earlier loads, wherever they are live.
     """
     require_free(topology, found)
 
@@ -89,10 +89,10 @@ def make(topology: Topology, found: Fleet, shards: Collection[ShardId]) -> None:
 
 
 def drop(topology: Topology) -> list[NodeName]:
-    """Drop every live table that a load made; name the owners that could not be looked at.
+    """Drop every live table that a load created; return unreachable owners.
 
-    Retired copies of shards are left as they are: a move compares them, and prunes them whole.
-    Raises table_failed.
+    Retired copies of shards are not changed: a move compares them, and prune drops them. Raises
+    table_failed.
     """
     nodes = fleet.observe(topology)
 
@@ -107,7 +107,7 @@ def drop(topology: Topology) -> list[NodeName]:
 
 
 def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
-    """See for a dry run that no other load runs on these nodes; raises load_running."""
+    """Check for a dry run that no other load runs on these nodes; raises load_running."""
     for name in nodes:
         with fleet.session(topology, topology.nodes[name], autocommit=True) as session:
             holder = session.execute(QUERIES["lock_holder"], {"class": _LOCK_CLASS}).fetchone()
@@ -126,7 +126,7 @@ def _take(connection: Connection, node: NodeName) -> None:
 def _run(
     topology: Topology, node: Node, seen: Seen, statement: str, shards: Sequence[ShardId]
 ) -> None:
-    """Do one thing in shards of a node, in transactions that its lock table bears."""
+    """Run one statement in shards of a node, in transactions that fit its lock table."""
     if not shards:
         return
     size = chunks.size(seen.lock_slots, 1, _LOCKS, largest=_LARGEST)
@@ -142,10 +142,10 @@ def _run(
             raise Refused(
                 "table_failed",
                 f"node {node.name}: table {TABLE}: {reason_of(error)}",
-                hint="mend the cause; the next load uses or drops what this one left",
+                hint="fix this, then run the load again: it drops or uses what this one left",
             ) from error
-        told = "made" if statement == "make" else "dropped"
-        events.record(connection, fleet.COMMAND, f"{TABLE} {told} in shards {ranges.of(shards)}")
+        done = "made" if statement == "make" else "dropped"
+        events.record(connection, fleet.COMMAND, f"{TABLE} {done} in shards {ranges.of(shards)}")
         connection.commit()
 
 
@@ -162,6 +162,6 @@ def _statement(topology: Topology, name: str, shard: ShardId) -> sql.Composed:
 def _everywhere(
     topology: Topology, nodes: Mapping[NodeName, Seen], work: Callable[[Node], None]
 ) -> None:
-    """Work on every node that counts; raises table_failed, or Problems of several."""
+    """Call `work` for every usable node; raises table_failed, or Problems for several."""
     counting = [topology.nodes[name] for name, seen in nodes.items() if seen.refusal is None]
     fanout.collect(counting, work, width=_WIDTH).every()

@@ -1,5 +1,5 @@
 -- name: make
--- The load's own table in one shard; what an earlier run left there is gone first
+-- The load's own table in one shard, after dropping one of an earlier run
 DROP TABLE IF EXISTS {table};
 CREATE TABLE {table} (
     id bigint PRIMARY KEY DEFAULT {next_id}(),
@@ -17,7 +17,7 @@ GRANT SELECT, INSERT, UPDATE ON {table} TO {role};
 DROP TABLE IF EXISTS {table};
 
 -- name: node
--- Whether this is a standby, its entries of the lock table, and how many sessions it admits
+-- Whether this is a standby, the size of its lock table, and how many sessions it accepts
 SELECT pg_is_in_recovery(),
        current_setting('max_locks_per_transaction')::integer
          * (current_setting('max_connections')::integer
@@ -42,7 +42,7 @@ SELECT id, client, number, version FROM {table}
 SELECT pg_try_advisory_lock(%(class)s, 0)
 
 -- name: lock_holder
--- Who holds that lock, since when
+-- The session that holds that lock, and since when
 SELECT a.application_name, a.backend_start
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted
@@ -54,7 +54,7 @@ WHERE l.locktype = 'advisory' AND l.granted
 INSERT INTO {table} (client, number, version, payload) VALUES ($1, $2, 1, $3) RETURNING id
 
 -- name: update
--- The next version of a row; one whose answer was lost cannot come late and undo this one
+-- The next version of a row; a delayed older update whose answer was lost cannot undo it
 UPDATE {table} SET version = $2, payload = $3 WHERE id = $1 AND version < $2
 
 -- name: select

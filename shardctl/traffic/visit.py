@@ -1,4 +1,4 @@
-"""One connection of the open loop: made for one operation, without a thread of its own."""
+"""One connection of the open loop: for one operation, without its own thread."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Visit:
-    """A connection whose waiting leaves the thread to other connections."""
+    """An asynchronous connection."""
 
     def __init__(self, connection: PGconn) -> None:
         self._pq = connection
 
     @classmethod
     async def begin(cls, conninfo: str, *, seconds: float) -> Self:
-        """Log in, and wait at most so many seconds for that; raises Lost."""
+        """Log in, within `seconds`; raises Lost."""
         connection = pq.PGconn.connect_start(conninfo.encode())
         try:
             async with asyncio.timeout(seconds):
@@ -60,11 +60,11 @@ class Visit:
         except psycopg.OperationalError as error:
             raise Lost(LOST, reason_of(error)) from error
         if not found:
-            raise Lost(LOST, "the connection broke off")
+            raise Lost(LOST, "the connection was lost")
         return judged(found[-1], self._pq)
 
     async def carry_out(self, operation: Operation, statements: Statements) -> None:
-        """Do an operation, waiting for every answer; raises Refused and Lost."""
+        """Run an operation, waiting for every answer; raises Refused and Lost."""
         steps = operation.steps(statements)
         try:
             request = next(steps)
@@ -84,12 +84,12 @@ class Visit:
 
 
 async def _log_in(connection: PGconn) -> None:
-    """Go through a login as libpq's manual has it; raises Lost."""
+    """Run the steps of a login, as libpq's manual describes; raises Lost."""
     status = pq.PollingStatus.WRITING
     while status != pq.PollingStatus.OK:
         if connection.status == pq.ConnStatus.BAD:
-            said = connection.error_message.decode(errors="replace")
-            raise Lost(CANNOT_CONNECT, reason_of(psycopg.OperationalError(said)))
+            message = connection.error_message.decode(errors="replace")
+            raise Lost(CANNOT_CONNECT, reason_of(psycopg.OperationalError(message)))
         await _until_ready(connection, writing=status == pq.PollingStatus.WRITING)
         status = pq.PollingStatus(connection.connect_poll())
 

@@ -1,4 +1,4 @@
-"""How a client reaches a shard: through which server, under which name, with which statements."""
+"""How a client reaches a shard: the server, the database name, and the statements."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TABLE = "shardctl_traffic"
 PURPOSE = "shardctl sandbox traffic"
 
 Aliases = Literal["shard", "node", "direct", "router"]
-"""`shard`: an alias a shard, which needs no map. `node`: an alias a node, names with their schema.
-`direct`: the same without a pooler. `router`: what `shardctl.router` makes of the topology."""
+"""`shard`: aliases of shards, which need no map. `node`: aliases of nodes, with schema names.
+`direct`: the same without a pooler. `router`: by `shardctl.router`."""
 
 
 class Statements(NamedTuple):
-    """The statements in one shard, as libpq takes them."""
+    """The statements in one shard, for libpq."""
 
     insert: bytes
     update: bytes
@@ -37,7 +37,7 @@ class Statements(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A kind of aliases, and the pooler of each client; none where they go to the nodes."""
+    """A kind of aliases, and the poolers of the clients; none if clients connect to the nodes."""
 
     topology: Topology
     kind: Aliases
@@ -45,25 +45,25 @@ class Way:
 
     @classmethod
     def of(cls, topology: Topology, kind: Aliases) -> Way:
-        """Find the poolers that offer such aliases; raises no_such_aliases."""
+        """Return the kind with the poolers that offer such aliases; raises no_such_aliases."""
         if kind in {"direct", "router"}:
             return cls(topology, kind, ())
         poolers = tuple(p for p in topology.poolers.values() if kind in p.aliases)
         if not poolers:
             raise Misused(
                 "no_such_aliases",
-                f"no pooler of the topology offers an alias a {kind}",
-                hint="give --aliases another kind; `direct` does without poolers",
+                f"no pooler in the topology offers aliases of {kind}s",
+                hint="use another kind, for example --aliases direct, which needs no pooler",
             )
         return cls(topology, kind, poolers)
 
     @property
     def by_map(self) -> bool:
-        """Whether clients have to know which node owns a shard."""
+        """Whether clients need the map."""
         return self.kind not in {"shard", "router"}
 
     def conninfo(self, client: int, to: ShardId | NodeName) -> str:
-        """Write the connection string of a client's session with a shard or a node."""
+        """Return the connection string of a client's session with a shard or a node."""
         if self.kind == "direct":
             return direct(self.topology, self.topology.nodes[to])  # type: ignore[index]  # a node
         pooler = self.poolers[client % len(self.poolers)]
@@ -75,7 +75,7 @@ class Way:
         return make_conninfo(given, user=role(self.topology), dbname=alias)
 
     def statements(self, shard: ShardId) -> Statements:
-        """Compose the statements of a shard; an alias of its own finds the table by itself."""
+        """Compose the statements of a shard; its own alias needs no schema name."""
         named = (TABLE,) if self.kind == "shard" else (self.topology.schema(shard), TABLE)
         table = sql.Identifier(*named)
         return Statements(
@@ -87,7 +87,7 @@ class Way:
 
 
 def direct(topology: Topology, node: Node, **options: str | int) -> str:
-    """Write the connection string with which an application would reach a node itself."""
+    """Return the connection string with which an application connects to a node."""
     given: dict[str, str | int] = LIVELINESS | dict(topology.database.options)
     given |= {"host": node.host, "port": node.port, "user": role(topology)}
     given |= {"dbname": topology.database.name, "application_name": PURPOSE} | options
@@ -95,6 +95,6 @@ def direct(topology: Topology, node: Node, **options: str | int) -> str:
 
 
 def role(topology: Topology) -> str:
-    """Name the role that the load is: the first of the applications', as theirs would be."""
+    """Return the role of the load: the first application role."""
     roles = topology.database.app_roles
     return roles[0] if roles else topology.database.user

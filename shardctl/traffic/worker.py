@@ -1,4 +1,4 @@
-"""A thread of the load: it warms up, begins when it is told to, and notes what it has done."""
+"""A thread of the load: it warms up, starts with the other threads, and records its operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """What a closed loop (Client) and the open one (Logins) share; what it did is in `record`."""
+    """Shared part of the closed loop (Client) and the open loop (Logins), with its `record`."""
 
     def __init__(
         self,
@@ -43,42 +43,42 @@ class Worker:
         self._go = threading.Event()
         self._began = 0.0
         self._ends = math.inf
-        # A daemon: one that waits for ever must not hold up the end of the process.
+        # A daemon: a thread that waits forever must not block the end of the process.
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)
 
     def warm_up(self) -> None:
-        """Do once what is slow the first time, so that this is in nobody's latency."""
+        """Run once what is slow the first time, so that no latency includes it."""
         self._thread.start()
 
     def is_warm(self, seconds: float) -> bool:
-        """Wait until it is ready to begin; tell whether it is."""
+        """Wait until it is ready to start; return whether it is."""
         return self._warm.wait(seconds)
 
     def begin(self, began: float, ends: float) -> None:
-        """Let it begin at `began`, a time of `perf_counter`, and end after `ends` or when told.
+        """Start it at `began`, a time of `perf_counter`; it ends after `ends` or at `stop`.
 
-        Once is enough; a second time changes nothing if it says the same.
+        A second call with the same times changes nothing.
         """
         self._began = began
         self._ends = ends
         self._go.set()
 
     def join(self, seconds: float | None) -> bool:
-        """Wait for the end; tell whether it has come."""
+        """Wait for the end; return whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def cut(self) -> None:
-        """Break off what it waits for."""
+        """Abort the current operation."""
         raise NotImplementedError
 
     def _work(self) -> None:
-        """Warm up and say so, wait for the begin, and do operations until the end."""
+        """Warm up and report it, wait for the start, and run operations until the end."""
         raise NotImplementedError
 
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the thread raises it
+        except BaseException as error:  # noqa: BLE001  # `Load.stop` raises it
             self.failure = error

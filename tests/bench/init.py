@@ -198,7 +198,7 @@ def growth(scale: Scale) -> list[Row]:
     ]
 
 
-class _Watch:
+class _Watch(Silent):
     """A progress that notes when the first shard was begun and the last one was done."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _Watch:
         self.last = 0.0
         self.done = 0
 
-    def expect(self, key: str, phase: str, total: int) -> None:  # noqa: ARG002  # a Progress
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:  # noqa: ARG002  # a Progress
         with self._lock:
             self.first = min(self.first, time.perf_counter())
 

@@ -76,7 +76,7 @@ def _told(found: dict[str, Any]) -> str:
     longest = sorted((s["longest_ms"] or 0.0 for s in found["seconds"]), reverse=True)[:5]
     late = found["logins"]["late_ms"]
     return (
-        f"{found['logins']['operations']:,} logins, begun late by up to {late:.0f} ms; "
+        f"{found['logins']['operations']:,} logins, started up to {late:.0f} ms late; "
         f"the slowest of the five worst seconds: {', '.join(f'{ms:.0f}' for ms in longest)} ms"
     )
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import statistics
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+Done = TypeVar("Done")
+
 Side = Callable[[], float]
 """Does one side's share of a round and gives the seconds that count; the rest is its setting up."""
+
+BROKEN: list[str] = []
+"""The rounds that broke in the bench at work, with the reason: `run.py` reports and empties it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +69,46 @@ def alternate(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
     """Time every side once a round; each round runs in the opposite order of the one before.
 
     A B, B A, A B ...: whatever drifts (a table that grows, a disk that fills, a neighbour on
-    the machine) meets both sides alike, and nobody is always the one who runs second.
+    the machine) meets both sides alike, and neither side always runs second. A round that breaks
+    is the last, and does not count; raises what the first round raises.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     order = list(sides)
-    for _ in range(rounds):
+    for number in range(rounds):
+        try:
+            took = {name: sides[name]() for name in order}
+        except Exception as error:
+            if not number:
+                raise
+            _broke(number, error)  # what it shares with other rounds may be broken, too
+            break
         for name in order:
-            times[name].append(sides[name]())
+            times[name].append(took[name])
         order.reverse()
     return times
+
+
+def rounds(count: int, once: Callable[[int], Done]) -> list[Done]:
+    """Do a round so many times, and return what those gave that succeeded.
+
+    `once` gets the number of its round, from 0. Raises what the last round raised if none
+    succeeded.
+    """
+    done: list[Done] = []
+    for number in range(count):
+        try:
+            done.append(once(number))
+        except Exception as error:
+            if number == count - 1 and not done:
+                raise
+            _broke(number, error)
+    return done
+
+
+def _broke(number: int, error: Exception) -> None:
+    traceback.print_exc()
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    BROKEN.append(f"round {number + 1}: {lines[-1].strip()}")
 
 
 def compare(

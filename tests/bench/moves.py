@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, milliseconds, say, seconds
+from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +35,21 @@ class Seen:
     scripts: list[Scripted] = field(default_factory=list)
     scripted: list[Found] = field(default_factory=list)
 
+    def add(self, move: Moved, load: Found) -> None:
+        """Take a move by shardctl in, and the load meanwhile."""
+        self.moves.append(move)
+        self.during.append(load)
+
+    @classmethod
+    def of(cls, rounds: Sequence[Seen]) -> Seen:
+        """Put together what was seen in several rounds."""
+        return cls(
+            *(
+                [value for one in rounds for value in getattr(one, each.name)]
+                for each in fields(cls)
+            )
+        )
+
 
 def move(scale: Scale) -> list[Row]:
     """Move 2 of 8 shards on 2 nodes, five times, with 8 clients who never rest.
@@ -53,17 +67,22 @@ def move(scale: Scale) -> list[Row]:
     anything on the machine has held up: the load tells how long it was held up itself.
     """
     lasting = scale.of(15, 5)
-    seen = Seen()
-    for number in range(scale.of(5, 1)):
-        rounds = [_ours, _scripts]
-        for one in rounds if number % 2 == 0 else reversed(rounds):
+
+    def both(number: int) -> Seen:
+        seen = Seen()
+        sides = [_ours, _scripts]
+        for one in sides if number % 2 == 0 else reversed(sides):
             one(number, lasting, seen)
-    paced: list[Found] = []
-    for number in range(scale.of(5, 1)):
+        return seen
+
+    def at_a_pace(number: int) -> Found:
         say(f"  move {number + 1}, with a paced load ({moving.busy()})")
         with moving.sandbox(8, 2, 1) as fleet:
             fleet.settle()
-            _with(fleet, ["2-3", "--to", "c"], lasting / 3, [], paced, rate=PACED)
+            return _with(fleet, ["2-3", "--to", "c"], lasting / 3, rate=PACED)[1]
+
+    seen = Seen.of(rounds(scale.of(5, 1), both))
+    paced = rounds(scale.of(5, 1), at_a_pace)
     moved = seen.during[0]["moved"]
     stayed = [[_longest(found, moved=moved) for found in s] for s in (seen.during, seen.still)]
     rested = [found["longest_moved_ms"] for found in paced]
@@ -139,8 +158,8 @@ def _ours(number: int, lasting: float, seen: Seen) -> None:
     say(f"  move {number + 1} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
         sides: list[Callable[[], None]] = [
-            partial(_without, fleet, lasting, seen.still),
-            partial(_with, fleet, ["2-3", "--to", "c"], lasting, seen.moves, seen.during),
+            lambda: seen.still.append(_without(fleet, lasting)),
+            lambda: seen.add(*_with(fleet, ["2-3", "--to", "c"], lasting)),
         ]
         for side in sides if number % 2 == 0 else reversed(sides):
             fleet.settle()
@@ -153,7 +172,7 @@ def _scripts(number: int, lasting: float, seen: Seen) -> None:
     with moving.sandbox(8, 2, 1) as fleet:
         if number % 2 == 0:
             fleet.settle()
-            _without(fleet, lasting, [])
+            _without(fleet, lasting)
         fleet.settle()
         with fleet.load() as load:
             seen.scripts.append(fleet.script("c", 2, 3))
@@ -178,20 +197,19 @@ def many(scale: Scale) -> list[Row]:
     """
     shards = scale.of(1_000, 20)
     lasting = scale.of(15, 5)
-    moves: list[Moved] = []
-    during: list[Found] = []
-    still: list[Found] = []
-    pruning: list[Found] = []
-    took: list[float] = []
-    for number in range(scale.of(5, 1)):
+
+    def once(number: int) -> tuple[Moved, Found, Found, Found, float]:
         say(f"  {shards} shards, move {number + 1} ({moving.busy()})")
         with moving.sandbox(shards, 1, 1, aliases=["node"]) as fleet:
             words = [f"0-{shards // 2 - 1}", "--to", "b", "--retain", "0s"]
-            _with(fleet, words, lasting, moves, during, aliases="node")
+            move, load = _with(fleet, words, lasting, aliases="node")
             fleet.settle()
-            _without(fleet, lasting, still, aliases="node")
+            without = _without(fleet, lasting, aliases="node")
             fleet.settle()
-            took.append(_prune(fleet, lasting, pruning))
+            return move, load, without, *_prune(fleet, lasting)
+
+    done = rounds(scale.of(5, 1), once)
+    moves, during, still, pruning, took = zip(*done, strict=True)
     waits = [found["longest_moved_ms"] for found in during]
     pauses = [one.pause * 1000 for one in moves]
     pruned = [found["longest_ms"] for found in pruning]
@@ -229,29 +247,25 @@ def _with(
     fleet: Sandbox,
     words: list[str],
     lasting: float,
-    moves: list[Moved],
-    during: list[Found],
     *,
     aliases: str = "shard",
     rate: int | None = None,
-) -> None:
+) -> tuple[Moved, Found]:
     """Move while a load runs that lasts so many seconds, or as long as the move."""
     with fleet.load(aliases, rate) as load:
-        moves.append(fleet.move(*words))
-        during.append(load.end(lasting))
+        return fleet.move(*words), load.end(lasting)
 
 
-def _without(fleet: Sandbox, lasting: float, still: list[Found], *, aliases: str = "shard") -> None:
+def _without(fleet: Sandbox, lasting: float, *, aliases: str = "shard") -> Found:
     with fleet.load(aliases) as load:
-        still.append(load.end(lasting))
+        return load.end(lasting)
 
 
-def _prune(fleet: Sandbox, lasting: float, pruning: list[Found]) -> float:
-    """Prune while a load runs, and give the seconds of the command."""
+def _prune(fleet: Sandbox, lasting: float) -> tuple[Found, float]:
+    """Prune while a load runs: give what that reports, and the seconds of the command."""
     with fleet.load("node") as load:
         took = fleet.prune()
-        pruning.append(load.end(lasting))
-    return took
+        return load.end(lasting), took
 
 
 def _longest(found: Found, *, moved: list[int]) -> float:

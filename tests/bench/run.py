@@ -27,10 +27,12 @@ from tests.bench import (
     poolers,
     resets,
     routing,
+    stream_moves,
+    streams,
     testing,
     verify,
 )
-from tests.bench.measure import Row, Scale, say
+from tests.bench.measure import BROKEN, Row, Scale, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,9 +49,11 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "survive-reset": resets.survive,
     "move": moves.move,
     "move-many": moves.many,
+    "stream-move": stream_moves.move,
     "move-logins": logins.logins,
     "clone": cloning.clone,
     "back-and-forth": cloning.back_and_forth,
+    "stream-copy": streams.copy,
     "router-row": routing.one_row,
     "router-look": routing.looks,
     "router-ids": routing.many_ids,
@@ -87,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception:  # noqa: BLE001  # one bench that breaks leaves the others their time
             traceback.print_exc()
             broken.append(name)
+        broken += [f"{name}, {one}" for one in BROKEN]
+        BROKEN.clear()
     took = time.monotonic() - began
     if given.quick:
         rows = [replace(row, met=None) for row in rows]

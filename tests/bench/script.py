@@ -30,7 +30,7 @@ from shardctl.hosts.local import Local
 from shardctl.moves.context import Timeline
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
-from shardctl.postgres import binaries
+from shardctl.postgres import binaries, replay
 from shardctl.postgres.connection import connect
 from shardctl.postgres.control import Server
 from shardctl.postgres.overrides import OVERRIDES
@@ -50,10 +50,14 @@ _LAG = 1 << 20
 """Bytes that the standby may be behind when clients are paused."""
 _PATIENCE_S = 60.0
 
-_NEAR = """\
-SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), replay_lsn) < %s
-FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'
-"""
+_NEAR = sql.SQL("""\
+SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), replay_lsn) < {}
+FROM pg_stat_replication WHERE application_name = {} AND state = 'streaming'
+""")
+_REPLAYED = sql.SQL("SELECT pg_last_wal_replay_lsn() >= {}::pg_lsn")
+_PROMOTED = sql.SQL("SELECT NOT pg_is_in_recovery()")
+_NEXT_VERSION = sql.SQL("SELECT map_version + 1 FROM shardctl.cluster")
+_FLUSHED = sql.SQL("SELECT pg_current_wal_flush_lsn()::text")
 _OWN = "UPDATE shardctl.cluster SET node = %s, identity = gen_random_uuid()"
 _VERSION = "UPDATE shardctl.cluster SET map_version = %s"
 _MAP = "UPDATE shardctl.map SET node = %s WHERE shard = ANY (%s)"
@@ -113,11 +117,11 @@ def _carry_out(move: Move) -> dict[str, object]:
         _clone(move)
         nodes[move.target.name] = target = session(move.target)
         console = stack.enter_context(Console(pooler, database, purpose=_NAME))
-        version = _value(source, "SELECT map_version + 1 FROM shardctl.cluster")
+        version = _value(source, _NEXT_VERSION)
         staged = pooler.databases_file.with_name("staged.ini")
         text = render.databases(move.after(), pooler, version)
         files.write(Local(), staged, text, like=pooler.databases_file)
-        _wait(lambda: _value(source, _NEAR, [_LAG, _NAME]))
+        _wait(lambda: _value(source, _NEAR.format(_LAG, _NAME)))
         spans = _cut_over(
             console,
             source,
@@ -179,12 +183,12 @@ def _cut_over(
             console.execute(pause_command(schema))
     with timeline.span("fence"):
         source.execute(fence)
-        lsn = _value(source, "SELECT pg_current_wal_flush_lsn()::text")
+        lsn = _value(source, _FLUSHED)
     with timeline.span("replay"):
-        _wait(lambda: _value(target, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", [lsn]))
+        _wait(lambda: _value(target, _REPLAYED.format(lsn)))
     with timeline.span("promote"):
         target.execute("SELECT pg_promote(wait => false)")
-        _wait(lambda: _value(target, "SELECT NOT pg_is_in_recovery()"))
+        _wait(lambda: _value(target, _PROMOTED))
     with timeline.span("names back"):
         target.execute(names_back)
     with timeline.span("reload"):
@@ -202,9 +206,13 @@ def _renames(names: Mapping[str, str]) -> sql.Composed:
     return sql.SQL("; ").join(rename.format(*map(sql.Identifier, pair)) for pair in names.items())
 
 
-def _value(session: Connection, query: str, given: Sequence[object] | None = None) -> Any:
-    """Give the first column of the first row; None where there is none."""
-    row = session.execute(query.encode(), given).fetchone()
+def _value(session: Connection, query: sql.SQL | sql.Composed) -> Any:
+    """Give the first column of the first row; None where there is none.
+
+    A standby is asked again where replay cancels the question. With parameters, a question is
+    several messages, and replay ends a session that is between two of them.
+    """
+    row = replay.again(lambda: session.execute(query).fetchone())
     return row[0] if row else None
 
 

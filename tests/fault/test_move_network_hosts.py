@@ -93,7 +93,7 @@ def test_a_host_key_that_changes(fleet_machines: SpreadFleet, name: str, point: 
         mover.go()
         code = mover.end()
         assert code == 3, mover.said
-        assert any("it shows the key" in line for line in mover.said), mover.said
+        assert any("it presents the host key" in line for line in mover.said), mover.said
         clients.wait_served()
         fleet_machines.network.know()
         finish(fleet_machines, "resume")

@@ -32,7 +32,7 @@ def move(fleet: SpreadFleet, max_pause: str) -> subprocess.CompletedProcess[str]
 
 def named(told: str) -> str:
     """Give the budget that a refusal names."""
-    found = re.search(r"such as --max-pause (\d+s)", told)
+    found = re.search(r"give --max-pause (\d+s)", told)
     assert found is not None, told
     return found[1]
 

@@ -91,5 +91,5 @@ def test_a_table_that_is_made_after_the_decision_and_committed_late_is_told_and_
             mover.next(seconds=0.5)
         session.commit()
     assert mover.end() == 3
-    assert any("shard2.made: not the same table on a and c" in line for line in mover.said)
-    assert any("transactions on retired copies have not ended" in line for line in mover.said)
+    assert any("shard2.made: different definitions on a and c" in line for line in mover.said)
+    assert any("transactions on retired copies are still open" in line for line in mover.said)

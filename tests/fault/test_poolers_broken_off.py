@@ -137,7 +137,7 @@ def test_a_pooler_killed_during_apply_is_named_and_the_next_apply_completes(
     done = applied.patched(kill, "pgbouncer", "apply")
     assert done.returncode == 3
     assert "shardctl: pooler p1: RELOAD: " in done.stderr
-    assert "shardctl: poolers: p1 not" in done.stderr
+    assert "shardctl: pooler p1 was not updated" in done.stderr
     assert "Traceback" not in done.stderr
     pooler.start()
     assert_completed(applied)
@@ -185,8 +185,8 @@ def test_a_pooler_that_hangs_at_its_reload_is_named_and_the_next_apply_completes
     try:
         done = applied.patched(patch, "pgbouncer", "apply")
         assert done.returncode == 3
-        assert "shardctl: pooler p1: RELOAD: no answer within 1 s" in done.stderr
-        assert "see whether the pooler runs and what its log says" in done.stderr
+        assert "shardctl: pooler p1: RELOAD: no response within 1 s" in done.stderr
+        assert "check that the pooler is running" in done.stderr
         assert pooler.databases_file.read_text() == wanted(applied)
     finally:
         pooler.signal(signal.SIGCONT)
@@ -245,9 +245,12 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     with pooler.connect("shard1") as client:
         told = refused(fleet_pooled, code=3)
         assert client.execute("SELECT count(*) FROM photos").fetchone() == (0,)
-    assert "pooler p1: it did not take the new configuration; the old one is back" in told
+    assert (
+        "pooler p1: PgBouncer rejected the new configuration; shardctl has restored the old one"
+        in told
+    )
     assert f"syntax error in configuration ({own if where == 'included' else pooler.config}" in told
-    assert "shardctl: poolers: p1 not" in told
+    assert "shardctl: pooler p1 was not updated" in told
     assert offered(pooler) == leads(fleet_pooled)
     backup = pooler.databases_file.with_name(pooler.databases_file.name + BACKUP)
     assert not backup.exists()  # it is what was put back
@@ -264,7 +267,7 @@ def test_what_a_rejected_first_apply_says_is_there(fleet_unapplied: PooledFleet)
     pooler.databases_file.unlink()
     pooler.config.write_text(pooler.config.read_text() + "no setting at all\n")
     told = refused(fleet_unapplied, code=3)
-    assert "the old one is back" in told
+    assert "shardctl has restored the old one" in told
     assert BACKUP not in told
     assert not pooler.databases_file.exists()
 
@@ -279,7 +282,7 @@ def test_a_reload_that_is_rejected_says_nothing_of_files(applied: PooledFleet) -
     pooler.config.write_text("no setting at all\n" + pooler.config.read_text())
     told = refused(applied, code=3)
     assert "syntax error in configuration" in told
-    assert "the old one is back" not in told
+    assert "shardctl has restored the old one" not in told
     assert BACKUP not in told
 
 
@@ -296,7 +299,7 @@ def test_a_pooler_killed_before_it_is_brought_back_is_told_with_the_cause(
     )
     done = applied.patched(kill, "pgbouncer", "apply")
     assert done.returncode == 3
-    assert "and was not brought back to the old one" in done.stderr
+    assert "and could not be restored to the old one" in done.stderr
     assert f"syntax error in configuration ({pooler.config}" in done.stderr
     assert "RELOAD: " in done.stderr
     assert pooler.databases_file.read_text() == before

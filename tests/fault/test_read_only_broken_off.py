@@ -103,7 +103,7 @@ def everything_refuses(one: Fleet) -> bool:
 def test_all_of_2000_shards_refuse_writes_and_take_them_again(large: Fleet) -> None:
     done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "done: 2,000 shards on 2 nodes refuse writes\n"
+    assert done.stderr.endswith("done: 2,000 shards on 2 nodes refuse writes\n")
     assert [count(large, node) for node in "ab"] == [OF_A_NODE, OF_A_NODE]
     assert everything_refuses(large)
     status = json.loads(large.here("status", "--sample", "0", "-o", "json").stdout)

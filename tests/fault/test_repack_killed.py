@@ -91,11 +91,13 @@ def test_shardctl_killed_leaves_what_the_next_run_cleans_up(fleet_bloated: Repac
     assert finding.actual.startswith("a killed pg_repack left a trigger, repack.log_")
     assert "`shardctl repack 0`" in finding.hint
     dry = fleet_bloated.repack("0", "--dry-run")
-    assert "a killed pg_repack left of shard0.photos: a trigger, repack.log_" in dry.stderr
+    assert "leftovers of a killed pg_repack of shard0.photos: a trigger, repack.log_" in dry.stderr
     assert "repack_trigger" in fleet_bloated.leftovers()
     finish(fleet_bloated)
     assert verify(fleet_bloated.fleet, "leftovers") == []
-    assert any("dropped what a killed pg_repack left" in text for text in fleet_bloated.events())
+    assert any(
+        "dropped the remains of a killed pg_repack" in text for text in fleet_bloated.events()
+    )
 
 
 def test_leftovers_are_cleaned_up_where_nothing_is_to_be_repacked(fleet_bloated: Repacking) -> None:
@@ -129,7 +131,7 @@ def test_leftovers_of_a_table_that_is_gone_are_cleaned_up_too(fleet_bloated: Rep
     assert fleet_bloated.leftovers()
     (finding,) = verify(fleet_bloated.fleet, "leftovers")
     assert (finding.code, finding.shards) == ("repack_left", ())
-    assert (finding.object or "").endswith(", which is gone")
+    assert (finding.object or "").endswith(", which no longer exists")
     assert "`shardctl repack 0`" in finding.hint
     assert fleet_bloated.repack("1", "--yes").returncode == 0
     assert fleet_bloated.leftovers() == []

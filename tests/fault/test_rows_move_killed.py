@@ -143,7 +143,7 @@ def test_what_an_application_did_with_copies_before_the_second_run_stays(fleet: 
     fleet.execute("a", f"UPDATE shard2.photos SET user_id = 21 WHERE id = {differs}")
     done = fleet.here("rows", "move", "--yes")
     assert done.returncode == 3
-    assert f"primary key {differs}: shard 5 has another row with this key" in done.stderr
+    assert f"primary key {differs}: shard 5 has a different row with this key" in done.stderr
     there = photos(fleet)
     assert (changed, 13, 5) in there
     assert not [row for row in there if row[0] == deleted]

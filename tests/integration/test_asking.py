@@ -32,7 +32,7 @@ def without_yes(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[st
 def assert_wants_yes(done: subprocess.CompletedProcess[str], plan: str) -> None:
     assert done.returncode == 2, done.stderr
     assert plan in done.stdout
-    assert "there is no terminal to ask on: nothing was changed" in done.stderr
+    assert "needs a terminal to ask: nothing was changed" in done.stderr
     assert "add --yes" in done.stderr
 
 
@@ -82,7 +82,7 @@ def test_on_a_terminal_the_plan_comes_and_then_the_question(
     os.close(ours)
     assert process.returncode == code, errors
     assert b"0002_likes.sql" in out
-    assert b"Carry out 2 changes on 2 nodes? [y/N]" in errors
+    assert b"Apply 2 changes on 2 nodes? [y/N]" in errors
     assert (b"declined: nothing was changed" in errors) == (answer == "n")
     made = fleet_8.query("a", "SELECT to_regclass('shard0.likes') IS NOT NULL")
     assert made == [(answer == "y",)]

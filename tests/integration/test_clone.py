@@ -273,10 +273,10 @@ def test_what_a_killed_making_or_removing_leaves_is_deleted_by_the_next(cloning:
 def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
     target = cloning.start()
     cloning.promote(target)
-    with raises_code("clone_serves", match="was promoted, so it is not deleted"):
+    with raises_code("clone_serves", match="was promoted; shardctl does not delete it"):
         clones.remove(cloning.clone)
     cloning.open_up(target)
-    with raises_code("clone_serves", match="was opened up, so it is not deleted"):
+    with raises_code("clone_serves", match="was opened up; shardctl does not delete it"):
         clones.remove(cloning.clone)
     clones.keep(cloning.clone)
     clones.keep(cloning.clone)

@@ -262,7 +262,7 @@ def test_the_password_comes_from_the_passfile_and_is_never_told(
     for text in ("*:*:pgbouncer:postgres:other-s3cret\n", ""):
         passfile.write_text(text)
         error = unavailable(pooler)
-        assert "postgres's password for database pgbouncer into ~/.pgpass" in error.hint
+        assert "postgres's password for database pgbouncer to ~/.pgpass" in error.hint
         assert "s3cret" not in f"{error}{error.hint}{error.__cause__}"
     assert "postgres's password" not in unavailable(pooler, port=free_ports(1)[0]).hint
 
@@ -300,7 +300,9 @@ def test_a_hung_pooler_is_given_up_when_the_time_is_over(pg_bouncer: PgBouncer) 
     with pg_bouncer.console() as console:
         pg_bouncer.signal(signal.SIGSTOP)
         try:
-            assert "no answer within 0.3 s" in lost(console, "SHOW DATABASES", seconds=0.3).message
+            assert (
+                "no response within 0.3 s" in lost(console, "SHOW DATABASES", seconds=0.3).message
+            )
             # Its answer would come now; nobody may take it for another command's.
             pg_bouncer.signal(signal.SIGCONT)
             lost(console, "SHOW VERSION")

@@ -89,13 +89,13 @@ def loading(fleet: MovedFleet) -> Iterator[str]:
     """Another load runs."""
     topology = fleet.topology()
     with table.alone(topology, list(topology.nodes)[:1]):
-        yield "another load runs there"
+        yield "another load is running"
 
 
 @contextmanager
 def table_taken(fleet: MovedFleet) -> Iterator[str]:
     fleet.execute("a", "CREATE TABLE shard0.shardctl_traffic (id int)")
-    yield "was not made by"
+    yield "was not created by"
 
 
 @contextmanager
@@ -204,7 +204,10 @@ def test_what_a_program_in_a_migration_makes_is_seen_when_it_runs(fleet_8: Fleet
     fleet_8.execute("a", "CREATE TABLE public.made (id int)")
     dry = fleet_8.here("migrate", "--dry-run")
     assert dry.returncode == 0
-    assert "note: 0002_made.sql runs DO: which tables that makes is seen when it runs" in dry.stderr
+    assert (
+        "note: 0002_made.sql runs DO: the tables that it creates are unknown until it runs"
+        in dry.stderr
+    )
     run = fleet_8.here("migrate")
     assert "node a: table public.made has the name of a table in the shards" in run.stderr
     assert fleet_8.query("a", "SELECT to_regclass('shard0.made')") == [(None,)]
@@ -230,7 +233,7 @@ FREEZE = (
     " CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION public.frozen()"
 )
 THAW = "DROP EVENT TRIGGER frozen; DROP FUNCTION public.frozen()"
-REFUSED = "node a: an event trigger (frozen) refuses what the command does: change freeze"
+REFUSED = "node a: an event trigger (frozen) rejects the command: change freeze"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,11 @@ REFUSED = "node a: an event trigger (frozen) refuses what the command does: chan
     [
         (FREEZE, THAW, REFUSED),
         ("CREATE SCHEMA shardctl", "DROP SCHEMA shardctl", "template1 has a schema `shardctl`"),
-        ("CREATE SCHEMA shard3", "DROP SCHEMA shard3", "schemas that shardctl did not make stand"),
+        (
+            "CREATE SCHEMA shard3",
+            "DROP SCHEMA shard3",
+            "schemas that shardctl did not create have the names of shards",
+        ),
     ],
     ids=["frozen", "shardctl", "shard"],
 )
@@ -260,7 +267,10 @@ def test_what_a_new_database_would_get_from_template1(
 def test_template1_in_which_somebody_works(new_fleet: Fleet) -> None:
     with new_fleet.servers["a"].connect("template1"):
         told = pair(new_fleet, "init")
-    assert "node a: sessions are in template1, of which a new database is a copy: session" in told
+    assert (
+        "node a: sessions are connected to template1, the template of the new database: session"
+        in told
+    )
 
 
 def test_event_triggers_that_refuse_what_commands_do(fleet_8: Fleet) -> None:
@@ -314,7 +324,8 @@ def test_every_command_that_takes_a_lock_can_wait_for_it() -> None:
 def test_every_command_with_a_dry_run_is_here() -> None:
     """What a new command refuses has to be added."""
     here = {" ".join(_words(arguments)) for arguments, _ in REFUSALS}
-    here |= {"repack", "read-only off", "moves resume", "moves abort"}  # tests of their own
+    # Tests of their own.
+    here |= {"repack", "read-only off", "moves resume", "moves abort", "moves doctor"}
     here |= {"sandbox up", "sandbox down"}  # the one in test_sandbox.py, the other refuses nothing
     offered = [entry for entry in reference.entries() if not entry.group]
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]

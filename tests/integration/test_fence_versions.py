@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access import fence, write_fence
+from shardctl.access import fence, stream_fence, write_fence
 from shardctl.access.fence import FenceRefused, UnloggedMade, WritersLeft
 from shardctl.postgres import connection
 from shardctl.state import format as formats
@@ -229,8 +229,73 @@ def test_who_makes_a_table_before_the_decision_is_seen_by_the_last_look(fenced: 
     fenced.read_only = True
     fenced.cut()
     fenced.other.execute(MAKING["table"].encode())
-    with pytest.raises(FenceRefused, match="not committed"):
+    with pytest.raises(FenceRefused, match="uncommitted tables"):
         fenced.drain()
     fenced.other.commit()
     with pytest.raises(write_fence.TablesUncovered, match=r"shard2\.made"):
         fenced.drain()
+
+
+COPIED = """
+CREATE TABLE shard2.people (id bigint PRIMARY KEY, name text);
+INSERT INTO shard2.people SELECT n, 'x' FROM generate_series(1, 50) AS n;
+CREATE VIEW shard2.named AS SELECT name FROM shard2.people;
+CREATE MATERIALIZED VIEW shard2.empty AS SELECT name FROM shard2.people WITH NO DATA;
+CREATE SEQUENCE shard2.numbers;
+CREATE DOMAIN shard2.short AS text CHECK (length(VALUE) < 9);
+CREATE TYPE shard2.span AS RANGE (subtype = float8);
+CREATE POLICY seen ON shard2.people USING (true);
+CREATE STATISTICS shard2.many ON id, name FROM shard2.people
+"""
+LOST = (
+    "ALTER POLICY seen ON shard2.people USING (false)",
+    "CREATE OR REPLACE VIEW shard2.named AS SELECT upper(name) AS name FROM shard2.people",
+    "CREATE RULE none AS ON DELETE TO shard2.people DO INSTEAD NOTHING",
+    "REFRESH MATERIALIZED VIEW shard2.empty",
+    "GRANT SELECT ON shard2.people TO PUBLIC",
+    "ALTER TABLE shard2.people OWNER TO pg_monitor",
+    "GRANT USAGE ON SCHEMA shard2 TO PUBLIC",
+    "ALTER SCHEMA shard2 OWNER TO pg_monitor",
+    "ALTER SEQUENCE shard2.numbers INCREMENT 3",
+    "ALTER SEQUENCE shard2.numbers CYCLE",
+    "ALTER DOMAIN shard2.short SET NOT NULL",
+    "ALTER DOMAIN shard2.short ADD CHECK (VALUE <> 'x')",
+    "CREATE DOMAIN shard2.long AS text",
+    "ALTER TYPE shard2.mood ADD VALUE 'bad'",
+    "ALTER TYPE shard2.mood RENAME VALUE 'good' TO 'fine'",
+    "GRANT USAGE ON TYPE shard2.span TO pg_monitor",
+    "CREATE STATISTICS shard2.more (dependencies) ON id, name FROM shard2.people",
+    "ALTER DEFAULT PRIVILEGES IN SCHEMA shard2 GRANT SELECT ON TABLES TO PUBLIC",
+)
+"""What a copied structure would lack, and no lock of a writer shows."""
+USE = (
+    "INSERT INTO shard2.people SELECT n, 'y' FROM generate_series(51, 5000) AS n",
+    "UPDATE shard2.people SET name = 'z' WHERE id < 900",
+    "DELETE FROM shard2.people WHERE id > 4000",
+    "SELECT nextval('shard2.numbers'), setval('shard2.numbers', 70)",
+    "VACUUM shard2.people",
+    "ANALYZE shard2.people",
+    "TRUNCATE shard2.photos",
+    "ALTER SCHEMA shard2 RENAME TO retired",
+)
+"""What changes nothing of the structure."""
+
+
+def test_the_digest_of_a_structure_sees_all_that_a_copy_would_lack(fenced: Fenced) -> None:
+    session = fenced.session
+    session.execute(COPIED.encode())
+    seen = stream_fence.digest(session, [SCHEMA])
+    for statement in LOST:
+        session.execute(statement.encode())
+        changed = stream_fence.digest(session, [SCHEMA])
+        assert changed != seen, statement
+        seen = changed
+
+
+def test_the_digest_of_a_structure_does_not_see_its_use(fenced: Fenced) -> None:
+    session = fenced.session
+    session.execute(COPIED.encode())
+    seen = stream_fence.digest(session, [SCHEMA])
+    for statement in USE:
+        session.execute(statement.encode())
+    assert stream_fence.digest(session, ["retired"]) == seen

@@ -216,11 +216,11 @@ def test_a_pooler_that_takes_no_more_clients_still_takes_the_guard(site: Site) -
 
 def test_a_second_guard_of_a_name_is_refused_until_the_first_is_disarmed(site: Site) -> None:
     armed = site.arm("one", name="5f3a9c1e", after_s=60)
-    assert "is there (armed)" in site.refusal(name="5f3a9c1e")
+    assert "exists (armed)" in site.refusal(name="5f3a9c1e")
     assert guard.disarm(armed).became == "disarmed"
     armed = site.arm("one", name="5f3a9c1e")
     wait_until_done(armed)
-    assert "is there (done)" in site.refusal(name="5f3a9c1e")
+    assert "exists (done)" in site.refusal(name="5f3a9c1e")
     disarm_fired(armed)
     assert guard.disarm(site.arm("one", name="5f3a9c1e", after_s=60)).became == "disarmed"
 
@@ -236,7 +236,9 @@ def test_a_guard_is_not_disarmed_by_who_armed_one_of_its_name_before(site: Site)
 
 
 def test_an_arming_whose_answer_is_lost_leaves_nothing(site: Site) -> None:
-    assert "did not do it within 1 s" in site.refusal_that_leaves_nothing(host=Deaf({}), after_s=60)
+    assert "no result from the host within 1 s" in site.refusal_that_leaves_nothing(
+        host=Deaf({}), after_s=60
+    )
 
 
 def test_a_guard_whose_directory_was_removed_resumes(site: Site) -> None:

@@ -147,7 +147,7 @@ def test_a_staged_file_that_somebody_has_moved_is_still_reloaded(site: Site) -> 
     staged.file.rename(staged.target)
     wait_until_done(armed)
     assert site.port_of("one") == site.other.port
-    assert "somebody else has moved it" in disarm_fired(armed)
+    assert "another process has moved it" in disarm_fired(armed)
 
 
 def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: Site) -> None:
@@ -271,9 +271,9 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(site: Site) -> None:
     assert "refused" in refusal(console=console(port=free_ports(1)[0]))
     assert "such file" in refusal(directory=site.directory / "none")
     staged = site.stage()
-    assert "is no such file" in refusal(staged=replace(staged, file=site.directory / "none"))
+    assert "no such file" in refusal(staged=replace(staged, file=site.directory / "none"))
     elsewhere = Staged(staged.file, site.directory.parent / "other.ini")
-    assert "is not beside" in refusal(staged=elsewhere)
+    assert "is not in the directory of" in refusal(staged=elsewhere)
     site.bouncer.signal(signal.SIGSTOP)
     assert "timeout expired" in refusal(console=console(connect_timeout=2))
     site.bouncer.signal(signal.SIGCONT)

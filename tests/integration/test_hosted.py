@@ -21,7 +21,7 @@ NONE = Control(start=None, stop=None, reload=None, status=None)
 def test_a_data_directory_of_another_version_is_not_started(cloning: Cloning) -> None:
     cloning.make()
     (cloning.data / "PG_VERSION").write_text("9\n")
-    with raises_code("wrong_major", match=r"was made by PostgreSQL 9, and"):
+    with raises_code("wrong_major", match=r"was created by PostgreSQL 9;"):
         standby.start(cloning.clone)
     (cloning.data / "PG_VERSION").unlink()
     with raises_code("wrong_major", match="PG_VERSION is missing"):
@@ -60,7 +60,9 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
     assert not with_status("exit 3")
     assert not with_status("echo no unit >&2; exit 4"), "no server is without a pid file"
     (cloning.data / "postmaster.pid").write_text("1\n")
-    with raises_code("control_failed", match="its command to status ended with code 4: no unit"):
+    with raises_code(
+        "control_failed", match="the command control.status exited with code 4: no unit"
+    ):
         with_status("echo no unit >&2; exit 4")
     standby.start(cloning.clone)
     assert with_status("exit 3"), "it is there, whatever somebody says"

@@ -124,7 +124,7 @@ def test_an_error_is_told_with_its_hint_and_exit_code_1(
     fleet_rows.fleet.file.write_text(text.replace("{host: 127.0.0.1,", node, 1))
     done = fleet_rows.fleet.here("hosts", "check")
     assert done.returncode == 1
-    assert ", a: programs: /nowhere (bin_directory) is no directory\n  correct" in done.stdout
+    assert ", a: programs: /nowhere (bin_directory) is not a directory\n  correct" in done.stdout
     assert done.stdout.endswith("1 fault\n")
 
 
@@ -159,10 +159,10 @@ def test_a_directory_with_something_else_in_it_is_told(server_directory: Path) -
     path.mkdir()
     (path / "letters").touch()
     topology = one_node(server_directory, data_directory=path)
-    assert fault(topology, "directory") == f"{path} is not empty, and no server's"
+    assert fault(topology, "directory") == f"{path} is not empty and does not belong to a server"
     file = path / "letters"
     topology = one_node(server_directory, data_directory=file)
-    assert fault(topology, "directory") == f"{file} is no directory"
+    assert fault(topology, "directory") == f"{file} is not a directory"
 
 
 def test_a_directory_of_another_version_than_the_programs_is_told(server_directory: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_directory_of_another_version_than_the_programs_is_told(server_directo
     (path / "PG_VERSION").write_text("12\n")
     owned(path)
     told = fault(one_node(server_directory, data_directory=path), "directory")
-    assert told.startswith(f"{path} is of PostgreSQL 12, the programs are of ")
+    assert told.startswith(f"{path} belongs to PostgreSQL 12, but the programs are version ")
 
 
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can give a file to somebody else")
@@ -184,7 +184,7 @@ def test_a_directory_of_somebody_else_is_told(server_directory: Path) -> None:
     (path / "PG_VERSION").write_text("15\n")
     shutil.chown(path, "nobody")
     told = fault(one_node(server_directory, data_directory=path), "directory")
-    assert told == f"{path} belongs to nobody, and the server runs as postgres"
+    assert told == f"{path} belongs to nobody, but the server runs as postgres"
 
 
 @needs_root
@@ -192,7 +192,7 @@ def test_a_directory_that_the_server_s_user_may_not_enter_is_told(server_directo
     closed = server_directory / "closed"
     closed.mkdir(mode=0o700)
     told = fault(one_node(server_directory, data_directory=closed / "data"), "directory")
-    assert told == f"postgres may not enter {closed}"
+    assert told == f"postgres cannot enter {closed}"
 
 
 def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory: Path) -> None:
@@ -200,10 +200,10 @@ def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory
         return one_node(server_directory, control=Control("a", "b", None, status))
 
     told = fault(with_status("no-such-ctl status"), "control")
-    assert told.startswith("its command for the status cannot be run: ")
+    assert told.startswith("the status command cannot be run: ")
     assert "no-such-ctl" in told
     told = fault(with_status("echo Cluster is disabled; exit 1"), "control")
-    assert told.endswith("neither 0 (the server runs) nor 3 (it does not): Cluster is disabled")
+    assert told.endswith("expected 0 (server running) or 3 (server stopped): Cluster is disabled")
     # That no server runs is no fault of the command.
     assert faults(with_status("exit 3")) == {}
 
@@ -220,11 +220,11 @@ def test_a_user_who_is_not_there_is_told_and_nothing_else_of_that_server(
 def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -> None:
     topology = with_pooler(one_node(server_directory), server_directory)
     config = server_directory / "pgbouncer.ini"
-    assert fault(topology, "files", "p1") == f"{config}: there is no such file"
+    assert fault(topology, "files", "p1") == f"{config}: no such file"
     config.touch()
     gone = server_directory / "gone" / "aliases.ini"
     topology = with_pooler(topology, server_directory, databases_file=gone)
-    assert fault(topology, "files", "p1").endswith(f"{gone.parent}: there is no such directory")
+    assert fault(topology, "files", "p1").endswith(f"{gone.parent}: no such directory")
 
 
 # Over SSH

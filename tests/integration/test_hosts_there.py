@@ -57,7 +57,7 @@ def root(box: Ssh) -> Ssh:
 def test_whoever_logs_in_runs_servers_unless_that_is_root(box: Ssh, sshd: Sshd) -> None:
     assert accounts.account_on(box, None) is None
     assert accounts.account_on(box, sshd.login) == sshd.login
-    with raises_code("account_refused", match="PostgreSQL refuses root"):
+    with raises_code("account_refused", match="PostgreSQL does not run as root"):
         accounts.account_on(box, "root")
     with raises_code("account_refused", match="no such user on its host"):
         accounts.account_on(box, "no-such-user")
@@ -91,7 +91,7 @@ def test_programs_are_those_of_the_host(
     assert binaries.find(found.directory, account=None, host=box) == found
     with raises_code("binaries_refused", match="lacks postgres, initdb, pg_ctl"):
         binaries.find(server_directory, account=sshd.login, host=box)
-    monkeypatch.setattr(binaries, "_SYSTEM", (f"{server_directory}/*",))
+    monkeypatch.setattr(binaries, "SYSTEM", (f"{server_directory}/*",))
     monkeypatch.setattr(binaries, "_SYSTEMS", "of_patterns")
     with raises_code("no_binaries", match="is installed there") as refused:
         binaries.find(None, account=sshd.login, host=box)

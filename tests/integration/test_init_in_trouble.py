@@ -30,7 +30,7 @@ def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
     fleet_8: Fleet, pg_server: StartServer
 ) -> None:
     fleet_8.servers = {"a": pg_server(), "b": fleet_8.servers["b"]}
-    with raises_code("shard_lost", match="node a: shards 0-3 were made here once"):
+    with raises_code("shard_lost", match="node a: shardctl created shards 0-3"):
         fleet_8.init()
     with fleet_8.servers["a"].connect() as connection:
         assert connection.execute(
@@ -116,7 +116,7 @@ def test_a_grant_that_would_have_no_effect_is_refused(new_fleet: Fleet) -> None:
             assert done.returncode == 1, done.stderr
             assert (
                 f"node a: {login} has no CONNECT WITH GRANT OPTION, which granting CONNECT on "
-                f"database {name} needs" in done.stderr
+                f"database {name} requires" in done.stderr
             )
         assert new_fleet.query("a", "SELECT to_regnamespace('shardctl')") == [(None,)]
         for node in "ab":
@@ -180,7 +180,7 @@ def test_somebody_elses_schema_of_shardctls_name_is_refused(new_fleet: Fleet) ->
     with new_fleet.servers["a"].connect() as connection:
         connection.execute(f"CREATE DATABASE {new_fleet.database}")
     new_fleet.execute("a", "CREATE SCHEMA shardctl")
-    with pytest.raises(SchemaTaken, match="schema `shardctl` that shardctl did not make"):
+    with pytest.raises(SchemaTaken, match="schema `shardctl` that shardctl did not create"):
         new_fleet.init()
 
 

@@ -46,7 +46,7 @@ def test_a_second_init_writes_nothing_and_lets_the_pooler_be(fleet_pooled: Poole
     before = pooler.databases_file.stat().st_mtime_ns, reloads(pooler)
     done = fleet_pooled.here("init")
     assert done.returncode == 0, done.stderr
-    assert "nothing to do: 8 shards on 2 nodes and 1 pooler are as the topology says" in done.stdout
+    assert "nothing to do: 8 shards on 2 nodes and 1 pooler are up to date" in done.stdout
     assert (pooler.databases_file.stat().st_mtime_ns, reloads(pooler)) == before
     assert sorted(pooler.config.parent.glob("shards.ini*")) == [
         pooler.databases_file,
@@ -75,7 +75,7 @@ def test_without_poolers_they_are_not_even_asked(new_fleet_pooled: PooledFleet) 
     assert done.returncode == 0, done.stderr
     assert "pooler" not in done.stdout + done.stderr
     done = new_fleet_pooled.here("init", "--without-poolers")
-    assert "nothing to do: 8 shards on 2 nodes are as the topology says" in done.stdout
+    assert "nothing to do: 8 shards on 2 nodes are up to date" in done.stdout
     pooler.start()
     assert (pooler.databases_file.read_text(), offered(pooler)) == ("", {})
 
@@ -174,7 +174,10 @@ def test_a_pooler_that_takes_nothing_leaves_the_shards_made(new_fleet_pooled: Po
     pooler.config.write_text(f"{text}no setting at all\n")
     done = new_fleet_pooled.here("init")
     assert done.returncode == 3
-    assert "pooler p1: it did not take the new configuration; the old one is back" in done.stderr
+    assert (
+        "pooler p1: PgBouncer rejected the new configuration; shardctl has restored the old one"
+        in done.stderr
+    )
     assert f"syntax error in configuration ({pooler.config}:" in done.stderr
     assert new_fleet_pooled.query("a", "SELECT map_version FROM shardctl.cluster") == [(1,)]
     assert pooler.databases_file.read_text() == ""

@@ -43,7 +43,7 @@ def test_verify_deep_is_cancelled_and_waits_for_no_timeout(fleet_8: Fleet) -> No
         code, errors = interrupted(fleet_8, holder, "verify", "--deep", "--check", "ids")
         said = fleet_8.servers["a"].log().removeprefix(log)
     assert code == 130, errors
-    assert errors.startswith("interrupted: cancelling what runs\n"), errors
+    assert errors.startswith("interrupted: cancelling the running statements\n"), errors
     assert "canceling statement due to user request" in said
     assert "canceling statement due to lock timeout" not in said
 
@@ -58,8 +58,8 @@ def test_a_migration_that_waits_is_cancelled_and_rolled_back(fleet_8: Fleet, com
         code, errors = interrupted(fleet_8, holder, command, "--lock-timeout", "50000")
         said = fleet_8.servers["a"].log().removeprefix(log)
     assert code == 130, errors
-    assert errors.startswith("interrupted: cancelling what runs\n"), errors
-    assert "every chunk of shards was finished or rolled back" in errors
+    assert errors.startswith("interrupted: cancelling the running statements\n"), errors
+    assert "every batch of shards is finished or rolled back" in errors
     assert "canceling statement due to user request" in said
     assert fleet_8.query(
         "a", "SELECT count(*) FROM shardctl.migration WHERE file LIKE '0002%'"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.spares import MovedFleet
 
 SLOT = "shardctl_5f3a9c1e"
-TABLES = ["shardctl.event", "shardctl.move", "shardctl.move_progress", "shardctl.move_step"]
+TABLES = [
+    f"shardctl.{table}"
+    for table in ("event", "move", "move_progress", "move_step", "stream", "stream_copy")
+]
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
 def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedFleet) -> None:
     found = {(f.code, f.object): f for f in verify(orphaned) if f.check == "leftovers"}
     assert set(found) == {("slot_inactive", SLOT), *(("table_missing", table) for table in TABLES)}
-    assert "of a move that no journal knows" in found["slot_inactive", SLOT].actual
+    assert "of a move that is in no journal" in found["slot_inactive", SLOT].actual
     assert f"pg_drop_replication_slot('{SLOT}')" in found["slot_inactive", SLOT].hint
     assert "shardctl init" in found["table_missing", "shardctl.move"].hint
 
@@ -59,4 +62,4 @@ def test_a_command_that_looks_for_a_move_says_that_the_journal_is_missing(
         done = orphaned.here("moves", *words)
         assert done.returncode == 2
         assert 'node a: relation "shardctl.move" does not exist' in done.stderr
-        assert "`shardctl init` make tables that are missing" in done.stderr
+        assert "run `shardctl init` if its tables are missing" in done.stderr

@@ -63,12 +63,12 @@ def test_rows_that_are_misplaced_already_are_named_and_no_more_can_come(fleet_8:
         migrate(fleet_8)
     assert refused.value.exit_code == 3
     reason = (
-        "node a: shard 2: table photos has rows whose key belongs to another shard, so its "
-        "constraint shardctl_key is not validated"
+        "node a: shard 2: table photos has rows with the keys of other shards, so "
+        "constraint shardctl_key was not validated"
     )
     assert [str(error) for error in refused.value.errors] == [
         reason,
-        "node a: 3 of 4 shards are finished; left are shards 2",
+        "node a: 3 of 4 shards are finished; shards 2 remain",
     ]
     assert refused.value.errors[0].code == "rows_misplaced"
     with pytest.raises(errors.CheckViolation):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.postgres import slots
+from shardctl.postgres.logical import subscription
 from shardctl.state import leash
 from shardctl.state.format import scripts
 from tests.fixtures.servers.postgres import wait_for
@@ -44,6 +45,10 @@ def server(pg_server: StartServer, request: pytest.FixtureRequest) -> PgServer:
     with started.connect(DATABASE) as session:
         for script in scripts(0)[:2]:
             session.execute(script.replace("UPDATE shardctl.cluster", "-- ").encode())
+        session.execute("CREATE TABLE filled (text text)")
+    with started.connect() as session:
+        session.execute(f"CREATE DATABASE {DATABASE}_target".encode())
+    with started.connect(f"{DATABASE}_target") as session:
         session.execute("CREATE TABLE filled (text text)")
     return started
 
@@ -130,6 +135,47 @@ def test_what_streams_from_the_slot_is_ended_first(
 
 def used(session: psycopg.Connection[Any]) -> list[Any]:
     return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
+
+
+def test_a_slot_that_waits_to_be_made_is_bounded_too(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    arm_and_die(server)
+    with (
+        server.connect(DATABASE, autocommit=False) as writer,
+        closing(server.connect(DATABASE, replication="database")) as maker,
+    ):
+        writer.execute("INSERT INTO filled VALUES ('open')")  # for which the slot waits
+        maker.pgconn.send_query(f"CREATE_REPLICATION_SLOT {SLOT} LOGICAL pgoutput".encode())
+        wait_for(lambda: left(session))
+        write(session, 8)
+        wait_for(lambda: not left(session))
+        wait_for(lambda: not leash.is_armed(session, SLOT))
+
+
+def test_a_subscription_that_is_stuck_loses_its_slot_though_its_worker_comes_back(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    logical(session)
+    session.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE filled".encode())
+    where = f"host=127.0.0.1 port={server.port} user=postgres dbname={DATABASE}"
+    with server.connect(DATABASE + "_target") as target:
+        create = (
+            f"CREATE SUBSCRIPTION {SLOT} CONNECTION '{where} application_name={SLOT}'"
+            f" PUBLICATION {SLOT} WITH (copy_data = false, create_slot = false)"
+        )
+        target.execute(create.encode())
+        try:
+            with server.connect(DATABASE + "_target", autocommit=False) as holder:
+                holder.execute("LOCK TABLE filled")  # what applies the stream waits for it
+                wait_for(lambda: used(session))
+                arm_and_die(server)
+                write(session, 8)
+                wait_for(lambda: not left(session))
+                wait_for(lambda: not leash.is_armed(session, SLOT))
+        finally:
+            subscription.drop(target, SLOT)
+            session.execute(f"DROP PUBLICATION {SLOT}".encode())
 
 
 def test_it_holds_no_snapshot_and_ends_when_the_slot_is_gone(

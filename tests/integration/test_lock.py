@@ -49,7 +49,7 @@ def test_a_server_that_hangs_does_not_hold_up_who_lets_go(fleet_own: Lab) -> Non
     session = lock.hold(topology, node, command="test")
     with frozen(lambda: processes(fleet_own.server("a").data_directory)):
         began = time.monotonic()
-        lock.let_go(session)
+        lock.release(session)
         assert time.monotonic() - began < 20
     assert session.closed
 

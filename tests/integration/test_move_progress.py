@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import threading
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.state import journal, progress
+from shardctl.meter import BYTES, Reading
+from shardctl.state import journal, lock, progress
 from shardctl.state.journal import MoveState, MoveUnderWay
 from shardctl.state.progress import Kept
+from shardctl.topology.model import NodeName
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.terminal import on_terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.fixtures.fleets.fleet import Fleet
 
 ID = "5f3a9c1e"
@@ -34,66 +44,152 @@ def row(session: psycopg.Connection[Any]) -> Any:
     return session.execute("SELECT move::text FROM shardctl.move").fetchone()
 
 
+@contextmanager
+def kept(
+    fleet: Fleet, connect: Callable[[], psycopg.Connection[Any]] | None = None
+) -> Iterator[Kept]:
+    """Keep progress as a move does, twenty times as often."""
+    with Kept(Silent(), connect or (lambda: fleet.connect("a")), ID, every_s=0.05) as found:
+        yield found
+
+
+def written(fleet: Fleet) -> dict[str, Any]:
+    return {one.phase: one for one in _read(fleet)}
+
+
+def _read(fleet: Fleet) -> list[progress.MoveProgress]:
+    with fleet.connect("a") as session:
+        return list(progress.read(session).values())
+
+
 def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> None:
-    now = 0.0
     with fleet_8.connect("a") as session:
         begin(session, [2])
         before = row(session)
-        kept = Kept(Silent(), session, ID, clock=lambda: now)
-        kept.expect("b", "copying", 4000)
-        now = 0.9
-        kept.advance("b", 500)
-        assert progress.read(session)[ID].bytes == 0  # once a second
-        now = 2.0
-        kept.advance("b", 500)
-        assert row(session) == before
-        shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
-        assert shown.pop("at").endswith("Z")
-        assert shown == {
-            "phase": "copying",
-            "bytes": 1000,
-            "total_bytes": 4000,
-            "bytes_per_s": 500,
-            "eta_s": 6.0,
-        }
-        said = fleet_8.here("moves", "show").stdout
-        assert "copying: 1000 bytes of 4000 bytes, 500 bytes a second, about 6 s to go (at " in said
-        progress.end(session, ID)
+        with kept(fleet_8) as copy:
+            copy.expect("b", "copying", 4 * 1024**2, BYTES)
+            for _ in range(4):
+                copy.advance("b", 256 * 1024)
+            wait_for(lambda: any(one.bytes for one in _read(fleet_8)))
+            assert row(session) == before
+            shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
+            assert shown.pop("at").endswith("Z")
+            assert (shown["phase"], shown["bytes"], shown["total_bytes"]) == (
+                "copying", 1024**2, 4 * 1024**2
+            )  # fmt: skip
+            wait_for(lambda: any(one.rate and one.eta_s for one in _read(fleet_8)))
+            said = fleet_8.here("moves", "show").stdout
+            assert re.search(r"\ncopying: 1.0/4.0 MB, [\d.,]+ [kM]B/s, \d+ s left\n", said)
         assert json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"] is None
+        assert row(session) == before
+
+
+def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a") as session, fleet_8.connect("a") as holder:
+        begin(session, [2])
+        lock.take(holder, NodeName("a"))
+        with kept(fleet_8) as copy:
+            copy.expect("b", "copying", 4000, BYTES)
+            copy.advance("b", 1000)
+            wait_for(lambda: any(one.bytes for one in _read(fleet_8)))
+            [move] = json.loads(fleet_8.here("status", "--sample", "0", "-o", "json").stdout)[
+                "moves"
+            ]
+            assert (move["progress"]["bytes"], move["progress"]["total_bytes"]) == (1000, 4000)
+            assert "copying: 1.0/3.9 kB" in squeezed(fleet_8)
+        [move] = json.loads(fleet_8.here("status", "--sample", "0", "-o", "json").stdout)["moves"]
+        assert move["progress"] is None
+
+
+def test_moves_show_watches_until_the_move_is_over(fleet_8: Fleet) -> None:
+    topology = str(fleet_8.write())
+    with fleet_8.connect("a") as session, kept(fleet_8) as copy:
+        begin(session, [2])
+        copy.expect("b", "copying", 4 * 1024**2, BYTES)
+        copy.advance("b", 1024**2)
+
+        def end() -> None:
+            state = "UPDATE shardctl.move SET state = 'aborted', revision = revision + 1"
+            session.execute(f"{state} WHERE id = '{ID}'".encode())
+
+        shown = on_terminal(
+            "--topology", topology, "moves", "show", ID, "--watch", "200ms",
+            until="copying: 1.0/4.0 MB", then=end,
+        )  # fmt: skip
+    assert "aborted" in shown.partition("copying: 1.0/4.0 MB")[2]
+
+
+def squeezed(fleet: Fleet) -> str:
+    """Show the fleet with single blanks."""
+    return re.sub(r" +", " ", fleet.here("status", "--sample", "0").stdout)
 
 
 def test_a_node_of_an_older_format_is_copied_without_progress(fleet_8: Fleet) -> None:
     with fleet_8.connect("a") as session:
         begin(session, [2])
         session.execute("DROP TABLE shardctl.move_progress")
-        kept = Kept(Silent(), session, ID)
-        kept.expect("b", "copying", 10)
-        kept.advance("b", 10)
-        progress.end(session, ID)
+        with kept(fleet_8) as copy:
+            copy.expect("b", "copying", 10)
+            copy.advance("b", 10)
+        progress.remove(lambda: fleet_8.connect("a"), ID)
         assert progress.read(session) == {}
 
 
 def test_a_role_that_may_not_write_progress_copies_without(fleet_8: Fleet) -> None:
     with fleet_8.connect("a") as session:
         begin(session, [2])
-        kept = Kept(Silent(), session, ID)
-        kept.expect("b", "copying", 10)
+        reading = Reading("copying", BYTES, 1, 10, 1.0)
+        progress.write(session, ID, reading)
         session.execute(f"GRANT SELECT ON shardctl.move_progress TO {fleet_8.role}".encode())
-        session.execute(f"SET ROLE {fleet_8.role}".encode())
-        kept = Kept(Silent(), session, ID)
-        kept.expect("b", "finishing", 0)
-        progress.end(session, ID)
+        ended = threading.Event()
+
+        def connect() -> psycopg.Connection[Any]:
+            as_role = fleet_8.connect("a")
+            as_role.execute(f"SET ROLE {fleet_8.role}".encode())
+            ended.set()
+            return as_role
+
+        with kept(fleet_8, connect) as copy:
+            copy.expect("b", "finishing", 0)
+            assert ended.wait(10)
+        progress.remove(connect, ID)
         assert progress.read(session)[ID].phase == "copying"
 
 
-def test_a_lost_source_does_not_end_the_copy_by_its_progress(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session, fleet_8.connect("a") as beside:
+def test_a_lost_session_is_opened_again_and_the_copy_goes_on(
+    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    opened: list[psycopg.Connection[Any]] = []
+
+    def connect() -> psycopg.Connection[Any]:
+        opened.append(fleet_8.connect("a"))
+        return opened[-1]
+
+    with fleet_8.connect("a") as session:
         begin(session, [2])
-        kept = Kept(Silent(), session, ID)
-        beside.execute("SELECT pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
-        kept.expect("b", "copying", 10)
-        kept.expect("b", "finishing", 0)
-        assert session.closed
+        with kept(fleet_8, connect) as copy:
+            copy.expect("b", "copying", 10)
+            wait_for(lambda: "copying" in written(fleet_8))
+            session.execute("SELECT pg_terminate_backend(%s, 5000)", [opened[0].info.backend_pid])
+            copy.expect("b", "finishing", 0)
+            wait_for(lambda: "finishing" in written(fleet_8))
+        assert len(opened) == 2
+        assert progress.read(session) == {}
+
+
+def test_a_lock_on_the_table_holds_nothing_up(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a") as session, fleet_8.connect("a") as holder:
+        begin(session, [2])
+        with holder.transaction():
+            holder.execute("LOCK TABLE shardctl.move_progress")
+            began = time.monotonic()
+            with kept(fleet_8) as copy:
+                copy.expect("b", "copying", 10)
+                copy.advance("b", 10)
+                time.sleep(0.2)  # so that it waits for the lock
+            assert time.monotonic() - began < 5
+            progress.remove(lambda: fleet_8.connect("a"), ID)
 
 
 def test_two_moves_of_one_shard_are_kept_apart_and_others_are_not(fleet_8: Fleet) -> None:

@@ -27,9 +27,9 @@ LISTED = {
     "id", "state", "method", "source", "target", "shards", "step", "by", "started", "ended", "can",
 }  # fmt: skip
 PLANNED = {
-    "format", "move", "source", "target", "shards", "size_bytes", "copy_bytes", "disk_free_bytes",
-    "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms", "predicted_refused_ms",
-    "reclaimed_bytes", "poolers", "notes",
+    "format", "move", "method", "source", "target", "shards", "size_bytes", "copy_bytes",
+    "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms",
+    "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
@@ -87,7 +87,8 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
         assert step.name == "clear" or f": {step.name}: {step.sentence}\n" in done.stderr
     (move,) = fleet_spares.listed()
     assert done.stderr.endswith(
-        f"move {move['id']} is done; `shardctl prune` gives the space back when its time has come\n"
+        f"move {move['id']} is done; run `shardctl prune` after the retention time to free the "
+        "space\n"
     )
 
     # The file is as it was but for two values, every comment included, and nothing lies beside it.
@@ -197,10 +198,13 @@ USAGE = {
 }
 REFUSED = {
     "shards of two nodes": (["3-4", "--to", "c"], "on several nodes (a: 3; b: 4)"),
-    "shards that are there": (["2", "--to", "a"], "on node a already"),
-    "a target with shards": (["2", "--to", "b"], "node b owns shards 4-7"),
+    "shards that are there": (["2", "--to", "a"], "already on node a"),
+    "a target with shards": (
+        ["2", "--to", "b", "--method", "clone"],
+        "node b already owns shards 4-7",
+    ),
     "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "--max-rate"),
-    "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause gives it 10 ms"),
+    "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause is 10 ms"),
 }
 
 
@@ -225,7 +229,7 @@ def test_what_the_topology_alone_forbids_is_told_before_anybody_is_asked(
     path = fleet_spares.write()
     path.write_text(path.read_text().replace("host: 127.0.0.1", "host: 192.0.2.1"))
     done = fleet_spares.here("move-shards", "2", "--to", "x", "--yes")
-    assert (done.returncode, "'x' is no node" in done.stderr) == (2, True)
+    assert (done.returncode, "unknown node 'x'" in done.stderr) == (2, True)
 
 
 def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet) -> None:
@@ -245,20 +249,20 @@ def test_of_one_shard_there_is_no_half(fleet_spares: MovedFleet) -> None:
     path.write_text(path.read_text().replace("'0-3'", "0").replace("'4-7'", "1-7"))
     done = fleet_spares.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
     assert done.returncode == 2
-    assert "shard 0 alone" in done.stderr
-    assert "--all moves it" in done.stderr
+    assert "owns only shard 0" in done.stderr
+    assert "use --all to move it" in done.stderr
 
 
 def test_where_there_was_no_move_there_is_nothing_to_show(fleet_spares: MovedFleet) -> None:
     assert one_json(fleet_spares.here("moves", "list", "-o", "json")) == {"format": 1, "moves": []}
-    assert fleet_spares.here("moves", "list").stdout == "there was no move yet\n"
+    assert fleet_spares.here("moves", "list").stdout == "no move has started yet\n"
     shown = fleet_spares.here("moves", "show", "-o", "json")
     assert (shown.returncode, len(one_json(shown)["errors"])) == (2, 1)
     for verb in ("resume", "abort"):
         done = fleet_spares.here("moves", verb)
         assert (done.returncode, "no move is unfinished" in done.stderr) == (2, True)
         done = fleet_spares.here("moves", verb, "5f3a9c1e")
-        assert (done.returncode, "no node knows a move 5f3a9c1e" in done.stderr) == (2, True)
+        assert (done.returncode, "unknown move '5f3a9c1e'" in done.stderr) == (2, True)
 
 
 def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
@@ -269,7 +273,7 @@ def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
     try:
         done = fleet_spares.here("moves", "list", "-o", "json")
         assert (done.returncode, one_json(done)["moves"]) == (0, [])
-        assert "node b: its journal could not be read" in done.stderr
+        assert "node b: cannot read its journal" in done.stderr
         servers["a"].stop()
         try:
             done = fleet_spares.here("moves", "list", "-o", "json")
@@ -297,7 +301,7 @@ def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet
     unfinished = fleet_spares.listed()[0]
     assert (unfinished["state"], unfinished["can"]) == ("unfinished", ["resume", "abort"])
     second = fleet_spares.here("move-shards", "1", "--to", "d", "--yes")
-    assert f"move {world.plan.id} has not ended" in second.stderr
+    assert f"move {world.plan.id} (a to c) is reserved" in second.stderr
     assert second.returncode == 1
     assert (
         fleet_spares.here("prune", "--yes").stdout
@@ -311,7 +315,7 @@ def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet
         assert fleet_spares.here("moves", "resume", "--dry-run").returncode == 0
     done = fleet_spares.here("moves", "abort", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "node a owns its shards as before" in done.stderr
+    assert "node a still owns its shards" in done.stderr
     assert [m["state"] for m in fleet_spares.listed()] == ["aborted"]
     # The journal and the audit trail know of it, and nothing else does.
     after = everything(fleet_spares)
@@ -321,7 +325,7 @@ def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet
     for verb in ("resume", "abort"):
         done = fleet_spares.here("moves", verb, world.plan.id, "--yes")
         assert done.returncode == 1
-        assert f"move {world.plan.id} is aborted: it has ended" in done.stderr
+        assert f"move {world.plan.id} has ended: state aborted" in done.stderr
     lock.hold(topology, topology.owning()[0], command="test").close()
 
 
@@ -337,16 +341,19 @@ def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(
     for verb in ("resume", "abort"):
         done = fleet_spares.here("moves", verb, "--yes")
         assert done.returncode == 1
-        assert f"poolers.p1.port {port}, and the topology now says {int(port) + 1}" in done.stderr
+        assert (
+            f"poolers.p1.port changed in the topology: expected {port}, found {int(port) + 1}"
+            in done.stderr
+        )
     fleet_spares.file.write_text(text)
     done = fleet_spares.here("moves", "resume")
     assert done.returncode == 0, done.stderr
     assert "clients waited at most" in done.stdout
     assert fleet_spares.listed()[0]["state"] == "done"
     again = fleet_spares.here("moves", "resume", world.plan.id)
-    assert (again.returncode, "is done: it has ended" in again.stderr) == (1, True)
+    assert (again.returncode, "has ended: state done" in again.stderr) == (1, True)
     past = fleet_spares.here("moves", "abort", world.plan.id, "--yes")
-    assert (past.returncode, "is done: it has ended" in past.stderr) == (1, True)
+    assert (past.returncode, "has ended: state done" in past.stderr) == (1, True)
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
@@ -364,7 +371,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     assert done.returncode == 3
-    assert "topology.yaml was not changed: it was changed since the move read it" in done.stderr
+    assert "topology.yaml was not changed: the file changed after the move read it" in done.stderr
     assert "nodes.a.shards: 0-1, nodes.c.shards: 2-3" in done.stderr
     assert path.read_text() == mine
     # Clients are served, and the databases know it; only the rest is left.

@@ -53,7 +53,7 @@ def test_a_move_is_refused_where_its_outcome_could_not_be_written(
         done = fleet_spares.here("move-shards", "2-3", "--to", "c", *more)
         assert done.returncode == 1
         assert "could not write the new owners into this file: Read-only file" in done.stderr
-        assert "name the copy with --topology" in done.stderr
+        assert "give the copy with --topology" in done.stderr
     assert fleet_spares.listed() == []
 
 

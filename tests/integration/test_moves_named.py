@@ -25,12 +25,12 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
         second = fleet_spares.here("move-shards", "1", "--to", target, "--dry-run")
         assert second.returncode == 1
         problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
-        assert problems == [f"shardctl: node a, c: move {move} has not ended (it is reserved)"]
+        assert problems == [f"shardctl: node a, c: move {move} (a to c) is reserved"]
 
     for command in ("init", "migrate"):
         refused = fleet_spares.here(command, "--dry-run")
         assert refused.returncode == 1
-        assert f"is the clone of move {move} (from a to c), which has not ended" in refused.stderr
+        assert f"is the clone of unfinished move {move} (a to c, started by " in refused.stderr
         assert f"`shardctl moves show {move}`" in refused.stderr
         assert "primary" not in refused.stderr
 
@@ -38,9 +38,9 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
 def test_a_source_that_takes_logins_is_not_restarted(fleet_spares: MovedFleet) -> None:
     refused = fleet_spares.here("moves", "abort", "--restart-source", "a", "--yes")
     assert refused.returncode == 1
-    assert "shardctl: node a: it takes logins" in refused.stderr
+    assert "shardctl: node a: it accepts logins" in refused.stderr
     unknown = fleet_spares.here("moves", "abort", "--restart-source", "x", "--yes")
     assert unknown.returncode == 2
-    assert "'x' is not a node of the topology" in unknown.stderr
+    assert "unknown node 'x'" in unknown.stderr
     [(started,)] = fleet_spares.query("a", "SELECT now() - pg_postmaster_start_time() < '1 s'")
     assert not started

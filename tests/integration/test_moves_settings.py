@@ -54,8 +54,9 @@ def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_pr
     monkeypatch.setattr(journal, "mark_drained", late)
     error = fleet_own.stopped([2, 3], "c", read_only=read_only)
     monkeypatch.undo()
-    assert "SubscriptionsEnabled: node a: subscriptions were enabled meanwhile: late" in messages(
-        error
+    assert (
+        "SubscriptionsEnabled: node a: subscriptions were enabled during the move: late"
+        in messages(error)
     )
     assert error.state is MoveState.undone
     fleet_own.put(2)

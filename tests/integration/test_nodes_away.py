@@ -60,7 +60,7 @@ def test_migrate_does_what_it_can_and_the_rest_later(pending: Fleet) -> None:
     assert left_out(shown) == ["b"]
     assert [change["node"] for change in json.loads(shown.stdout)["changes"]] == ["a"]
     for told in (shown.stderr, done.stderr):
-        assert "shardctl: node b was left out: Connection refused" in told
+        assert "shardctl: node b was skipped: Connection refused" in told
     assert "done: 4 shards on 1 node" in done.stderr
     assert migrated(pending, "a", 0)
     assert not migrated(pending, "b", 4)
@@ -92,11 +92,11 @@ def test_init_goes_on_with_its_shards_and_poolers(fleet_pooled: PooledFleet) -> 
         right = leads(fleet_pooled)
         done = fleet_pooled.here("init")
         assert done.returncode == 3, done.stderr
-        assert "node b was left out" in done.stderr
+        assert "node b was skipped" in done.stderr
         assert offered(pooler) == right
         again = fleet_pooled.here("init")
         assert again.returncode == 3, again.stderr
-    assert "nothing to do on the nodes that can be read" in again.stdout
+    assert "nothing to do on the reachable nodes" in again.stdout
     assert fleet_pooled.query("a", "SELECT shard2.next_id() > 0") == [(True,)]
 
 
@@ -110,11 +110,11 @@ def test_pgbouncer_apply_writes_what_the_others_prove(fleet_pooled: PooledFleet)
         assert (shown.returncode, done.returncode) == (3, 3), done.stderr
         assert left_out(shown) == ["b"]
         assert "done: 1 pooler, map version 1" in done.stderr
-        assert "node b was left out: Connection refused" in done.stderr
+        assert "node b was skipped: Connection refused" in done.stderr
         assert offered(pooler) == leads(fleet_pooled)
         compared = fleet_pooled.here("pgbouncer", "diff")
     assert compared.returncode == 0, compared.stderr
-    assert "note: node b was left out" in compared.stderr
+    assert "note: node b was skipped" in compared.stderr
 
 
 def test_a_map_that_only_the_absent_nodes_have_is_seen_in_the_poolers_file(
@@ -158,7 +158,7 @@ def test_nodes_that_do_not_agree_are_all_left_as_they_are(pending: Fleet) -> Non
                 done = pending.here(command, *dry)
                 assert done.returncode == 1, done.stderr
                 assert "node b (127.0.0.1:" in done.stderr
-                assert "node a does not have the whole map" in done.stderr
+                assert "node a has only a part of the map" in done.stderr
     assert not migrated(pending, "a", 0)
 
 
@@ -187,7 +187,7 @@ def test_nothing_is_done_on_a_node_whose_move_involves_an_absent_one(
     with away(pending, "b"):
         done = pending.here(command)
     assert done.returncode == 1, done.stderr
-    assert "move 5f3a9c1e from b to a has not ended, and node b cannot be read" in done.stderr
+    assert ") is unfinished, and node b cannot be read" in done.stderr
     assert not migrated(pending, "a", 0)
 
 
@@ -196,7 +196,7 @@ def test_a_server_of_another_cluster_is_refused_and_not_left_out(pending: Fleet)
     pending.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
     done = pending.here("migrate")
     assert done.returncode == 1
-    assert "node b: the server there is node b of cluster another" in done.stderr
+    assert "node b: the server is node b of cluster another" in done.stderr
     assert not migrated(pending, "a", 0)
 
 
@@ -247,7 +247,7 @@ def test_a_node_that_never_answers_is_waited_for_once(
         pending.file.write_text(text.replace("database:\n", options))
         done = pending.here_as_written("migrate")
     assert done.returncode == 3, done.stderr
-    assert "node b was left out: connection timeout expired" in done.stderr
+    assert "node b was skipped: connection timeout expired" in done.stderr
     assert migrated(pending, "a", 3)
     assert len(taken) == 1
 
@@ -272,5 +272,5 @@ def test_a_node_that_dies_between_plan_and_locks(
     monkeypatch.undo()
     done = pending.here("migrate")
     assert done.returncode == 3, done.stderr
-    assert "node b was left out: " in done.stderr
+    assert "node b was skipped: " in done.stderr
     assert migrated(pending, "a", 0)

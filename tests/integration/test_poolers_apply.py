@@ -62,7 +62,7 @@ def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) 
 def test_a_name_that_is_no_poolers_is_bad_usage(fleet_unapplied: PooledFleet, command: str) -> None:
     done = fleet_unapplied.here("pgbouncer", command, "p1", "p9")
     assert done.returncode == 2
-    assert done.stderr == "shardctl: 'p9' is no pooler of the topology\n  its poolers: p1\n"
+    assert done.stderr == "shardctl: unknown pooler 'p9'\n  choose from p1\n"
     assert done.stdout == ""
 
 
@@ -84,7 +84,7 @@ def test_diff_tells_what_apply_would_change(fleet_unapplied: PooledFleet) -> Non
     assert diff(fleet_unapplied) == [("p1", "same")]
     done = fleet_unapplied.here("pgbouncer", "diff")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"pooler p1: {pooler.databases_file} is as it should be\n"
+    assert done.stderr == f"pooler p1: {pooler.databases_file} is up to date\n"
 
 
 def test_diff_is_a_unified_diff_and_its_json_has_the_versions(fleet_pooled: PooledFleet) -> None:
@@ -93,7 +93,7 @@ def test_diff_is_a_unified_diff_and_its_json_has_the_versions(fleet_pooled: Pool
     done = fleet_pooled.here("pgbouncer", "diff")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[:2] == [f"--- {file}", f"+++ {file} (wanted)"]
+    assert lines[:2] == [f"--- {file}", f"+++ {file} (expected)"]
     assert {"-; map version: 1", "+; map version: 2"} < set(lines)
     told = fleet_pooled.here("pgbouncer", "diff", "-o", "json")
     assert json.loads(told.stdout) == {

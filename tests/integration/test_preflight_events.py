@@ -35,7 +35,9 @@ def test_what_would_stop_a_move_past_its_decision_is_refused_before_it(
         before = session.execute(SCHEMAS).fetchone()
         for tag, mode in ((read_only, ["--read-only"]), (waiting, [])):
             done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--dry-run", *mode)
-            told = f"an event trigger (guard) refuses what the move does: not in production: {tag}"
+            told = (
+                f"an event trigger (guard) refuses the move's statements: not in production: {tag}"
+            )
             assert (done.returncode, told in done.stderr) == ((1, True) if tag else (0, False)), (
                 done.stderr
             )

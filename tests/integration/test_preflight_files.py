@@ -92,7 +92,7 @@ def test_what_the_run_would_refuse_to_copy_is_refused_by_the_dry_run(
     put(etc / "more", b"one_role\n")
     put(etc / "pg_hba.conf", f"{RULES}host all @more 127.0.0.1/32 trust\n".encode())
     told = fleet.only("files_elsewhere")
-    assert f"{etc}/pg_hba.conf includes files that a clone does not get: more" in told
+    assert f"{etc}/pg_hba.conf includes files that are not copied to a clone: more" in told
 
 
 def test_a_clone_would_have_the_certificate_of_its_source(
@@ -111,17 +111,19 @@ def test_a_clone_would_have_the_certificate_of_its_source(
     put(data / "server.crt", AUTHORITY.issue("db1").certificate)
     # Of a file that it has not read again, the server still shows what it read.
     told = fleet.only("tls_name")
-    assert "node a, which is for db1 and not for 127.0.0.1: shardctl (verify-full)" in told
+    assert "node a, is for db1, not for 127.0.0.1: shardctl (verify-full)" in told
     own = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
     fleet.change(settings=own)
     fleet.check()
     fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
-    assert f"ssl_key_file = {etc}/none.key, which its server will" in fleet.only("tls_files")
+    assert f"ssl_key_file is {etc}/none.key, which its server cannot" in fleet.only("tls_files")
     fleet.change(settings={"ssl_ca_file": "none.crt"})
-    assert "ssl_ca_file = none.crt, which its server will" in fleet.refused()["tls_files"]
+    assert "ssl_ca_file is none.crt, which its server cannot read" in fleet.refused()["tls_files"]
     (data / "server.key").unlink()
     fleet.change(settings={})
-    assert "ssl_key_file = server.key, which its server will" in fleet.refused()["tls_files"]
+    assert (
+        "ssl_key_file is server.key, which its server cannot read" in fleet.refused()["tls_files"]
+    )
 
 
 def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:

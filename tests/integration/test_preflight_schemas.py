@@ -27,8 +27,9 @@ def test_prepared_transactions(preflight_fleet: Movable) -> None:
 def test_unlogged_tables(preflight_fleet: Movable) -> None:
     made = "CREATE UNLOGGED TABLE shard2.cache (id int)"
     with preflight_fleet.having(made, "DROP TABLE shard2.cache"):
-        assert "unlogged tables would arrive empty: shard2.cache" in preflight_fleet.only_source(
-            "unlogged"
+        assert (
+            "unlogged tables would be empty on the clone: shard2.cache"
+            in preflight_fleet.only_source("unlogged")
         )
     made = "CREATE UNLOGGED TABLE shard0.cache (id int)"  # which stays
     with preflight_fleet.having(made, "DROP TABLE shard0.cache"):
@@ -60,7 +61,7 @@ def test_subscriptions(preflight_fleet: Movable) -> None:
 def test_publications_are_a_note(preflight_fleet: Movable) -> None:
     made = "CREATE PUBLICATION pub FOR TABLE shard2.photos"
     with preflight_fleet.having(made, "DROP PUBLICATION pub"):
-        assert "publications hold tables of moved shards: pub" in preflight_fleet.source_notes()
+        assert "publications have tables of moved shards: pub" in preflight_fleet.source_notes()
 
 
 PLAIN = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
@@ -112,7 +113,7 @@ def test_what_binds_by_more_than_a_name(preflight_fleet: Movable, kind: str) -> 
     made, named = CROSSING[kind]
     with preflight_fleet.having(made, CLEAR):
         told = preflight_fleet.only_source("crossing")
-    assert "1 objects are bound across the border of the shards' schemas" in told
+    assert "1 objects have cross-schema dependencies" in told
     assert named in told
 
 
@@ -152,7 +153,7 @@ def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(
         "DROP FUNCTION public.f, public.g",
     ):
         notes = preflight_fleet.source_notes()
-    assert "tables of database preflight are on both nodes afterwards" in notes
+    assert "tables of database preflight will be on both nodes" in notes
     assert "(--duplicate-shared): public.countries" in notes
 
 
@@ -168,7 +169,7 @@ def test_tables_beside_the_shards(preflight_fleet: Movable) -> None:
         "DROP TABLE public.users; DROP SEQUENCE public.numbers",
     ):
         told = preflight_fleet.only_source("shared_tables")
-        assert "beside the shards: public.numbers, public.users\n" in told
+        assert "outside the shards: public.numbers, public.users\n" in told
         assert "--duplicate-shared" in told
 
 
@@ -186,10 +187,13 @@ def test_other_databases(preflight_fleet: Movable) -> None:
         assert "other databases with data: other (public.things)" in told
         with barred(preflight_fleet, "other"):
             told = preflight_fleet.only_source("database_closed")
-            assert "database other cannot be looked into: pg_hba.conf rejects" in told
+            assert (
+                "cannot connect to database other, which a clone would copy: pg_hba.conf rejects"
+                in told
+            )
             assert "drop" not in told, "it may be `postgres` or `template1`"
         preflight_fleet.choose(duplicate_shared=True)
-        assert "tables of database other are on both nodes" in preflight_fleet.source_notes()
+        assert "tables of database other will be on both nodes" in preflight_fleet.source_notes()
     finally:
         with server.connect() as session:
             session.execute("DROP DATABASE other WITH (FORCE)")
@@ -232,4 +236,4 @@ def test_collations_of_another_version(preflight_fleet: Movable) -> None:
         changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
         preflight_fleet.fleet.execute("a", changed)
         told = preflight_fleet.only_source("collation")
-    assert "public.german was made with version 1.1 of its collation, and the system has" in told
+    assert "public.german was created with collation version 1.1, but the system has" in told

@@ -74,16 +74,18 @@ def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:
     dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
     with preflight_fleet.having(slots, dropped):
         told = preflight_fleet.only_source("replication_slots")
-        assert "max_replication_slots = 10, 10 of them in use; a move needs 1 free" in told
+        assert "max_replication_slots is 10 and 10 are in use, but a move needs 1 free" in told
     one = "SELECT pg_create_physical_replication_slot('away')"
     with preflight_fleet.having(one, dropped):
-        assert "replication slots whose standbys are away: away" in preflight_fleet.source_notes()
+        assert (
+            "replication slots without a connected standby: away" in preflight_fleet.source_notes()
+        )
     with ExitStack() as stack:
         for _ in range(9):
             session = preflight_fleet.fleet.servers["a"].connect(replication="true")
             stack.callback(session.close)
         told = preflight_fleet.only_source("wal_senders")
-        assert "max_wal_senders = 10, 9 of them in use; a move needs 2 free" in told
+        assert "max_wal_senders is 10 and 9 are in use, but a move needs 2 free" in told
     wait_for(lambda: not preflight_fleet.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
 
 
@@ -105,7 +107,9 @@ def test_a_table_that_somebody_holds_locked(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(max_pause_s=1)
     with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard2.photos")
-        assert "somebody holds tables locked in shard2" in preflight_fleet.only_source("locked")
+        assert "holds an AccessExclusiveLock on tables in shard2" in preflight_fleet.only_source(
+            "locked"
+        )
         holder.rollback()
 
 
@@ -125,7 +129,7 @@ def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -
         pid = writer.info.backend_pid
         wait_for(lambda: age(preflight_fleet, pid) > 0.65)
         told = preflight_fleet.only_source("old_transactions")
-        assert f"older than --max-pause (0.6 s): pid {pid} (slow, for " in told
+        assert f"so the cutover would time out: pid {pid} (slow, " in told
         preflight_fleet.choose(max_pause_s=60)
         assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         writer.rollback()
@@ -133,7 +137,7 @@ def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -
         writer.execute("SELECT * FROM shard2.photos")
         wait_for(lambda: age(preflight_fleet, pid) > 0.65)
         told = preflight_fleet.source_notes()
-        assert f"that only read moved shards, and are not waited for: pid {pid}" in told
+        assert f"does not wait for transactions that only read: pid {pid}" in told
         writer.rollback()
         writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
         wait_for(lambda: age(preflight_fleet, pid) > 0.65)

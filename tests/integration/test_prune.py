@@ -48,21 +48,21 @@ def test_where_nothing_is_retired_there_is_nothing_to_prune(fleet_retired: Prune
 def test_before_retain_has_passed_it_stays_unless_now_is_said(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record(retain_s=3600)
-    assert (fleet_retired.verdict() or "").startswith("it is kept until 20")
+    assert (fleet_retired.verdict() or "").startswith("kept until 20")
     assert fleet_retired.verdict(now=True) is None
 
 
 def test_what_no_journal_knows_stays(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2, move=OTHER)
     fleet_retired.record()
-    assert fleet_retired.verdict(now=True) == "no move of this cluster's journal retired it"
+    assert fleet_retired.verdict(now=True) == "no move in this cluster's journal retired it"
 
 
 def test_what_is_no_shards_stays(fleet_retired: Pruned) -> None:
     fleet_retired.record()
     fleet_retired.fleet.execute("a", f"CREATE SCHEMA shard8__retired_{ID}")
     fleet_retired.fleet.execute("a", f"CREATE SCHEMA mine__retired_{ID}")
-    assert set(fleet_retired.verdicts().values()) == {"it is no shard's of this topology"}
+    assert set(fleet_retired.verdicts().values()) == {"it belongs to no shard of this topology"}
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_the_maps_of_all_nodes_have_to_agree(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record()
     with changed(fleet_retired, "b", "shardctl.map.node", "a", "shard = 2"):
-        assert fleet_retired.verdict() == "the nodes' maps do not agree on who owns shard 2"
+        assert fleet_retired.verdict() == "the nodes' maps disagree about the owner of shard 2"
         with changed(fleet_retired, "a", "shardctl.map.node", "a", "shard = 2"):
-            assert fleet_retired.verdict() == "the map says that this node owns shard 2"
+            assert fleet_retired.verdict() == "this node owns shard 2 in the map"
     with (
         changed(fleet_retired, "b", "shardctl.map.node", "z", "shard = 2"),
         changed(fleet_retired, "a", "shardctl.map.node", "z", "shard = 2"),
     ):
-        assert fleet_retired.verdict() == "node z owns shards, as the map says, and is not there"
+        assert fleet_retired.verdict() == "node z owns shards in the map, but is unreachable"
 
 
 def test_its_owner_has_to_have_the_shard_live(fleet_retired: Pruned) -> None:
@@ -224,7 +224,7 @@ def test_a_running_node_without_shards_has_no_say(fleet_retired: Pruned) -> None
     shards = dict(fleet.shards)
     fleet.shards = {"a": "none", "b": "0-7"}
     try:
-        assert fleet_retired.verdict() == "node c owns shards, as the map says, and is not there"
+        assert fleet_retired.verdict() == "node c owns shards in the map, but is unreachable"
         fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
         fleet.execute("a", "DELETE FROM shardctl.map WHERE shard = 3")
         assert fleet_retired.verdict() is None
@@ -305,4 +305,6 @@ def test_what_is_left_makes_the_command_end_with_3_and_is_named(
     assert done.returncode == 3
     assert json.loads(done.stdout)
     assert "1 retired schema (" in done.stderr
-    assert f"1 of 2 retired schemas are left: node a: {RETIRED}: view public.v" in done.stderr
+    assert (
+        f"1 of 2 retired schemas were not dropped: node a: {RETIRED}: view public.v" in done.stderr
+    )

@@ -274,8 +274,8 @@ def test_what_changed_was_recorded(fleet_tables: Fleet) -> None:
     )
     assert found == [
         ("read-only on", "shards 1-2: writes are refused"),
-        ("read-only off", "shards 2: writes are let in"),
-        ("read-only off", "shards 2: triggers are gone"),
+        ("read-only off", "shards 2: writes are accepted"),
+        ("read-only off", "shards 2: triggers are removed"),
     ]
 
 

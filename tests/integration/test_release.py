@@ -105,7 +105,7 @@ def test_init_upgrades_the_schema_beside_a_move_unless_its_shards_change_hands(
     nodes = [node for node in "ac" if (RELEASE / state / f"{node}.sql").exists()]
     found = [restored.ask(node, "SELECT format FROM shardctl.cluster") for node in nodes]
     if state in CHANGING_HANDS:
-        assert f"  move {ID} has not ended: `shardctl moves resume` ends it" in done.stderr
+        assert f"  move {ID} is unfinished: run `shardctl moves resume {ID}`" in done.stderr
         assert (done.returncode, found) == (1, [[(2,)]] * len(nodes))
     else:
         assert (done.returncode, found) == (0, [[(FORMAT,)]] * len(nodes)), done.stderr

@@ -39,15 +39,16 @@ def test_the_databases_say_where_a_shard_is_and_not_a_stale_file(fleet_8: Fleet)
     assert moved["map"]["version"] == 2
     assert moved["map"]["from"] == "node"
     assert moved["map"]["node"] in ("a", "b")
-    assert "note: map version 2, from node " in done.stderr
-    assert "note: topology.yaml is stale: it gives shards 5 to node b, the map to node a" in (
-        done.stderr
+    assert "note: using map version 2 from node " in done.stderr
+    assert (
+        "note: topology.yaml is stale: it gives shards 5 to node b, "
+        "but the map gives them to node a" in done.stderr
     )
     assert " a " in fleet_8.here("route", "5").stdout
     offline = fleet_8.here("route", "5", "--offline", "-o", "json")
     (old,) = routed(offline)
     assert (old["node"], old["map"]) == ("b", {"version": None, "from": "file", "node": None})
-    assert offline.stderr == "note: the map of topology.yaml; no database was asked\n"
+    assert offline.stderr == "note: using the map of topology.yaml; no database was contacted\n"
 
 
 def test_the_newest_of_the_maps_is_used(fleet_8: Fleet) -> None:
@@ -96,7 +97,7 @@ def test_where_no_database_answers_the_file_does_and_that_is_said(
     assert (found["node"], found["map"]["from"]) == ("b", "file")
     assert done.returncode == 0
     assert (
-        "note: no database answered within 0.5 s: this is the map of topology.yaml, "
+        "note: no database answered within 0.5 s: using the map of topology.yaml, "
         "which may be stale" in done.stderr
     )
 
@@ -107,7 +108,7 @@ def test_an_owner_that_the_file_does_not_have(fleet_8: Fleet) -> None:
     done = fleet_8.here("route", "5", "6", "-o", "json")
     assert done.returncode == 1
     assert [one["key"] for one in routed(done)] == ["6"]
-    assert "the map gives shard 5 to node e, which topology.yaml does not have" in done.stderr
+    assert "the map gives shard 5 to node e, which is not in topology.yaml" in done.stderr
 
 
 def test_bad_keys_alone_contact_no_database(fleet_8: Fleet, silent: int) -> None:

@@ -123,7 +123,7 @@ def test_a_pool_goes_on_trying_while_a_call_waits(fleet_pooled: PooledFleet, rou
         waiting = calls.submit(db.select, "id", "photos", 6)
         wait_for(
             lambda: all(p["connections_num"] >= before + 20 for p in db.stats().pools.values()),
-            seconds=20,
+            seconds=30,
         )
         fleet_pooled.pg_bouncer.start()
         assert waiting.result(20) == []

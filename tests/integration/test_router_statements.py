@@ -160,7 +160,7 @@ def test_a_node_tells_the_map_where_there_is_no_topology(fleet_routed: Fleet, ro
     assert captions(fleet_routed, "b", 6) == ["told"]
     lone = router(dsns["a"])
     lone.insert("photos", 1, {"user_id": 1})
-    with pytest.raises(NodeUnknown, match="the map names node b"):
+    with pytest.raises(NodeUnknown, match="no address for node b"):
         lone.insert("photos", 6, {"user_id": 6})
 
 

@@ -141,7 +141,7 @@ def test_another_row_with_the_same_key_stays_and_its_like_is_no_conflict(fleet: 
     fleet.execute("b", "INSERT INTO shard5.photos VALUES (1, 13), (2, 5)")
     done = move(fleet)
     assert done.returncode == 3
-    assert "primary key 1: shard 5 has another row with this key" in done.stderr
+    assert "primary key 1: shard 5 has a different row with this key" in done.stderr
     assert photos(fleet) == {2: [(1, 5)], 5: [(1, 13), (2, 5), (3, 5)]}
     assert journal(fleet) == 0
     again = move(fleet)
@@ -155,8 +155,8 @@ def test_a_row_that_the_target_refuses_stays_alone(fleet: Fleet) -> None:
     fleet.execute("a", "INSERT INTO shard2.photos VALUES (1, 5), (2, 13), (3, 21)")
     done = move(fleet)
     assert done.returncode == 3
-    assert "primary key 2: shard 5 refuses it: duplicate key" in done.stderr
-    assert "remove what shard 5 refuses them for, and run the command again" in done.stderr
+    assert "primary key 2: shard 5 rejects it: duplicate key" in done.stderr
+    assert "fix the reason why shard 5 rejects the rows, and run the command again" in done.stderr
     # Shard 5 may have no such row at all.
     assert "delete" not in done.stderr
     assert photos(fleet) == {2: [(2, 13)], 5: [(1, 5), (3, 21), (99, 13)]}
@@ -218,9 +218,9 @@ def test_what_would_do_more_than_move_a_row_is_named(fleet: Fleet, statement: st
 def test_a_target_of_another_shape_is_named(fleet: Fleet) -> None:
     fleet.execute("a", "INSERT INTO shard2.photos VALUES (1, 5)")
     fleet.execute("b", "ALTER TABLE shard5.photos ADD COLUMN more integer")
-    assert "columns more are not as in shard 2" in move(fleet).stderr
+    assert "columns more differ from shard 2" in move(fleet).stderr
     fleet.execute("b", "DROP TABLE shard5.photos")
-    assert "node b: shard 5: rows of table photos cannot be moved: it is missing there" in (
+    assert "node b: shard 5: rows of table photos cannot be moved: the table is missing" in (
         move(fleet).stderr
     )
     assert fleet.query("a", "SELECT id FROM shard2.photos") == [(1,)]
@@ -242,7 +242,7 @@ def test_read_only_shards_locks_of_others_and_open_moves_are_respected(fleet: Fl
     )
     done = move(fleet)
     assert done.returncode == 1
-    assert "move 5f3a9c1e of shards 4 from b to c has not ended" in done.stderr
+    assert "move 5f3a9c1e of shards 4 (b to c, started by ann) is unfinished" in done.stderr
     assert photos(fleet) == {2: [(1, 5)]}
 
 

@@ -195,7 +195,7 @@ def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(fleet: To
     assert failed.code == "port_in_use"
     assert f"node b: port {taken} of 127.0.0.1 is in use by" in str(failed)
     assert f"(pid {os.getpid()})" in str(failed)
-    assert (str(rest), rest.exit_code) == ("a came up; b did not", 3)
+    assert (str(rest), rest.exit_code) == ("a started; b did not", 3)
     assert up(fleet) == {"a": "up", "b": "started"}
 
 
@@ -290,7 +290,7 @@ def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology)
     down(prepared)
     [error] = refused(changed(prepared, "a", settings={"no_such_parameter": "1"}))
     lines = str(error).splitlines()
-    assert lines[0].startswith("node a: the server did not come up")
+    assert lines[0].startswith("node a: the server did not start")
     assert 'unrecognized configuration parameter "no_such_parameter"' in lines[1]
     assert "shut down" not in str(error), "words of an earlier run"
     assert up(prepared) == {"a": "started"}
@@ -298,7 +298,7 @@ def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology)
 
 def test_a_parameter_that_the_topology_has_elsewhere_is_refused(single: Topology) -> None:
     [error] = refused(changed(single, "a", settings={"Port": "1"}))
-    assert "settings: Port: nodes.NAME.port says it" in str(error)
+    assert "settings: Port: nodes.NAME.port sets it" in str(error)
 
 
 def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
@@ -308,7 +308,7 @@ def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
     made = version.read_text().strip()
     version.write_text("9999\n")
     [error] = refused(prepared)
-    assert f"was made by PostgreSQL 9999, and {binaries.find(None, account=None).directory}" in str(
+    assert f"was created by PostgreSQL 9999; {binaries.find(None, account=None).directory}" in str(
         error
     )
     version.write_text(f"{made}\n")
@@ -321,7 +321,7 @@ def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology
     closed.mkdir(mode=0o700)
     [error] = refused(changed(single, "a", data_directory=closed / ".sandbox" / "a"))
     assert error.code == "directory_unreachable"
-    assert f"may not enter {closed}" in str(error)
+    assert f"cannot enter {closed}" in str(error)
     assert f"chmod o+x {closed}" in error.hint
     assert list(closed.iterdir()) == []
 
@@ -333,7 +333,7 @@ def test_data_of_another_user_is_refused(prepared: Topology) -> None:
     [error] = refused(changed(prepared, "a", os_user="daemon"))
     assert error.code == "directory_owned"
     [error] = refused(changed(prepared, "a", os_user="root"))
-    assert "PostgreSQL refuses root" in str(error)
+    assert "PostgreSQL does not run as root" in str(error)
 
 
 def test_nothing_is_begun_for_a_node_that_is_not_local(fleet: Topology) -> None:

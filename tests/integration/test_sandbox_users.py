@@ -120,7 +120,9 @@ def test_no_link_is_followed_where_another_user_may_put_one(
     victim = server_directory / "victim"
     (server.users.parent / name).symlink_to(victim)
     for action in (server.foresee, server.start):
-        with pytest.raises(FileRefused, match="is a symbolic link, and the sandbox follows none"):
+        with pytest.raises(
+            FileRefused, match="is a symbolic link, which the sandbox does not follow"
+        ):
             action()
     assert not victim.exists()
 

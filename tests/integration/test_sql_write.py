@@ -56,7 +56,10 @@ def test_commands_are_told_beside_the_rows_in_tsv(fleet_rows: Stated) -> None:
 
 def test_who_did_what_is_recorded_on_the_nodes_that_it_touched(fleet_rows: Stated) -> None:
     fleet_rows.write(RAISE, "--shards", "0-1")
-    assert fleet_rows.events("a") == [("sql", f"begun: {RAISE}"), ("sql", "done: in 2 of 2 shards")]
+    assert fleet_rows.events("a") == [
+        ("sql", f"started: {RAISE}"),
+        ("sql", "done: in 2 of 2 shards"),
+    ]
     assert fleet_rows.events("b") == []
 
 
@@ -64,7 +67,7 @@ def test_a_password_is_not_recorded(fleet_rows: Stated) -> None:
     text = "CREATE ROLE short PASSWORD 'hunter2'; DROP ROLE short"
     assert fleet_rows.write(text, "--nodes").returncode == 0
     assert (
-        fleet_rows.events("b")[0][1] == "begun: CREATE ROLE short PASSWORD '***'; DROP ROLE short"
+        fleet_rows.events("b")[0][1] == "started: CREATE ROLE short PASSWORD '***'; DROP ROLE short"
     )
 
 
@@ -84,7 +87,10 @@ def test_where_some_are_refused_the_others_are_done_and_the_rest_is_named(
     done = fleet_rows.write(f"{RAISE}; SELECT 1 / (user_id % 100 / 6) FROM photos", "-o", "json")
     assert done.returncode == 3
     assert fleet_rows.users() == [0, 1, 2, 3, 4, 5, 106, 107]
-    assert "it was committed in 2 others; to run it in these alone: --shards 0-5" in done.stderr
+    assert (
+        "it was committed in 2 other shards; to run it only where it failed: --shards 0-5"
+        in done.stderr
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert {a["shard"] for a in answers if a["error"]} == set(range(6))
     # What was rolled back has given no answer.
@@ -109,7 +115,7 @@ def test_while_a_move_has_not_ended_nothing_is_written(fleet_rows: Stated) -> No
     fleet_rows.begin_move()
     done = fleet_rows.write(RAISE, "--shards", "0")
     assert done.returncode == 1
-    assert f"move {MOVE} of shards 2-3 from a to b has not ended" in done.stderr
+    assert f"move {MOVE} of shards 2-3 (a to b, started by " in done.stderr
     assert fleet_rows.users() == list(range(8))
 
 
@@ -130,7 +136,7 @@ def test_a_stale_topology_is_refused_for_writing(fleet_rows: Stated) -> None:
         done = fleet_rows.write(RAISE, "--shards", "0")
     finally:
         fleet_rows.fleet.shards = {"a": "0-3", "b": "4-7"}
-    assert (done.returncode, "take the newest topology file" in done.stderr) == (1, True)
+    assert (done.returncode, "use the newest topology file" in done.stderr) == (1, True)
     assert fleet_rows.users() == list(range(8))
 
 
@@ -177,9 +183,12 @@ def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> 
     done = fleet_rows.write(RAISE, "--jobs", "1", "-o", "json")
     assert done.returncode == 3
     assert "shard 5: terminating connection" in done.stderr
-    assert "the answer to COMMIT was lost: look whether it was carried out there" in done.stderr
+    assert (
+        "the connection was lost during COMMIT: check there whether the statement was committed"
+        in done.stderr
+    )
     assert "shards 6-7: node b: the connection was lost" in done.stderr
-    assert "to run it in these alone: --shards 6-7" in done.stderr
+    assert "to run it only where it failed: --shards 6-7" in done.stderr
     failures = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f["shard"] for f in failures if f["error"] and f["error"]["unknown"]] == [5]
     assert fleet_rows.users() == [100, 101, 102, 103, 104, 5, 6, 7]
@@ -190,7 +199,7 @@ def test_ctrl_c_rolls_back_what_runs_and_tells_what_was_committed(fleet_rows: St
     done = fleet_rows.interrupt(text, "--jobs", "1", "--write", "--yes", sleeping=2)
     assert done.returncode == 130
     assert "interrupted: committed in 4 of 8 shards on 2 nodes" in done.stderr
-    assert "to run it in the others: --shards 2-3,6-7" in done.stderr
+    assert "to run it in the rest: --shards 2-3,6-7" in done.stderr
     assert fleet_rows.users() == [100, 101, 2, 3, 104, 105, 6, 7]
     assert fleet_rows.events()[-1] == ("sql", "unfinished: in 2 of 4 shards")
 

@@ -84,7 +84,7 @@ def test_jump_hosts_are_gone_through_in_their_order(
     sshd.stop()
     assert "host box" in error_of(host, ["true"], HostUnreachable)
     second.stop()
-    assert "host second (on the way to box)" in error_of(host, ["true"], HostUnreachable)
+    assert "host second (a jump host before box)" in error_of(host, ["true"], HostUnreachable)
 
 
 def test_a_proxy_command_is_gone_through_and_ends(
@@ -107,7 +107,7 @@ def test_a_proxy_command_is_gone_through_and_ends(
     host.close()
     assert gone(token)
     ssh_home.config.write_text(sshd.block("box", "ProxyCommand echo no way >&2; exit 1"))
-    assert "its ProxyCommand says: no way" in error_of(host, ["true"], HostUnreachable)
+    assert "its ProxyCommand printed: no way" in error_of(host, ["true"], HostUnreachable)
 
 
 _PROXY = """

@@ -203,7 +203,7 @@ def test_retired_schemas_are_listed_with_their_size(fleet_8: Fleet) -> None:
     assert (one.schema, one.shard, one.move) == ("shard1__retired_5f3a9c1e", 1, "5f3a9c1e")
     assert one.size_bytes == 8192
     shown = fleet_8.here("status", "--sample", "0").stdout
-    assert "retired schemas: 1\n  b: shard1__retired_5f3a9c1e, 8192 bytes\n" in shown
+    assert "retired schemas: 1\n  b: shard1__retired_5f3a9c1e, 8,192 bytes\n" in shown
 
 
 def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> None:
@@ -285,7 +285,7 @@ def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) ->
     assert "refused" in (seen["b"].error or "")
     assert (done.returncode, as_json.returncode) == (0, 0)
     assert any(line.split()[:2] == ["b", "down"] for line in done.stdout.splitlines())
-    assert done.stderr.startswith("shardctl: could not be reached: b (")
+    assert done.stderr.startswith("shardctl: unreachable: b (")
     assert done.stderr.count("\n") == 1
     assert states(as_json.stdout) == {"a": "up", "b": "down"}
 
@@ -322,7 +322,7 @@ def test_a_server_that_is_another_node_is_told_as_such(fleet_8: Fleet) -> None:
         fleet_8.servers = {"a": a, "b": b}
     assert seen["a"].error == "the server there is node b of cluster test"
     assert seen["a"].sizes == {}
-    assert "not the node of the topology: a (the server there is node b of" in done.stderr
+    assert "not the node in the topology: a (the server there is node b of" in done.stderr
 
 
 def test_a_node_that_answers_with_an_error_is_unreadable(fleet_8: Fleet) -> None:

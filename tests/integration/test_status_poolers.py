@@ -154,7 +154,7 @@ def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
     assert re.search(r"(?m)^ p1 +down( +-){5} *$", done.stdout), done.stdout
     assert re.search(r"(?m)^ p2 +up ", done.stdout)
     [line] = done.stderr.splitlines()
-    assert line.startswith("shardctl: could not be reached: pooler p1 (")
+    assert line.startswith("shardctl: unreachable: pooler p1 (")
     assert "Connection refused" in line
     told = json.loads(as_json.stdout)
     assert [(node["name"], node["state"]) for node in told["nodes"]] == [("a", "up"), ("b", "up")]

@@ -79,5 +79,5 @@ def test_signals_that_end_a_process_cancel_a_migration_as_ctrl_c(
             _, errors = process.communicate(timeout=60)
         said = fleet_8.servers["a"].log().removeprefix(log)
     assert process.returncode == 130, errors
-    assert "interrupted: every chunk of shards was finished or rolled back" in errors
+    assert "interrupted: every batch of shards is finished or rolled back" in errors
     assert "canceling statement due to user request" in said

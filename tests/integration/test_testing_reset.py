@@ -156,11 +156,11 @@ def test_a_reader_of_a_large_table_is_named(made: ShardFleet) -> None:
         with raises_code("not_reset") as refused:
             made.reset()
         session = f"session {reading.info.backend_pid} (postgres, report, idle in transaction for "
-        assert "node a of the test fleet: its tables could not be emptied: waited 0.2 s" in str(
+        assert "node a of the test fleet: cannot empty its tables: waited 0.2 s" in str(
             refused.value
         )
         assert session in str(refused.value)
-        assert " s) has shard0.things in use: SELECT count(*) FROM things" in str(refused.value)
+        assert " s) uses shard0.things: SELECT count(*) FROM things" in str(refused.value)
         assert reading.execute("SELECT count(*) FROM things").fetchone() == (10000,)
     made.reset()
     require_fresh(made)
@@ -176,7 +176,7 @@ def test_a_writer_at_work_is_named_and_readers_beside_it_are_not(
         reading, writing = (stack.enter_context(contextlib.closing(connect(made, 1))) for _ in "rw")
         reading.execute("TABLE kinds")
         writing.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE".encode())
-        with raises_code("not_reset", match=rf"has shard1.{table} in use: LOCK TABLE") as refused:
+        with raises_code("not_reset", match=rf"uses shard1.{table}: LOCK TABLE") as refused:
             made.reset()
         assert f"session {writing.info.backend_pid} (postgres, idle in tr" in str(refused.value)
         assert f"session {reading.info.backend_pid} " not in str(refused.value)

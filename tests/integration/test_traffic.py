@@ -300,7 +300,10 @@ def test_200_shards_are_all_written_to_and_checked(
     pooler_for(fleet)
     try:
         fleet.init()
-        with raises_code("too_many_aliases", match="node a owns 100 shards and admits 97 sessions"):
+        with raises_code(
+            "too_many_aliases",
+            match="node a owns 100 shards and .*, but accepts only 97 sessions",
+        ):
             start(fleet)
         with start(fleet, aliases="node", rate=None) as load:
             wait_for(lambda: all(len(client.record.ended) > 25 for client in load._clients))

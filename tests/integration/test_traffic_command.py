@@ -24,7 +24,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet
     with ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) as process:
         assert process.stderr is not None
         process.stderr.readline()  # a second is over
-        with raises_code("load_running", match="another load runs there: shardctl sandbox traffic"):
+        with raises_code("load_running", match="another load is running: shardctl sandbox traffic"):
             start(fleet_pooled)
         process.kill()
     assert len(tables(fleet_pooled, "a")) == 4
@@ -66,7 +66,7 @@ def test_the_command_exits_1_when_something_failed(fleet_pooled: PooledFleet) ->
 
 def test_a_dry_run_says_what_it_would_do_and_makes_nothing(fleet_pooled: PooledFleet) -> None:
     done = fleet_pooled.here("sandbox", "traffic", "--dry-run")
-    assert "would make table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
+    assert "would create table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
     assert tables(fleet_pooled, "a") == []
 
 

@@ -101,14 +101,14 @@ def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) ->
     assert logins["late_ms"] >= 0
     done = fleet_pooled.shardctl(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"logins +50/s, longest [\d.]+ ms \(begun late by up to", done.stdout)
+    assert re.search(r"logins +50/s, longest [\d.]+ ms \(started up to", done.stdout)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--logins", "5"], "--logins is of --connect alone"),
-        (["--connect", "--rate", "5"], "--rate is for clients"),
+        (["--logins", "5"], "--logins works only with --connect"),
+        (["--connect", "--rate", "5"], "--rate limits clients"),
         (["--connect", "--aliases", "router"], "shardctl.router keeps its connections"),
         (["--shards", "8"], "shard 8"),
     ],

@@ -161,7 +161,7 @@ def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:
     assert keyed.verify() == ()
     (finding,) = keyed.verify(deep=True)
     assert told([finding]) == [("ids", "other_key", "a", (3,), "photos")]
-    assert finding.actual == "key -1 in shard 3, of shard 7; 2 rows in all"
+    assert finding.actual == "key -1 in shard 3 belongs to shard 7; 2 rows in all"
 
 
 def test_keys_that_no_generator_makes_are_left_alone(rows: RolledBack) -> None:
@@ -206,7 +206,7 @@ def test_deep_finds_other_keys_in_tables_without_ids(rows: RolledBack) -> None:
     rows.execute("b", "INSERT INTO shard4.users VALUES (4), (12), (7)")
     (finding,) = rows.verify(deep=True, topology=with_keys(rows, users="User"))
     assert told([finding]) == [("ids", "other_key", "b", (4,), "users")]
-    assert finding.actual == "key 7 in shard 4, of shard 7"
+    assert finding.actual == "key 7 in shard 4 belongs to shard 7"
 
 
 def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:

@@ -50,7 +50,7 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
         fleet_healthy_shared.execute("b", "SELECT pg_drop_replication_slot('left_over')")
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
-    assert finding.actual.startswith("physical slot, inactive, holds back ")
+    assert finding.actual.startswith("physical slot, inactive, retains ")
     assert finding.actual.endswith(" bytes of WAL")
 
 
@@ -103,7 +103,7 @@ def test_sessions_idle_in_transaction_are_told_by_application(
         monkeypatch.setattr(leftovers, "IDLE_S", 0)
         (finding,) = verify(fleet_healthy_shared)
         assert finding.actual.startswith(f"pid {first.info.backend_pid} idle in transaction for ")
-        assert finding.actual.endswith(", and 1 more for less")
+        assert finding.actual.endswith(", and 1 more for less time")
         assert "secret" not in str(finding)
     assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]
 

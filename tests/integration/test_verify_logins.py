@@ -136,7 +136,7 @@ def test_it_is_found_before_the_poolers_sessions_end_and_without_a_password(
     other, found = examine(secretive.fleet, None, "poolers")
     assert (other.code, other.severity.value, other.shards, other.object) == unknown
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
-    assert found.actual == "another SCRAM secret than in the pooler's auth_file"
+    assert found.actual == "the SCRAM secret differs from the pooler's auth_file"
     for secret in (secretive.secret("a"), secretive.secret("b"), PASSWORD):
         assert secret not in str(found)
     secretive.keep(PASSWORD)  # with which a pooler can log in whatever the salt is

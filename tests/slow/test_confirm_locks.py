@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.fanout import Silent
 from shardctl.moves import confirm, confirm_sessions, proof
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.context import Use
@@ -21,7 +22,7 @@ TABLES = 2
 """Of two moved shards, by their migration."""
 
 
-class Doing:
+class Doing(Silent):
     """A progress that does something once, when so many tables of a node were compared."""
 
     def __init__(self, node: str, after: int, do: Callable[[], object]) -> None:
@@ -30,7 +31,7 @@ class Doing:
         self._do = do
         self.done = False
 
-    def expect(self, key: str, phase: str, total: int) -> None:
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
         """Count what comes."""
 
     def advance(self, key: str, done: int = 1) -> None:
@@ -134,7 +135,7 @@ def test_a_locked_catalog_is_told_and_waited_for_with_no_lock_held(
         assert compared(world) == (TABLES + 6, 600)
     (told,) = notices
     assert told.startswith(f"node {node}: table shard")
-    assert "holds no lock meanwhile" in told
+    assert "without locks of its own" in told
     world.close()
 
 
@@ -151,7 +152,7 @@ def test_a_server_that_completes_no_login_is_told_and_waited_for(fleet_spares: M
 
         world.notice = release
         assert compared(world) == (TABLES, 0)
-    assert ["does not complete a login" in told for told in notices] == [True]
+    assert ["does not complete logins" in told for told in notices] == [True]
     world.close()
 
 

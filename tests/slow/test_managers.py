@@ -39,11 +39,11 @@ def fleet(primary: RepmgrNode, managed_by: ManagedBy) -> Movable:
 
 def test_the_plan_says_what_a_node_taken_out_of_repmgr_needs(fleet: Movable) -> None:
     told = fleet.notes()
-    assert "node a is managed by repmgr, and node c is taken out of that cluster" in told
-    assert "`repmgr primary register` for a cluster of its own" in told
-    assert "copied by" not in told
+    assert "repmgr manages node a; shardctl removes node c from that cluster" in told
+    assert "run `repmgr primary register` there" in told
+    assert "makes the copy" not in told
     fleet.choose(clone_with="repmgr")
-    assert "node c is copied by `repmgr standby clone`" in fleet.notes()
+    assert "node c: `repmgr standby clone` makes the copy" in fleet.notes()
 
 
 def test_nothing_is_said_of_repmgr_where_there_is_none(
@@ -52,7 +52,7 @@ def test_nothing_is_said_of_repmgr_where_there_is_none(
     fleet = managed_by(preloaded_server)
     assert "repmgr" not in fleet.notes()
     fleet.choose(clone_with="repmgr")
-    assert "not registered with repmgr as a primary" in fleet.only("repmgr_absent")
+    assert "not registered as a primary with repmgr" in fleet.only("repmgr_absent")
 
 
 def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
@@ -62,14 +62,17 @@ def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
         assert "it has standbys: two (127.0.0.1)" in fleet.only("standbys")
         with standby.watched():
             told = fleet.only("repmgr_failover")
-            assert "repmgr may promote standbys of it, which know no fence: two\n" in told
+            assert (
+                "repmgr may promote its standbys, and a promoted standby ignores the fence: two\n"
+                in told
+            )
             assert "`repmgr service pause`" in told
             fleet.choose(ignore_standby=True)
-            assert "repmgr is taken for paused (--ignore-standby) on two" in fleet.notes()
+            assert "takes repmgr's failover for disabled on two (--ignore-standby)" in fleet.notes()
             fleet.choose(ignore_standby=False)
             standby.run("service", "pause")
             told = fleet.notes()
-            assert "failover is paused on two: `repmgr service unpause` when the move is" in told
+            assert "failover is paused on two: run `repmgr service unpause` after the move" in told
             standby.run("service", "unpause")
             assert "may promote" in fleet.only("repmgr_failover")
 
@@ -80,7 +83,7 @@ def test_a_standby_that_cannot_be_asked_may_be_promoted(
     with following(primary) as standby:
         standby.server.stop("immediate")
         wait_for(lambda: not primary.asked("SELECT count(*) FROM pg_stat_replication"))
-        assert "two (not asked: Connection refused" in fleet.only("repmgr_failover")
+        assert "two (cannot be asked: Connection refused" in fleet.only("repmgr_failover")
 
 
 def test_repmgr_itself_tries_whether_it_could_copy(fleet: Movable, primary: RepmgrNode) -> None:
@@ -102,7 +105,7 @@ def test_a_target_without_repmgr_is_refused(fleet: Movable, server_directory: Pa
     fleet.change(bin_directory=programs)
     fleet.check()
     fleet.choose(clone_with="repmgr")
-    assert f"{programs} has no repmgr that runs" in fleet.only("programs")
+    assert f"{programs} has no working repmgr" in fleet.only("programs")
 
 
 def test_what_repmgr_would_give_to_a_shell_unquoted_is_refused(fleet: Movable) -> None:
@@ -111,7 +114,7 @@ def test_what_repmgr_would_give_to_a_shell_unquoted_is_refused(fleet: Movable) -
     assert place is not None
     fleet.change(data_directory=place.with_name("c; reboot"))
     told = fleet.only("repmgr_unfit")
-    assert "c; reboot.clone/data': it hands it to a shell unquoted" in told
+    assert "c; reboot.clone/data': it passes the value to a shell, unquoted" in told
 
 
 def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
@@ -128,7 +131,7 @@ def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
                 "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO mover",
             )
             told = fleet.refused(topology)["repmgr_rights"]
-            assert "mover may not read and delete the rows of repmgr in database repmgr" in told
+            assert "mover may not read and delete repmgr's rows in database repmgr" in told
             session.execute("GRANT USAGE ON SCHEMA repmgr TO mover")
             session.execute("GRANT SELECT, DELETE ON ALL TABLES IN SCHEMA repmgr TO mover")
             assert "repmgr_rights" not in fleet.refused(topology)
@@ -143,16 +146,16 @@ def test_a_patroni_that_is_not_paused_is_refused(
 ) -> None:
     fleet = managed_by(patroni.server)
     told = fleet.only("patroni_failover")
-    assert "it is managed by Patroni, which is not paused" in told
+    assert "Patroni manages it and is not paused" in told
     assert "`patronictl pause --wait`" in told
     fleet.choose(ignore_standby=True)
-    assert "managed by Patroni, which is taken for paused" in fleet.notes()
+    assert "Patroni manages node a; shardctl takes it for paused" in fleet.notes()
     fleet.choose(ignore_standby=False)
     patroni.control("pause", "--wait")
     wait_for(lambda: look(patroni.server) == patronis.Patroni(paused=True))
     told = fleet.notes()
-    assert "`patronictl resume` when the move is over" in told
-    assert "node c will not be managed by Patroni: it needs a Patroni with a scope of its" in told
+    assert "`patronictl resume` after the move" in told
+    assert "Patroni will not manage node c: give it a Patroni with a scope of its" in told
 
 
 def test_a_server_is_patronis_when_patroni_is_away_and_its_clone_is_not(

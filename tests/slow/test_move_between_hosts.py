@@ -64,7 +64,7 @@ def test_a_move_is_refused_where_the_login_may_not_become_the_servers_user(
 def test_a_move_is_refused_where_a_host_shows_another_key(fleet_machines: SpreadFleet) -> None:
     fleet_machines.network["c"].new_host_key()
     told = refused(fleet_machines)
-    assert "host c cannot be reached by ssh: it shows the key" in told
+    assert "host c cannot be reached by ssh: it presents the host key" in told
     assert "ssh-keygen -f" in told
     fleet_machines.network.know()
 

@@ -162,7 +162,7 @@ def test_a_command_that_does_not_start_the_node_is_told(fleet_ssh: MovingFleet, 
     reached(fleet_ssh, sshd, user=sshd.login)
     done = fleet_ssh.here(*MOVE)
     assert done.returncode == 3, done.stderr
-    assert "node c: its command to start ended with code 2: no such cluster\n" in done.stderr
+    assert "node c: the command control.start exited with code 2: no such cluster\n" in done.stderr
     assert "control.start" in done.stderr
     fleet_ssh.of_target = ""
     # As another operator would log in, who has the key elsewhere.

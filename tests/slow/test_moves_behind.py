@@ -67,7 +67,7 @@ def test_a_view_that_is_made_during_the_cutover_is_told(
 
     monkeypatch.setattr(fence, "put_up", late)
     fleet_own.move([2, 3], "c")
-    (told,) = [notice for notice in fleet_own.notices if "made during the cutover" in notice]
+    (told,) = [notice for notice in fleet_own.notices if "created during the cutover" in notice]
     assert "view public.v" in told
 
 

@@ -76,7 +76,7 @@ def test_a_target_that_has_served_is_not_given_up_by_the_word_that_it_is_destroy
     await_routed(fleet_own)
     disk = burn(fleet_own, "c")
     assert fleet_own.copy("a").state is MoveState.promoting
-    with pytest.raises(TargetServed, match="pooler p1: shard2 leads to node c"):
+    with pytest.raises(TargetServed, match="pooler p1: alias shard2 leads to node c"):
         fleet_own.abort(target_destroyed=True)
     assert fleet_own.copy("a").state is MoveState.promoting
     disk.rename(fleet_own.directory / "nodes" / "c")
@@ -102,7 +102,7 @@ def test_the_file_of_a_pooler_with_aliases_of_nodes_tells_that_the_target_has_se
         assert time.monotonic() < deadline
         time.sleep(0.05)
     burn(fleet_own, "c")
-    with pytest.raises(TargetServed, match="its file is of map version 2"):
+    with pytest.raises(TargetServed, match="its file has map version 2"):
         fleet_own.abort(target_destroyed=True)
 
 
@@ -130,7 +130,7 @@ def test_a_pooler_that_cannot_be_asked_keeps_the_target_from_being_given_up(
         fleet_own.put(2)  # its guard has fired
     fleet_own.server("c").stop(mode="immediate")
     poolers.down(fleet_own.topology, Silent(), delete=False)
-    with pytest.raises(PoolerUnasked, match="nobody can tell whether pooler p1"):
+    with pytest.raises(PoolerUnasked, match="cannot check whether pooler p1"):
         service.require_abortable(
             fleet_own.topology, fleet_own.entry(), target_destroyed=True
         )  # a dry run

@@ -326,7 +326,7 @@ def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_pau
 
     monkeypatch.setattr(sub_steps, "_question", unanswered)
     error = fleet_own.stopped([2, 3], "c")
-    assert "could not ask the target" in messages(error)
+    assert "could not query the target" in messages(error)
     assert error.state is not None
     assert error.state.undoable
     monkeypatch.undo()

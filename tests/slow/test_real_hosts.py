@@ -67,7 +67,7 @@ def repaired(followed: RealHosts) -> RealHosts:
     followed.run("ops1", LOGIN.format(role="app", alias="shard0"))
     with pytest.raises(AssertionError, match="password authentication failed"):
         followed.run("ops1", LOGIN.format(role="app", alias="shard200"))
-    with pytest.raises(AssertionError, match="app on node b: password authentication failed"):
+    with pytest.raises(AssertionError, match=r"app on node b: .*password authentication failed"):
         followed.run("ops1", "shardctl verify --check poolers")
     followed.follow("change-passwords.md", "repair")
     followed.run("pool1", "service pgbouncer restart", root=True)  # or it would wait 15 s
@@ -101,21 +101,23 @@ def refused(changed: RealHosts) -> RealHosts:
     edit(followed, "poolers:\n", f"  c: {own}\npoolers:\n")
     plan = "shardctl --topology other.yaml move-shards 128-130 --to c --dry-run"
     # Its source is a clone, whose configuration pg_ctlcluster still takes from /etc.
-    with pytest.raises(AssertionError, match="pg_createcluster 15 other; in the topology"):
+    with pytest.raises(
+        AssertionError, match="run `pg_createcluster 15 other` on its host, then set"
+    ):
         followed.run("ops1", plan)
     followed.run("db2", "pg_createcluster 15 other --port 5433", root=True)
     followed.run("db2", "rm -r /var/lib/postgresql/15/other", root=True)
-    with pytest.raises(AssertionError, match="is the data of Debian's cluster 15 other, and the"):
+    with pytest.raises(AssertionError, match="belongs to Debian's cluster 15 other, but the"):
         followed.run("ops1", plan)
     edit(
         followed, "15/other}", f"15/other, control: {CONTROL}, settings: {{ssl_cert_file: /none}}}}"
     )
     with pytest.raises(AssertionError, match="node c: ssl_cert_file = /none, which"):
         followed.run("ops1", plan)
-    with pytest.raises(AssertionError, match=r"is for 10.0.0.2:5433:app:shardctl, and a clone"):
+    with pytest.raises(AssertionError, match=r"has no line for 10.0.0.2:5433:app:shardctl"):
         followed.run("ops1", plan)
     edit(followed, "/none", "/etc/ssl/postgresql/ca.crt")
-    with pytest.raises(AssertionError, match=r"node c: it is for photos and not for 10.0.0.2"):
+    with pytest.raises(AssertionError, match=r"node c: it is for photos, not for 10.0.0.2"):
         followed.run("ops1", plan)
     edit(followed, ", settings: {ssl_cert_file: /etc/ssl/postgresql/ca.crt}", "")
     return followed

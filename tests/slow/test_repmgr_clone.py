@@ -131,7 +131,7 @@ def test_a_repmgr_that_is_killed_leaves_nothing_and_copies_again(
     os.kill(cloning.program("repmgr"), signal.SIGKILL)
     thread.join()
     assert isinstance(raised[0], CopyFailed)
-    assert "the copy was not made; repmgr says:" in raised[0].message
+    assert "the copy failed; repmgr printed:" in raised[0].message
     assert (cloning.left(), cloning.workers()) == ([], [])
     cloning.make(clone_with="repmgr")
     assert cloning.state() == "made"
@@ -146,7 +146,7 @@ def test_a_pg_basebackup_of_repmgr_that_is_killed_is_told(
     os.kill(cloning.program(), signal.SIGKILL)
     thread.join()
     assert isinstance(raised[0], CopyFailed)
-    assert "repmgr says:" in raised[0].message
+    assert "repmgr printed:" in raised[0].message
     assert (cloning.left(), cloning.workers()) == ([], [])
 
 
@@ -173,15 +173,15 @@ def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
         clients.wait_served()
     assert clients.codes() == set(), clients.errors()
     assert fleet_points.owner == "c"
-    assert ("copied by `repmgr standby clone`" in done.stderr) == (clone_with == "repmgr")
-    assert "`repmgr primary register` for a cluster of its own" in done.stderr
+    assert ("`repmgr standby clone` makes the copy" in done.stderr) == (clone_with == "repmgr")
+    assert "run `repmgr primary register` there" in done.stderr
     prove(fleet_points, clients)
     events = moved_primary.asked(EVENTS)
     assert ("2 standby_clone" in events) == (clone_with == "repmgr")
     assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
     told = fleet_points.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
     assert [text.partition(": ")[2] for (text,) in told] == [
-        "taken out of repmgr's cluster (database repmgr)"
+        "removed from repmgr's cluster (database repmgr)"
     ]
     # It can be the first of a cluster of its own, even by the source's own id.
     there = moved_primary.server.server

@@ -34,7 +34,7 @@ ALONE: dict[str, tuple[Callable[[Facts], None], Told, str]] = {
     "another next_id()": (
         lambda seen: seen.schema(A, "shard1", wrapper="SELECT 1::bigint"),
         ("generator", "next_id_differs", None, (1,), "next_id()"),
-        "another body than shardctl's",
+        "the body differs from shardctl's",
     ),
     "no next_id()": (
         lambda seen: seen.schema(A, "shard1", wrapper=None),

@@ -45,7 +45,7 @@ def test_an_id_is_measured_by_its_shard_and_the_clock(number: int, fault: str | 
         (odd(2, "negative", -5, 0), "id -5 in shard 2"),
         (odd(2, "future", OF_SHARD_6, 2), f"id {OF_SHARD_6} in shard 2"),
         (odd(2, "duplicate", OF_SHARD_6, 6, 1), f"id {OF_SHARD_6} in shard 2 and in shard 6"),
-        (odd(2, "other_key", -1, 7, 2), "key -1 in shard 2, of shard 7; 2 rows in all"),
+        (odd(2, "other_key", -1, 7, 2), "key -1 in shard 2 belongs to shard 7; 2 rows in all"),
         (odd(2, "locked"), "locked by another session, for more than 1s"),
     ],
 )
@@ -56,7 +56,7 @@ def test_each_kind_is_one_finding(one: Odd, actual: str) -> None:
     assert told([finding]) == [("ids", one.code, "a", (2,), "photos")]
     assert finding.actual == actual
     assert finding.severity is (Severity.warning if one.code == "locked" else Severity.error)
-    assert ("leave the others" in finding.hint) == (one.code == "other_shard")
+    assert ("keep the other rows" in finding.hint) == (one.code == "other_shard")
 
 
 def test_the_same_fault_on_both_nodes_is_one_finding() -> None:

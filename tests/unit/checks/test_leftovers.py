@@ -13,6 +13,7 @@ from shardctl.checks.retired import Retired
 from shardctl.postgres.repack_left import Leftover
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
+from shardctl.state.move_objects import MoveObject, Stream
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
@@ -31,12 +32,14 @@ def record(
     proof: str | None = "compared",
     retain_s: float = 0,
     holder: str | None = None,
+    max_wal_bytes: int | None = None,
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
     move = Move(
         id=ID, revision=list(MoveState).index(state), state=state, method="clone", source="a",
         target="b", shards=(2, 3), schemas=("shard2", "shard3"), retired=SCHEMAS,
-        plan={"options": {"retain_s": retain_s}}, who="ann@ops1", started=NOW, changed=NOW,
+        plan={"options": {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}},
+        who="ann@ops1", started=NOW, changed=NOW,
         ended=NOW, drained_at=None, drained_to=None, proof=proof, report=None,
     )  # fmt: skip
     for node in nodes or (A, B):
@@ -56,7 +59,7 @@ def test_a_slot_that_nobody_uses_is_told_with_what_it_holds_back() -> None:
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
-    assert finding.actual == "physical slot, inactive, holds back 16 bytes of WAL"
+    assert finding.actual == "physical slot, inactive, retains 16 bytes of WAL"
     seen.see(B, "leftovers", slots=(Slot("in_use", "logical", active=True, held_bytes=16),))
     assert seen.findings() == ()
 
@@ -68,8 +71,8 @@ def test_the_slot_of_a_move_that_is_over_is_told_as_such() -> None:
     seen.see(A, "leftovers", slots=slots)
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}")]
-    assert finding.actual.startswith("physical slot of a move that is done, inactive, ")
-    assert f"pg_drop_replication_slot('shardctl_{ID}')" in finding.hint
+    assert finding.actual.startswith("physical slot of a move in state done, inactive, ")
+    assert finding.hint == "`shardctl moves doctor` drops it"
 
 
 def test_a_prepared_transaction_is_found() -> None:
@@ -88,12 +91,12 @@ def test_sessions_idle_in_transaction_are_told_by_application() -> None:
     seen.see(A, "leftovers", sessions=sessions)
     jobs, web = seen.findings()
     assert (jobs.object, web.object) == ("jobs", "web")
-    assert web.actual == "pid 2 idle in transaction for 0:08:20, and 1 more for less"
+    assert web.actual == "pid 2 idle in transaction for 0:08:20, and 1 more for less time"
 
 
 def test_read_only_shards_are_a_note_and_an_error_in_part() -> None:
     seen = healthy()
-    whole, half = Mark(NOW, "ann@ops1", 4, 4), Mark(None, "somebody", 4, 3)
+    whole, half = Mark(NOW, "ann@ops1", 4, 4), Mark(None, "an unknown user", 4, 3)
     marks = {ShardId(1): whole, ShardId(2): whole, ShardId(3): half}
     seen.see(A, "leftovers", read_only=marks)
     note, error = seen.findings()
@@ -103,8 +106,8 @@ def test_read_only_shards_are_a_note_and_an_error_in_part() -> None:
     ]
     assert (note.severity, error.severity) == ("note", "error")
     assert "shardctl read-only off 1-2" in note.hint
-    assert error.actual == "3 of 4 tables refuse writes, by somebody"
-    assert "`shardctl read-only on 3` finishes it" in error.hint
+    assert error.actual == "3 of 4 tables refuse writes, by an unknown user"
+    assert "`shardctl read-only on 3` to finish it" in error.hint
 
 
 def test_what_a_killed_repack_left_is_told_with_its_table() -> None:
@@ -113,7 +116,7 @@ def test_what_a_killed_repack_left_is_told_with_its_table() -> None:
     seen.see(A, "leftovers", repacked=(left,))
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "repack_left", "a", (2,), "shard2.photos")]
-    assert "`shardctl repack 2` drops it" in finding.hint
+    assert "run `shardctl repack 2`" in finding.hint
 
 
 def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:
@@ -127,8 +130,8 @@ def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
     assert finding.severity.value == "warning"
-    assert "`shardctl moves resume`" in finding.hint
-    assert "`shardctl moves abort`" in finding.hint
+    assert "`shardctl moves resume " in finding.hint
+    assert "`shardctl moves abort " in finding.hint
 
 
 @pytest.mark.parametrize("state", [MoveState.promoting, MoveState.claimed])
@@ -154,9 +157,9 @@ def test_retired_schemas_are_told_with_their_age_and_whether_they_are_due() -> N
     retire(seen, after=timedelta(days=1, hours=1), size=None)
     (due,) = seen.findings()
     assert told([due]) == [("leftovers", "retired_due", "a", (2, 3), ID)]
-    unknown = "2 retired schemas, of unknown size, of a move that ended 1 day, 1:00:00 ago"
+    unknown = "2 retired schemas, unknown size, of a move that ended 1 day, 1:00:00 ago"
     assert due.actual == unknown
-    assert due.hint == "`shardctl prune` gives the space back"
+    assert due.hint == "run `shardctl prune` to free the space"
 
 
 def test_unconfirmed_copies_are_a_warning_and_differing_ones_an_error() -> None:
@@ -168,7 +171,7 @@ def test_unconfirmed_copies_are_a_warning_and_differing_ones_an_error() -> None:
     assert told([unconfirmed]) == [("leftovers", "move_unconfirmed", None, (2, 3), ID)]
     assert unconfirmed.severity.value == "warning"
     assert "`shardctl prune --accept-unconfirmed`" in unconfirmed.hint
-    assert due.hint == "`shardctl prune --accept-unconfirmed` gives the space back"
+    assert due.hint == "run `shardctl prune --accept-unconfirmed` to free the space"
     record(seen, MoveState.unconfirmed, proof="differs")
     (differs,) = seen.findings()
     assert told([differs]) == [("leftovers", "copies_differ", None, (2, 3), ID)]
@@ -183,3 +186,76 @@ def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
     (finding,) = seen.findings()
     assert told([finding]) == [("map", "retired_schema", "a", (), name)]
     assert finding.actual == "8,192 bytes"
+
+
+@pytest.mark.parametrize(("held", "codes"), [(50, set()), (51, {"slot_near_limit"})])
+def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: set[str]) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1", max_wal_bytes=100)
+    slot = Slot(f"shardctl_{ID}", "logical", active=True, held_bytes=held)
+    seen.see(A, "leftovers", slots=(slot,))
+    assert {f.code for f in seen.findings()} - {"move_running"} == codes
+
+
+def streams(seen: Facts, **changes: object) -> dict[str, str]:
+    """Let a stream of that move be so, on source and target; give what is told, by the codes."""
+    slot: dict[str, object] = {"works": True, "status": "reserved", "lag_bytes": 16, "errors": 0}
+    subscription: dict[str, object] = {**slot, "status": "enabled", "lag_bytes": None}
+    for name, value in changes.items():
+        part, _, field = name.partition("_")
+        {"slot": slot, "subscription": subscription}[part][field] = value
+    name = f"shardctl_{ID}"
+    seen.see(A, "leftovers", streams=(Stream("slot", name, **slot),))  # type: ignore[arg-type]
+    seen.see(B, "leftovers", streams=(Stream("subscription", name, **subscription),))  # type: ignore[arg-type]
+    return {f.code: f.actual for f in seen.findings() if f.code.startswith("stream")}
+
+
+def test_a_stream_that_flows_is_told_with_its_move_alone() -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1")
+    assert streams(seen) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "actual"),
+    [
+        ({"slot_status": "lost"}, "stream_slot_lost", "has lost its WAL"),
+        ({"slot_works": False}, "stream_unread", "the target is 16 bytes behind"),
+        ({"subscription_errors": 3}, "stream_errors", "failed 3 times"),
+        ({"subscription_works": False}, "stream_stopped", "has no worker"),
+    ],
+)
+def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str, actual: str) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1")
+    found = streams(seen, **changes)
+    assert set(found) == {code}
+    assert actual in found[code]
+
+
+def test_a_slot_that_no_subscription_has_yet_is_not_read() -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1")
+    assert streams(seen, slot_works=False, subscription_status="disabled") == {}
+
+
+def test_what_a_move_that_is_over_left_is_told_once_for_each_node() -> None:
+    seen = healthy()
+    record(seen, MoveState.done)
+    name = f"shardctl_{ID}"
+    objects = (
+        MoveObject("publication", name, ID),
+        MoveObject("triggers", "shard2", ID),
+        MoveObject("records", "shardctl.stream", ID),
+        MoveObject("role", f"shardctl_{OTHER}", OTHER),  # of another cluster, perhaps
+        MoveObject("publication", f"shardctl_{OTHER}", OTHER),
+    )
+    seen.see(A, "leftovers", of_moves=objects)
+    found = {f.object: f.actual for f in seen.findings() if f.code == "left_by_move"}
+    assert found == {
+        ID: f"of a move that is done: publication {name}, triggers in schema shard2",
+        OTHER: f"of a move that no journal knows: publication shardctl_{OTHER}",
+    }
+    record(seen, MoveState.reserved, holder="ann@ops1")
+    seen.see(A, "leftovers", of_moves=objects[:3])
+    assert not [f for f in seen.findings() if f.code == "left_by_move"]

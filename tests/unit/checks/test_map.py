@@ -33,7 +33,7 @@ def test_a_schema_that_is_dropped_is_missed() -> None:
     [finding] = seen.findings("map")
     assert told([finding]) == [("map", "shard_missing", "a", (3,), None)]
     assert finding.severity is Severity.error
-    assert (finding.actual, finding.expected) == ("no schema", "a live schema on a")
+    assert (finding.actual, finding.expected) == ("no live schema", "a live schema on a")
 
 
 @pytest.mark.parametrize(

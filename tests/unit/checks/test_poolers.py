@@ -207,7 +207,7 @@ def test_connections_that_were_too_many_to_ask_are_counted() -> None:
     ])  # fmt: skip
     assert told(seen) == [("search_path_unasked", "note", (), "shard2, shard3")]
     [finding] = seen.findings()
-    assert finding.actual.startswith("62 of 103 idle connections were not asked")
+    assert finding.actual.startswith("the search_path of 62 of 103 idle connections")
 
 
 def test_users_that_could_not_be_asked_are_told_once_each() -> None:
@@ -312,7 +312,7 @@ def test_what_is_refused_is_told_beside_what_the_console_tells() -> None:
     seen.alias("shard2", paused=True)
     assert told(seen) == [("refused", "error", (), None), ("paused", "error", (2,), "shard2")]
     refused = seen.findings()[0]
-    assert refused.actual.startswith("watcher is no admin there")
+    assert refused.actual.startswith("watcher is not in its admin_users")
     assert "add watcher to admin_users" in refused.hint
 
 

@@ -64,7 +64,7 @@ def test_a_node_that_refuses_the_role() -> None:
 def test_a_secret_that_is_not_the_poolers_though_older_sessions_still_serve() -> None:
     found = only(seen(kept={"app": ONE}, nodes=(ONE, OTHER)))
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
-    assert found.actual == "another SCRAM secret than in the pooler's auth_file"
+    assert found.actual == "the SCRAM secret differs from the pooler's auth_file"
     both = seen(
         of_b=Attempt("app", "shard4", refused=REFUSED), kept={"app": ONE}, nodes=(ONE, OTHER)
     )
@@ -78,10 +78,10 @@ def test_secrets_that_differ_where_the_poolers_cannot_be_read() -> None:
 
 
 def test_a_login_that_could_not_be_tried_is_noted_unless_secrets_are_compared() -> None:
-    untried = Attempt("app", "shard0", untried="no passfile here has its password")
+    untried = Attempt("app", "shard0", untried="no passfile on this machine has its password")
     found = only(seen(of_a=untried))
     assert (found.code, found.severity.value) == ("login_untried", "note")
-    assert found.actual == "not known: no passfile here has its password"
+    assert found.actual == "not tested: no passfile on this machine has its password"
     assert seen(of_a=untried, of_b=untried, kept={"app": ONE}, nodes=(ONE, ONE)).findings() == ()
 
 

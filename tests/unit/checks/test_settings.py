@@ -56,7 +56,7 @@ def test_what_prevents_moves_is_found() -> None:
         ("settings", "lock_table_small", "b", (), "max_locks_per_transaction"),
     ]
     assert [f.severity.value for f in findings] == ["error"] + ["warning"] * 4
-    assert findings[-1].actual == "a lock table of 300, with 8 relations a shard"
+    assert findings[-1].actual == "room for 300 locks; a shard has 8 relations"
     assert "max_locks_per_transaction = 20`" in findings[-1].hint
 
 

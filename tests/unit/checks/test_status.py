@@ -87,6 +87,7 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                         "active": False,
                         "wal_status": "reserved",
                         "retained_bytes": 16,
+                        "lag_bytes": None,
                     }
                 ],
                 "standbys": [{"name": "c", "state": "streaming", "lag_bytes": 0, "lag_s": None}],

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class Contacts(Silent):
     """Fails when work on a node begins."""
 
-    def expect(self, item: str, phase: str, total: int) -> None:
-        raise AssertionError((item, phase, total))
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+        raise AssertionError((key, phase, total, unit))
 
 
 def test_an_unknown_check_is_bad_usage_and_the_known_are_named() -> None:
-    with raises_code("check_not_found", match="'maps' is no check") as refused:
+    with raises_code("check_not_found", match="unknown check 'maps'") as refused:
         scope(healthy().topology, ["maps"], deep=False)
     assert "connection, identity, map" in refused.value.hint
 

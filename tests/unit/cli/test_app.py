@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.cli import app as entry
+from shardctl.cli import provision
 from shardctl.cli.app import COMMANDS
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, UsageError
 
@@ -102,7 +103,23 @@ def test_ctrl_c_is_130_and_no_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert leave_with(KeyboardInterrupt(), monkeypatch) == 130
-    assert capsys.readouterr().err.startswith("shardctl: interrupted\n  ")
+    assert capsys.readouterr().err == "shardctl: interrupted\n"
+
+
+def test_ctrl_c_in_a_command_that_changes_the_fleet_says_how_to_continue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(provision, "run", interrupted)
+    for arguments, hint in ((["init"], "run the same command again"), (["init", "--dry-run"], "")):
+        with pytest.raises(SystemExit) as left:
+            entry.main(arguments)
+        assert left.value.code == 130
+        told = capsys.readouterr().err
+        assert told.startswith("shardctl: interrupted\n")
+        assert (hint in told, len(told.splitlines())) == (True, 2 if hint else 1)
 
 
 def test_a_bug_is_70_and_its_traceback_is_in_the_log(

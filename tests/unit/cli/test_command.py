@@ -90,7 +90,7 @@ def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
         (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
         (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
         (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
-        (("xyzzy",), "unknown command 'xyzzy'", "`shardctl --help` lists the commands"),
+        (("xyzzy",), "unknown command 'xyzzy'", "run `shardctl --help` for its commands"),
         (("verify", "b"), "got unexpected extra argument(s) (b)", "`shardctl verify --help`"),
         (
             ("verify", "-o", "tsv"),
@@ -144,7 +144,7 @@ def test_a_bug_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 70
     [error] = json.loads(done.stdout)["errors"]
     assert error["message"].startswith("bug: ZeroDivisionError")
-    assert "the traceback is in" in error["hint"]
+    assert "with the traceback in" in error["hint"]
 
 
 def test_one_object_and_no_other_is_printed_with_a_result(file: Path) -> None:

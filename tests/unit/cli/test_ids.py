@@ -94,7 +94,7 @@ def test_with_a_topology_schema_and_node_are_told() -> None:
 @pytest.mark.usefixtures("there")
 def test_a_shard_that_the_topology_lacks_is_named() -> None:
     done = here("decode-id", KNOWN, IN_SHARD_5, "-o", "tsv")
-    assert "argument 1: 11637205501278089 is of shard 1341, which is not in" in done.stderr
+    assert "argument 1: 11637205501278089 belongs to shard 1341, which is not in" in done.stderr
     assert done.stdout.startswith(IN_SHARD_5)
     assert done.returncode == 2
 
@@ -120,7 +120,7 @@ def test_encode_id_gives_the_smallest_id_of_a_time_and_shard(time: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--time", "yesterday"], "'yesterday' is no time"),
+        (["--time", "yesterday"], "invalid time 'yesterday'"),
         (["--time", "1999-01-01"], "1999-01-01T00:00:00.000Z is out of range"),
         (["--time", "2080-01-01"], "2080-01-01T00:00:00.000Z is out of range"),
         (["--time", "2020-01-01", "--shard", "8"], "shard 8 is not in the topology"),
@@ -173,7 +173,7 @@ def test_keys_are_text_where_the_command_is_told_so() -> None:
     assert here("route", "--offline", "31342", "-o", "tsv").stdout.split("\t")[:2] == ["31342", "6"]
     done = here("route", "--offline", "--text", "--id", "31342")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give --id or --text" in done.stderr
+    assert "--id and --text exclude each other" in done.stderr
 
 
 @pytest.mark.usefixtures("there")
@@ -182,7 +182,7 @@ def test_what_is_no_text_is_named_and_the_rest_is_routed() -> None:
     argv = command_line("route", "--offline", "\udcff", "-8", "-o", "tsv")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.split("\t")[:2] == ["-8", "0"]
-    assert "is no Unicode text, is no shard key" in done.stderr
+    assert "(invalid Unicode) is not a shard key" in done.stderr
     assert done.returncode == 2
 
 

@@ -14,14 +14,14 @@ from shardctl.cli.picture import ASCII, BLOCKS, Palette
     ("count", "told"),
     [
         (0, "0 bytes"),
-        (10_239, "10239 bytes"),
+        (10_239, "10,239 bytes"),
         (10_240, "10 kB"),
-        (10_239 * 1024, "10239 kB"),
+        (10_239 * 1024, "10,239 kB"),
         (10_240 * 1024, "10 MB"),
         (10_240 * 1024**2, "10 GB"),
         (10_240 * 1024**3, "10 TB"),
         (10_240 * 1024**4, "10 PB"),
-        (10_240 * 1024**5, "10240 PB"),
+        (10_240 * 1024**5, "10,240 PB"),
         (None, "-"),
     ],
 )
@@ -31,7 +31,7 @@ def test_sizes_are_written_as_pg_size_pretty_does(count: int | None, told: str) 
 
 @pytest.mark.parametrize(
     ("count", "told"),
-    [(9_949, "9949"), (99_500, "100 k"), (999_499, "999 k"), (999_500, "1.0 M"), (10**13, "10 T")],
+    [(9_949, "9,949"), (99_500, "100 k"), (999_499, "999 k"), (999_500, "1.0 M"), (10**13, "10 T")],
 )
 def test_counts_are_shortened_to_three_digits(count: int, told: str) -> None:
     assert picture.number(count) == told

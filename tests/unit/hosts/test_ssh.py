@@ -118,7 +118,7 @@ def test_a_new_key_is_added_after_what_is_there(tmp_path: Path) -> None:
 
 def test_what_is_unreachable_and_what_is_lost_are_told_apart() -> None:
     assert "ssh -v db1" in HostUnreachable("db1", "why").hint
-    assert "may or may not" in HostLost("db1", ["psql", "a b"], "why").hint
+    assert "may have completed or not" in HostLost("db1", ["psql", "a b"], "why").hint
     assert "psql 'a b'" in HostLost("db1", ["psql", "a b"], "why").message
 
 

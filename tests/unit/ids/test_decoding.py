@@ -119,7 +119,7 @@ def test_a_bad_line_is_named_by_its_number_and_the_others_are_decoded() -> None:
     assert [row[0] for row in from_tsv(out)] == [KNOWN, KNOWN]
     assert list(complaints) == [2, 5, 7, 8, 9, 10, 11]
     assert complaints[2] == "'x' is not a number"
-    assert "ids of this layout lie in -9223372036854775808..9223372036854775807" in complaints[8]
+    assert "ids of this layout are -9223372036854775808 to 9223372036854775807" in complaints[8]
 
 
 def test_numbers_of_lines_are_the_callers() -> None:
@@ -162,14 +162,14 @@ def test_ids_of_other_widths_are_refused() -> None:
     out, complaints = run(["-1", str(1 << 32), "4294967295", "0xffffffff", "0"], layout=SMALL)
     assert [row[0] for row in from_tsv(out)] == [4294967295, 4294967295, 0]
     assert [why.split(":")[1].strip() for why in complaints.values()] == [
-        "ids of this layout lie in 0..4294967295"
+        "ids of this layout are 0 to 4294967295"
     ] * 2
 
 
 def test_a_shard_that_is_not_in_the_topology_is_refused() -> None:
     out, complaints = run([str(KNOWN)], places={1: Place("shard1", "a")})
     assert out == ""
-    assert complaints == {1: f"{KNOWN} is of shard 1341, which is not in the topology"}
+    assert complaints == {1: f"{KNOWN} belongs to shard 1341, which is not in the topology"}
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -187,7 +187,7 @@ def test_a_time_that_cannot_be_written_is_refused_and_its_neighbour_is_not(epoch
     out, complaints = run(map(str, ids), layout=layout)
     assert [row[0] for row in from_tsv(out)] == [inside << 23]
     assert list(complaints) == [1, 3]
-    assert complaints[1].startswith(f"{ids[0]} is of a time ")
+    assert complaints[1].startswith(f"the time of {ids[0]} is ")
 
 
 @given(st.lists(st.sampled_from(["5", "x", "", "0x7", str(KNOWN)]), max_size=30), st.integers(1, 5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.maintenance.statements import parse, told
+from shardctl.maintenance.statements import for_log, parse
 from tests.fixtures.refusals import raises_code
 
 
@@ -13,11 +13,11 @@ from tests.fixtures.refusals import raises_code
     [
         ("", "there is no statement"),
         (" -- nothing\n ; ", "there is no statement"),
-        ("SELECT 1;\ncommit", "line 2: COMMIT has no place here"),
-        ("start transaction", "START has no place here"),
-        ("PREPARE TRANSACTION 'x'", "PREPARE has no place here"),
+        ("SELECT 1;\ncommit", "line 2: COMMIT is not supported"),
+        ("start transaction", "START is not supported"),
+        ("PREPARE TRANSACTION 'x'", "PREPARE is not supported"),
         ("COPY (SELECT 1) TO stdout", "COPY with STDIN or STDOUT"),
-        ("\\dt+", "line 1: \\dt+ is a command of psql"),
+        ("\\dt+", "line 1: \\dt+ is a psql command"),
         ("SELECT '\0'", "zero byte"),
     ],
 )
@@ -46,13 +46,13 @@ def test_what_only_looks_like_it_is_not(text: str) -> None:
     ],
 )
 def test_a_password_is_not_told(text: str) -> None:
-    assert "hunter" not in told(text)
-    assert "***" in told(text)
+    assert "hunter" not in for_log(text)
+    assert "***" in for_log(text)
 
 
 def test_what_is_no_password_is_told() -> None:
-    assert told("SELECT password FROM users") == "SELECT password FROM users"
+    assert for_log("SELECT password FROM users") == "SELECT password FROM users"
 
 
 def test_a_long_text_is_told_in_part() -> None:
-    assert told("SELECT " + "x" * 5000).endswith("...")
+    assert for_log("SELECT " + "x" * 5000).endswith("...")

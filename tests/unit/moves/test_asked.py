@@ -19,7 +19,7 @@ from shardctl.cli.output import confirm
 from shardctl.errors import ShardctlError
 import sys
 try:
-    confirm("Call off move 5f3a9c1e?", yes=False)
+    confirm("Abort move 5f3a9c1e?", yes=False)
 except ShardctlError as error:
     app._report(error, Settings())
     sys.exit(error.exit_code)

@@ -80,7 +80,7 @@ def test_a_file_that_can_be_replaced_is_fit_though_its_mode_forbids_writing(
 def test_a_value_that_cannot_be_changed_in_place_is_found(topology: Path) -> None:
     topology.write_text(TEXT.replace("shards: none", "shards: &none none"))
     assert found(topology) == (
-        "nodes.c.shards cannot be changed in place: it has an anchor or a tag"
+        "cannot change nodes.c.shards in the file: the value has an anchor or a tag"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_disk_without_room_is_found(topology: Path) -> None:
     with run(["mount", "-t", "tmpfs", *size, "none", str(place)], undo=["umount", str(place)]):
         topology.write_text(TEXT)
         (place / "full").write_bytes(b"x" * 4096)
-        assert found(topology).startswith(f"there is no room in {place} for a new file of ")
+        assert found(topology).startswith(f"{place} has no room for a new file of ")
 
 
 @needs_root
@@ -135,7 +135,7 @@ def test_an_immutable_file_is_found(topology: Path, mark: str) -> None:
 def test_an_immutable_directory_is_found(topology: Path) -> None:
     place = str(topology.parent)
     with run(["chattr", "+i", place], undo=["chattr", "-i", place]):
-        assert found(topology) == f"{place} may not be written"
+        assert found(topology) == f"{place} is not writable"
 
 
 @needs_root
@@ -145,14 +145,14 @@ def test_a_directory_that_an_ordinary_user_may_not_write_is_found(topology: Path
     folder = topology.parent
     os.seteuid(other.pw_uid)
     try:
-        assert found(topology) == f"{folder} may not be written"
+        assert found(topology) == f"{folder} is not writable"
     finally:
         os.seteuid(0)
     folder.chmod(0o1777)
     os.chown(topology, 0, 0)
     os.seteuid(other.pw_uid)
     try:
-        assert found(topology).startswith("it is another user's, and in ")
+        assert found(topology).startswith("it belongs to another user, and only its owner ")
     finally:
         os.seteuid(0)
     os.chown(topology, other.pw_uid, other.pw_gid)
@@ -161,3 +161,13 @@ def test_a_directory_that_an_ordinary_user_may_not_write_is_found(topology: Path
         assert found(topology) == ""
     finally:
         os.seteuid(0)
+
+
+def test_shards_in_hundreds_of_ranges_are_written_in_short_lines(topology: Path) -> None:
+    topology.write_text(TEXT.replace("count: 4", "count: 2000").replace("0-3", "0-1999"))
+    read = loader.load(topology)
+    plan = planning.make(read, range(0, 2000, 3), "c", 1, planning.Options(5.0, 0.0))
+    after = planning.after(read, plan)
+    file.write(read, plan, after)
+    assert loader.load(topology) == after
+    assert max(map(len, topology.read_text().splitlines())) <= 100

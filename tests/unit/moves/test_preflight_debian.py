@@ -18,7 +18,7 @@ def test_a_clone_in_the_place_of_a_cluster_of_debian_needs_its_commands() -> Non
     seen = fit()
     seen.target(debian=Debian("15 photos"))
     told = seen.only("debian_cluster")
-    assert "/srv/c is the data of Debian's cluster 15 photos" in told
+    assert "/srv/c belongs to Debian's cluster 15 photos" in told
     assert "control: {start: sudo -n pg_ctlcluster 15 photos start, stop: sudo -n" in told
     seen.target(debian=Debian("15 c"))
     seen.node(C, control=CONTROL)
@@ -32,7 +32,7 @@ def test_a_clone_of_a_cluster_of_debian_is_to_be_one_too() -> None:
     seen.source(settings=OF_DEBIAN)
     told = seen.only("debian_unlisted")
     assert "pg_lsclusters would not list it" in told
-    assert "on its host: pg_createcluster 15 c;" in told
+    assert "run `pg_createcluster 15 c` on its host" in told
     seen.target(debian=None)
     assert seen.refused() == {}, "its host has no such tools"
     seen.target(debian=Debian("15 c"))
@@ -41,7 +41,7 @@ def test_a_clone_of_a_cluster_of_debian_is_to_be_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "whose"), [("15 photos", "that of 15 photos"), (None, "no cluster's there")]
+    ("cluster", "whose"), [("15 photos", "belongs to 15 photos"), (None, "belongs to no cluster")]
 )
 def test_commands_of_another_cluster_than_the_data_directorys(
     cluster: str | None, whose: str
@@ -50,6 +50,6 @@ def test_commands_of_another_cluster_than_the_data_directorys(
     seen.target(debian=Debian(cluster))
     seen.node(C, control=CONTROL)
     told = seen.only("debian_other")
-    assert f"control.start starts Debian's cluster 15 c, and /srv/c is {whose}" in told
+    assert f"control.start starts Debian's cluster 15 c, but /srv/c {whose}" in told
     seen.node(C, control=dataclasses.replace(CONTROL, start="/usr/local/bin/start-it"))
     assert seen.refused() == {}, "it may be anything"

@@ -13,7 +13,7 @@ def test_an_extension_whose_library_the_targets_host_lacks() -> None:
     seen.target(modules_lacking=list(needed))
     told = seen.only("extension_libraries")
     assert "$libdir/pg_trgm (extension pg_trgm), /srv/own (function own(oid))" in told
-    assert "statements that use them would fail there after the cutover" in told
+    assert "statements that use them would fail after the cutover" in told
     assert "install the extensions' packages" in told
 
 
@@ -21,4 +21,4 @@ def test_libraries_that_could_not_be_looked_for_are_noted() -> None:
     seen = fit()
     seen.target(modules_lacking=None)
     assert seen.refused() == {}
-    assert "not looked whether node c has the libraries of extensions" in seen.notes()
+    assert "node c: not checked: whether it has the extensions' libraries" in seen.notes()

@@ -17,4 +17,4 @@ def test_settings_of_which_nothing_is_known_are_noted() -> None:
     seen = fit()
     seen.target(parameters=None)
     assert seen.refused() == {}
-    assert "it was not looked whether node c takes its settings" in seen.notes()
+    assert "node c: not checked: whether PostgreSQL accepts its settings" in seen.notes()

@@ -32,18 +32,20 @@ def test_a_place_that_is_not_there_or_empty_is_fit() -> None:
     assert seen.refused() == {}
     seen.place("empty", seen=str(PLACE))
     assert seen.refused() == {}
-    assert seen.notes().splitlines()[0] == "node c will have no standby and no backup yet"
+    assert seen.notes().splitlines()[0] == "node c will have no standby and no backup"
 
 
 def test_a_directory_with_something_else_in_it() -> None:
     seen = fit()
     seen.place("other", holds=("photo.jpg",))
-    assert f"{PLACE} is not empty, and no server's: photo.jpg" in seen.only("directory_not_empty")
+    assert f"{PLACE} is not empty, and not a PostgreSQL data directory: photo.jpg" in seen.only(
+        "directory_not_empty"
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [("file", "is no directory"), ("link", "is a symbolic link"), ("mount", "is a mount point")],
+    [("file", "is not a directory"), ("link", "is a symbolic link"), ("mount", "is a mount point")],
 )
 def test_a_place_that_cannot_take_a_clones_name(kind: Kind, what: str) -> None:
     seen = fit()
@@ -57,20 +59,20 @@ def test_a_directory_that_its_user_may_not_enter() -> None:
     seen = fit()
     seen.place("closed", seen="/srv/closed")
     seen.target(account="postgres")
-    assert "postgres may not go through /srv/closed" in seen.only("directory_closed")
+    assert "postgres may not enter /srv/closed" in seen.only("directory_closed")
 
 
 def test_what_an_earlier_clone_has_left() -> None:
     seen = fit()
     seen.place("absent", leftover=True)
-    assert f"{PLACE}.clone is there" in seen.only("leftover_clone")
+    assert f"{PLACE}.clone is left over" in seen.only("leftover_clone")
 
 
 def test_an_old_clone_of_this_cluster_is_moved_aside() -> None:
     seen = fit()
     seen.place("server", system=SYSTEM, state="shut down")
     assert seen.refused() == {}
-    assert f"{PLACE} is moved aside: it has an old clone" in seen.notes()
+    assert f"moves {PLACE} aside, which has an old clone" in seen.notes()
 
 
 @pytest.mark.parametrize("state", ["shut down in recovery", "in archive recovery"])
@@ -78,7 +80,7 @@ def test_a_stopped_standby_is_not_moved_aside(state: str) -> None:
     seen = fit()
     seen.place("server", system=SYSTEM, state=state)
     told = seen.only("directory_standby")
-    assert f"{PLACE} has a stopped standby's data ({state})" in told
+    assert f"{PLACE} has the data of a stopped standby ({state})" in told
 
 
 @pytest.mark.parametrize("system", ["7311111111111111111", None])
@@ -86,7 +88,7 @@ def test_somebody_elses_stopped_server(system: str | None) -> None:
     seen = fit()
     seen.place("server", system=system, state="shut down")
     told = seen.only("directory_foreign")
-    assert "has a stopped server's data, and it is no clone of this cluster's servers" in told
+    assert "has the data of a stopped server that is not a clone of this cluster" in told
 
 
 def test_the_directory_of_a_server_that_runs() -> None:
@@ -94,28 +96,29 @@ def test_the_directory_of_a_server_that_runs() -> None:
     seen.place("server", system=SYSTEM, state="in production", running=True)
     told = seen.only("directory_in_use")
     assert "a server runs in" in told
-    assert "on another port than the topology's 5434" in told
+    assert "on another port than 5434" in told
 
 
 def test_an_empty_server_is_stopped_and_moved_aside() -> None:
     seen = occupied(retired=2)
     assert seen.refused() == {}
     noted = (
-        "the empty server of node c is stopped, and its data directory moved (2 retired schemas)"
+        "node c: shardctl stops its empty server and moves the data directory aside "
+        "(2 retired schemas)"
     )
     assert noted in seen.notes()
 
 
 def test_a_running_server_that_is_not_empty() -> None:
     seen = occupied(shards=("shard0", "shard1", "shard2", "shard3"))
-    assert "shards live there: shard0, shard1, shard2, shard3" in seen.only("target_has_shards")
+    assert "it has shards: shard0, shard1, shard2, shard3" in seen.only("target_has_shards")
     seen = occupied(data={"postgres": Some(("public.accounts",), 1)})
     told = seen.only("target_has_data")
     assert "database postgres has tables, which a clone would replace: public.accounts" in told
     seen = occupied(closed={"other": "not allowed"})
     told = seen.only("database_closed")
-    assert "database other cannot be looked into: not allowed" in told
-    assert "`host other postgres ADDRESS scram-sha-256` in pg_hba.conf and a reload" in told
+    assert "cannot connect to database other, which a clone would replace: not allowed" in told
+    assert "add `host other postgres ADDRESS scram-sha-256` to pg_hba.conf there and reload" in told
     assert "drop" not in told
     seen = occupied()
     seen.target(same_place=False)
@@ -129,14 +132,14 @@ def test_settings_with_which_no_standby_starts() -> None:
     seen = fit()
     seen.node(C, settings={"max_connections": "50", "Max_Prepared_Transactions": "0"})
     told = seen.only("settings")
-    assert "settings: max_connections = 50, and the source has 100" in told
-    assert "settings: max_prepared_transactions = 0, and the source has 4" in told
+    assert "settings: max_connections is 50, but the source has 100" in told
+    assert "settings: max_prepared_transactions is 0, but the source has 4" in told
     seen.node(C, settings={"max_connections": "200", "work_mem": "8MB"})
     assert seen.refused() == {}
     seen.node(C, settings={"max_connections": "many", "wal_level": "minimal"})
     told = seen.only("settings")
-    assert "max_connections = many" in told
-    assert "wal_level = minimal" in told
+    assert "max_connections is many" in told
+    assert "wal_level is minimal" in told
 
 
 def test_a_lock_table_that_is_too_small_for_the_claim() -> None:
@@ -153,7 +156,7 @@ def test_a_disk_without_room() -> None:
     seen = fit()
     seen.place("absent", free_bytes=8 * MB, seen="/srv/small")
     told = seen.only("disk")
-    assert "node c: /srv/small has 8 MB free, and a clone needs 1,046 MB" in told
+    assert "node c: /srv/small has 8 MB free, but a clone needs 1,046 MB" in told
     assert "and max_wal_size = 1024 MB" in told
     seen.place("absent", free_bytes=None)
     assert seen.refused() == {}
@@ -163,11 +166,11 @@ def test_libraries_without_which_the_clone_would_not_start() -> None:
     seen = fit()
     seen.target(lacking=["nosuch", "/srv/own/other"])
     told = seen.only("preload_libraries")
-    assert "shared_preload_libraries names nosuch, /srv/own/other, which its host" in told
+    assert "its host lacks nosuch, /srv/own/other, which shared_preload_libraries names" in told
     assert "`settings: {shared_preload_libraries: ...}`" in told
     seen.target(lacking=None)
     assert seen.refused() == {}
-    noted = "it was not looked whether node c has what shared_preload_libraries names"
+    noted = "node c: not checked: whether it has the shared_preload_libraries"
     assert noted in seen.notes()
 
 
@@ -177,7 +180,7 @@ def test_hosts_with_other_c_libraries() -> None:
     assert seen.refused() == {}  # nothing there is ordered by the C library
     seen.contents(collations=(Version("german", "153.120", "153.120"),))
     told = seen.only("libc")
-    assert "its host has glibc 2.17, and the source's has glibc 2.36" in told
+    assert "its host has glibc 2.17, but the source's host has glibc 2.36" in told
     seen.target(libc=("glibc 2.36", None))
     assert seen.refused() == {}
 
@@ -185,7 +188,9 @@ def test_hosts_with_other_c_libraries() -> None:
 def test_a_login_that_was_not_tried_is_noted() -> None:
     seen = fit()
     seen.target(login_untried="there is no psql")
-    assert "replication login from node c was not tried: there is no psql" in seen.notes()
+    assert (
+        "node c: not checked: its replication login to the source: there is no psql" in seen.notes()
+    )
 
 
 def test_without_a_source_the_place_is_judged_all_the_same() -> None:

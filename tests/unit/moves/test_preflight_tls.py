@@ -28,8 +28,8 @@ def shown(seen: MoveFacts, *names: str, days: int = 30, **changes: object) -> Mo
 
 def test_a_copied_certificate_that_is_not_for_the_target() -> None:
     told = shown(fit(), "db1", "10.0.0.1").only("tls_name")
-    assert "node c: a clone has the certificate of node a, which is for db1, 10.0.0.1" in told
-    assert "and not for 127.0.0.1: shardctl (verify-full) would refuse it" in told
+    assert "node c: its certificate, copied from node a, is for db1, 10.0.0.1" in told
+    assert "not for 127.0.0.1: shardctl (verify-full) would refuse it" in told
     assert "`settings: {ssl_cert_file: ..., ssl_key_file: ...}`" in told
     assert shown(fit(), "db1", "127.0.0.1").refused() == {}
 
@@ -38,7 +38,10 @@ def test_a_copied_certificate_that_is_not_for_the_target() -> None:
 def test_who_does_not_compare_names_is_told_of_clients_that_do(mode: str) -> None:
     seen = shown(fit(), "db1", sslmode=mode)
     assert seen.refused() == {}
-    assert "node c, a copy of its source's, is for db1 and not for 127.0.0.1" in seen.notes()
+    assert (
+        "node c: its certificate (a copy of its source's) is for db1, not for 127.0.0.1"
+        in seen.notes()
+    )
 
 
 def test_a_pooler_that_compares_names() -> None:
@@ -46,7 +49,7 @@ def test_a_pooler_that_compares_names() -> None:
     seen.node(C, pooler_host="db3")
     assert seen.refused() == {}
     seen.configure(server_tls_sslmode="verify-full")
-    assert "is for 127.0.0.1 and not for db3: pooler p1 (verify-full)" in seen.only("tls_name")
+    assert "is for 127.0.0.1, not for db3: pooler p1 (verify-full)" in seen.only("tls_name")
 
 
 def test_a_certificate_of_another_authority_or_time() -> None:
@@ -54,7 +57,7 @@ def test_a_certificate_of_another_authority_or_time() -> None:
     assert "is valid from 20" in seen.only("tls_expired")
     other = certificates.read(AUTHORITY.issue("127.0.0.1").certificate, Authority().pem)
     seen.target(tls=Tls(on=True, certificate=other))
-    assert "none of the authorities that shardctl trusts" in seen.only("tls_issuer")
+    assert "not issued by an authority that shardctl trusts" in seen.only("tls_issuer")
     shown(seen, "127.0.0.1", days=-1, sslmode="require")
     assert seen.refused() == {}
 
@@ -63,7 +66,7 @@ def test_files_that_the_server_would_not_find() -> None:
     seen = shown(fit(), "127.0.0.1")
     seen.target(tls=Tls(on=True, missing=(("ssl_key_file", "/etc/ssl/private/db.key"),)))
     told = seen.only("tls_files")
-    assert "ssl_key_file = /etc/ssl/private/db.key, which its server will not find" in told
+    assert "ssl_key_file is /etc/ssl/private/db.key, which its server cannot read" in told
     seen.target(tls=Tls(on=True, broken="it is a letter"))
     assert "ssl_cert_file has no certificate: it is a letter" in seen.only("tls_files")
 
@@ -71,7 +74,7 @@ def test_files_that_the_server_would_not_find() -> None:
 def test_a_target_without_tls() -> None:
     seen = shown(fit(), "127.0.0.1")
     seen.target(tls=Tls())
-    assert "settings: ssl is off, and shardctl logs in with sslmode=verify-full" in seen.only(
+    assert "settings: ssl is off, but shardctl connects with sslmode=verify-full" in seen.only(
         "tls_off"
     )
     seen.source(tls=OfSource({"ssl": "off"}, frozenset()))
@@ -122,7 +125,7 @@ def test_a_refusal_of_rights_has_the_statements() -> None:
     assert 'GRANT pg_read_server_files TO "postgres"' in told
     assert grants("ops", ["SELECT on pg_file_settings", "CREATE on the database"]) == [
         'GRANT SELECT ON pg_file_settings TO "ops"',
-        "grant the others to ops",
+        "then grant the other rights to ops",
     ]
 
 
@@ -130,4 +133,4 @@ def test_a_target_for_which_no_passfile_has_a_password() -> None:
     seen = fit()
     seen.source(knows_password=False)
     told = seen.only("password")
-    assert "node c: no line of the passfile is for 127.0.0.1:5434:app:postgres" in told
+    assert "node c: the passfile has no line for 127.0.0.1:5434:app:postgres" in told

@@ -23,17 +23,17 @@ def having(key: Key | None) -> MoveFacts:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"mode": 0o644}, "has mode 0644, and PostgreSQL takes 0600 at most"),
+        ({"mode": 0o644}, "has mode 0644, but PostgreSQL accepts at most 0600"),
         ({"mode": 0o640}, "chmod 0600 /etc/key"),
-        ({"mode": 0o644, "owner": 0}, "has mode 0644, and PostgreSQL takes 0640 at most"),
+        ({"mode": 0o644, "owner": 0}, "has mode 0644, but PostgreSQL accepts at most 0640"),
         ({"owner": 1000}, "belongs neither to the user who runs its server nor to root"),
-        ({"encrypted": True, "fits": None}, "has a passphrase, and there is no ssl_passphrase"),
-        ({"fits": False}, "is not the key of its certificate"),
+        ({"encrypted": True, "fits": None}, "has a passphrase, but the node has no ssl_passphrase"),
+        ({"fits": False}, "does not match its certificate"),
     ],
 )
 def test_a_key_that_the_server_does_not_take(changes: dict[str, object], told: str) -> None:
     said = having(replace(FINE, **changes)).only("tls_key")  # type: ignore[arg-type]  # cases give them
-    assert said.startswith("node c: ssl_key_file = /etc/key")
+    assert said.startswith("node c: ssl_key_file: /etc/key ")
     assert told in said
 
 
@@ -47,7 +47,7 @@ def test_a_key_that_the_server_takes() -> None:
 
 
 def test_what_could_not_be_looked_at_is_noted() -> None:
-    assert "the key of node c" not in having(FINE).notes()
-    assert "not looked at the key of node c: its host has no stat" in having(None).notes()
+    assert "TLS key" not in having(FINE).notes()
+    assert "node c: not checked: its TLS key: its host has no stat" in having(None).notes()
     seen = having(replace(FINE, fits=None))
-    assert "not looked whether the key of node c is that of its cert" in seen.notes()
+    assert "node c: not checked: whether its TLS key matches its cert" in seen.notes()

@@ -80,6 +80,6 @@ def test_a_move_that_stops_says_what_its_source_keeps_until_it_goes_on(tmp_path:
     with pytest.raises(MoveStopped) as caught, stopped(world):
         raise ShardctlError("it broke", hint="go on")
     assert caught.value.exit_code == 3
-    told = "node a keeps WAL for it, 64 MB at most while its server is not restarted: then it drops"
+    told = "node a keeps up to 64 MB of WAL for it until its server restarts: then it drops"
     assert told in caught.value.message
     assert "shardctl moves abort 5f3a9c1e --restart-source NODE" in (caught.value.hint or "")

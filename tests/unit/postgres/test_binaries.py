@@ -32,7 +32,7 @@ def programs(directory: Path, version: str, *, names: tuple[str, ...] = binaries
 def bare_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A system of which only the directories below the result are seen."""
     root = tmp_path / "lib"
-    monkeypatch.setattr(binaries, "_SYSTEM", (f"{root}/*/bin",))
+    monkeypatch.setattr(binaries, "SYSTEM", (f"{root}/*/bin",))
     monkeypatch.setattr(embedded, "_root", lambda: None)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv(binaries.VARIABLE, raising=False)
@@ -106,7 +106,7 @@ def test_a_named_directory_without_the_programs_says_what_is_missing(
     with raises_code("binaries_refused", match=r"\(bin_directory\) lacks initdb, pg_ctl"):
         binaries.find(lacking, account=None)
     monkeypatch.setenv(binaries.VARIABLE, str(tmp_path / "nowhere"))
-    with raises_code("binaries_refused", match=r"\(\$SHARDCTL_PG_BIN\) is no directory"):
+    with raises_code("binaries_refused", match=r"\(\$SHARDCTL_PG_BIN\) is not a directory"):
         binaries.find(None, account=None)
 
 
@@ -177,7 +177,7 @@ def test_a_cache_that_others_may_write_is_refused(
     monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
     (server_directory / "cache").mkdir()
     (server_directory / "cache").chmod(0o777)
-    with raises_code("cache_refused", match="somebody else than root"):
+    with raises_code("cache_refused", match="users other than root"):
         embedded.copy(next(embedded.directories()))
 
 

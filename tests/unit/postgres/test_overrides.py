@@ -66,7 +66,7 @@ def test_a_role_with_odd_characters_is_quoted() -> None:
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
     with raises_code("role_not_admitted") as refused:
         overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
-    assert "does not let op in from 10.0.0.9" in refused.value.message
+    assert "rejects op from 10.0.0.9" in refused.value.message
     assert "host all op 10.0.0.9 scram-sha-256" in refused.value.hint
 
 
@@ -80,8 +80,8 @@ def test_a_configuration_leaves_out_what_is_the_sources_alone() -> None:
         "log_line_prefix": r"it's \%m ",
     }
     assert overrides.configuration(given, BLOCK, source="a") == (
-        "# Written by shardctl: the parameters of node a, whose clone this is.\n"
-        "# Left out, for they are that node's alone: archive_command, primary_conninfo.\n"
+        "# Written by shardctl: parameters of node a, from which this clone was made.\n"
+        "# Left out, because they belong only to that node: archive_command, primary_conninfo.\n"
         "shared_buffers = '16384'\n"
         r"log_line_prefix = 'it''s \\%m '"
         f"\n{BLOCK}"

@@ -76,8 +76,8 @@ def test_one_version_is_asked_of_all_also_of_nodes_without_shards() -> None:
 
 def test_the_whole_map_is_asked_of_all() -> None:
     part = {shard: node for shard, node in TOPOLOGY.owners().items() if shard}
-    assert "node c does not have the whole map" in refused({A: said(), C: said(map=part)})
-    assert "node c does not have the whole map" in refused({A: said(), C: said(None, map={})})
+    assert "node c has only a part of the map" in refused({A: said(), C: said(map=part)})
+    assert "node c has only a part of the map" in refused({A: said(), C: said(None, map={})})
     assert names({A: said(), C: said(), D: said(None, map={})}) == ["b"]
     assert "node a has no journal of moves" in refused({A: said(journal=None), C: said()})
 
@@ -92,7 +92,7 @@ def test_the_other_node_of_an_open_move_is_left_out_too(source: str, target: str
     there = {A: said(), C: said(journal=copy(C, source, target))}
     found = left_out(TOPOLOGY, there, [GONE], strict=False)
     assert [one.node for one in found] == ["b", "c"]
-    assert f"move 5f3a9c1e from {source} to {target} has not ended" in found[1].reason
+    assert f"move 5f3a9c1e ({source} to {target}, started by " in found[1].reason
     assert [one.code for one in doubted_moves(there, [GONE])] == ["move_in_doubt"]
 
 
@@ -114,5 +114,5 @@ def test_where_no_node_remains_the_move_is_the_reason() -> None:
     with pytest.raises(Problems) as caught:
         left_out(TOPOLOGY, {A: said(journal=copy(A, "b", "a"))}, [GONE, other], strict=False)
     assert caught.value.errors[:2] == [GONE, other]
-    assert "which of the two owns its shards is not known" in caught.value.errors[2].message
+    assert "the owner of its shards is unknown" in caught.value.errors[2].message
     assert caught.value.exit_code == 1

@@ -53,7 +53,7 @@ def test_without_poolers_nodes_are_reached_as_the_applications_role(topology: To
     wanted = {"port": "6102", "dbname": "app", "user": "app", "application_name": "web"}
     wanted |= {"sslmode": "prefer", "options": "-c jit=off"}
     assert wanted.items() <= keywords(found, "b").items()
-    with pytest.raises(NodeUnknown, match="names node c"):
+    with pytest.raises(NodeUnknown, match="no address for node c"):
         found.conninfo(C)
 
 
@@ -72,7 +72,7 @@ def test_poolers_with_aliases_of_nodes_are_taken_all_of_them(topology: Topology)
 
 def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> None:
     shards = with_poolers(topology, pooler("p1", 6100, "shard"))
-    with pytest.raises(NoNodeAliases, match="no pooler of the topology offers an alias a node"):
+    with pytest.raises(NoNodeAliases, match="no pooler in the topology has an alias for each node"):
         places.of_topology(shards, None, {})
     assert not places.of_topology(shards, "nodes", {}).pooled(A)
 

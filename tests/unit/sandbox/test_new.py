@@ -59,13 +59,13 @@ def test_migrations_are_named_only_where_there_are_some() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"shards": 2, "nodes": 3}, "3 nodes cannot each own some of 2 shards"),
-        ({"shards": 0, "nodes": 1}, "0 shards on 1 nodes are no cluster"),
-        ({"shards": 1, "nodes": 0}, "1 shards on 0 nodes are no cluster"),
-        ({"shards": 8193, "nodes": 1}, "8193 shards do not fit"),
-        ({"shards": 1, "nodes": 1, "spare": -1}, "-1 spare nodes"),
-        ({"shards": 8, "nodes": 2, "spare": 2, "port": 65532}, "port 65532 and one more"),
-        ({"shards": 1, "nodes": 1, "port": 0}, "port 0 and one more"),
+        ({"shards": 2, "nodes": 3}, "3 nodes need at least 3 shards"),
+        ({"shards": 0, "nodes": 1}, "cannot put 0 shards on 1 nodes"),
+        ({"shards": 1, "nodes": 0}, "cannot put 1 shards on 0 nodes"),
+        ({"shards": 8193, "nodes": 1}, "8193 shards exceed"),
+        ({"shards": 1, "nodes": 1, "spare": -1}, "invalid --spare -1"),
+        ({"shards": 8, "nodes": 2, "spare": 2, "port": 65532}, "invalid --port 65532"),
+        ({"shards": 1, "nodes": 1, "port": 0}, "invalid --port 0"),
     ],
 )
 def test_what_cannot_be_is_bad_usage(given: dict[str, int], message: str) -> None:
@@ -82,7 +82,7 @@ def test_the_last_port_is_a_port() -> None:
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_text("mine")
-    with raises_code("topology_exists", match="already there"):
+    with raises_code("topology_exists", match="already exists"):
         new.write(path, shards=1, nodes=1, spare=0, port=6100)
     assert path.read_text() == "mine"
 

@@ -38,7 +38,9 @@ def test_other_comments_mean_nothing() -> None:
     "line", ["key", "key photos", "key a.b.c", "key a.b, c.d", "key a b", 'key "a.b', "key 1.x"]
 )
 def test_a_malformed_line_is_refused_with_its_place(line: str) -> None:
-    with raises_code("key_line_invalid", match=r"0001_x\.sql:2: .* is no TABLE\.COLUMN") as refused:
+    with raises_code(
+        "key_line_invalid", match=r"0001_x\.sql:2: expected TABLE\.COLUMN, found "
+    ) as refused:
         key_columns([migration(f"SELECT 1;\n-- shardctl: {line}\n")])
     assert refused.value.exit_code == 2
     assert "TABLE.COLUMN" in refused.value.hint
@@ -46,7 +48,7 @@ def test_a_malformed_line_is_refused_with_its_place(line: str) -> None:
 
 def test_a_tables_second_key_is_refused() -> None:
     text = "-- shardctl: key a.x\n"
-    again = r"0002_x\.sql:1: the key of table a is already .* x"
+    again = r"0002_x\.sql:1: the key of table a is already x"
     with raises_code("key_line_invalid", match=again):
         key_columns([migration(text), migration("-- shardctl: key a.y", 2)])
 
@@ -62,10 +64,10 @@ def test_a_check_may_be_asked_for_later_and_once() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("key a.y check", "the key of table a is already said to be x"),
-        ("key a.x", "the key of table a is already said to be x with a check"),
-        ("key a.x check", "the key of table a is already said to be x with a check"),
-        ("key a.x checks", "'a.x checks' is no TABLE.COLUMN"),
+        ("key a.y check", "the key of table a is already x"),
+        ("key a.x", "the key of table a is already x with a check"),
+        ("key a.x check", "the key of table a is already x with a check"),
+        ("key a.x checks", "expected TABLE.COLUMN, found 'a.x checks'"),
     ],
 )
 def test_a_check_of_another_column_or_a_second_one_is_refused(line: str, what: str) -> None:
@@ -81,7 +83,7 @@ def test_a_key_follows_what_was_renamed_and_ends_with_its_table() -> None:
     assert key_columns([first, renamed]) == {"C": "z", "b": "y"}
     assert key_columns([first, renamed, dropped]) == {"C": "z"}
     # The constraint has followed, so it is not asked for once more, and a new table has a new key.
-    with raises_code("key_line_invalid", match="already said to be z with a check"):
+    with raises_code("key_line_invalid", match="is already z with a check"):
         key_columns([first, renamed, migration('-- shardctl: key "C".z check', 3)])
     again = migration("-- shardctl: key b.other", 4)
     assert key_columns([first, dropped, again]) == {"a": "x", "b": "other"}
@@ -93,9 +95,9 @@ def test_a_key_follows_what_was_renamed_and_ends_with_its_table() -> None:
         ("a.z was a.y", "no line before it names a.y"),
         ("a.z was b.x", "no line before it names b.x"),
         ("a.y dropped", "no line before it names a.y"),
-        ("c.y was a.x", "the key of table c is already said to be z"),
-        ("a.z was a", "is no TABLE.COLUMN"),
-        ("a.z was a.x check", "is no TABLE.COLUMN"),
+        ("c.y was a.x", "the key of table c is already z"),
+        ("a.z was a", "expected TABLE.COLUMN, found"),
+        ("a.z was a.x check", "expected TABLE.COLUMN, found"),
     ],
 )
 def test_a_rename_of_what_no_line_names_is_refused(line: str, what: str) -> None:

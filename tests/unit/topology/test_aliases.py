@@ -23,7 +23,7 @@ poolers:
   p: {host: j, port: 1, config: p.ini, aliases: [node]}
   q: {host: k, port: 1, config: q.ini, aliases: [shard]}
 """
-ONLY = "is no alias for PgBouncer: letters, digits, _ . - only"
+ONLY = "is not a valid alias: PgBouncer needs letters, digits, _ . - only"
 LONG = "is too long: PgBouncer pauses aliases of at most 61 bytes"
 NODE, SHARD = "topology.yaml:8:49: poolers.p.aliases:", "topology.yaml:9:49: poolers.q.aliases:"
 
@@ -111,8 +111,8 @@ def test_aliases_of_shards_survive_resets_where_the_pooler_is_told_to() -> None:
 def test_aliases_of_nodes_have_nothing_that_could_survive(value: str) -> None:
     [line] = refused(("aliases: [node]", f"aliases: [node], survive_reset: {value}"))
     assert line == (
-        "topology.yaml:8:72: poolers.p.survive_reset: only aliases of shards have a search_path"
-        " to keep, and aliases lists none"
+        "topology.yaml:8:72: poolers.p.survive_reset: survive_reset works only with aliases of"
+        " shards; add shard to aliases"
     )
     assert loaded(("aliases: [node]", "aliases: [node], survive_reset: false"))
 
@@ -138,7 +138,7 @@ CLASH = (("'shard{id}'", "'app_{id}'"), ("  a:", "  3:"))
 
 def test_one_name_for_a_node_and_a_shard_is_refused_where_both_are_offered() -> None:
     assert refused(*CLASH, ("[node]", "[shard, node]")) == [
-        "topology.yaml:8:49: poolers.p.aliases: app_3 would be the alias of node 3 and of shard 3"
+        "topology.yaml:8:49: poolers.p.aliases: app_3 would be the alias of both node 3 and shard 3"
     ]
 
 

@@ -79,19 +79,41 @@ def test_no_value_leaves_the_text_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("b: 1\n", "the file has no such key"),
-        ("a: {b: 1}\n", "it is not a single value"),
-        ("a: [1]\n", "it is not a single value"),
-        ("a:\n", "it is empty"),
-        ("a: &x 1\nb: *x\n", "it has an anchor or a tag"),
-        ("b: &x 1\na: *x\n", "it is an alias"),
-        ("a: !!str 1\n", "it has an anchor or a tag"),
-        ("a: |\n  1\n", "it is a block of text"),
-        ("a: 1\na: 2\n", "line 2: stands twice; the first is in line 1"),
-        ("a: [\n", "line 2: the file ends within a bracket that was opened and not closed"),
+        ("b: 1\n", "the file does not have this key"),
+        ("a: {b: 1}\n", "the value is not a scalar"),
+        ("a: [1]\n", "the value is not a scalar"),
+        ("a:\n", "the value is empty"),
+        ("a: &x 1\nb: *x\n", "the value has an anchor or a tag"),
+        ("b: &x 1\na: *x\n", "the value is an alias"),
+        ("a: !!str 1\n", "the value has an anchor or a tag"),
+        ("a: |\n  1\n", "the value is a block of text"),
+        ("a: 1\na: 2\n", "line 2: duplicate key; the first is in line 1"),
+        ("a: [\n", "line 2: the file ends inside a bracket that was opened and not closed"),
     ],
 )
 def test_what_is_no_scalar_of_its_own_is_refused(text: str, why: str) -> None:
     with pytest.raises(ScalarNotEditable) as refused:
         replace_scalars(text, {("a",): "2"})
-    assert str(refused.value) == f"a cannot be changed in place: {why}"
+    assert str(refused.value) == f"cannot change a in the file: {why}"
+
+
+EVENS = ", ".join(str(n) for n in range(0, 2000, 2))
+
+
+@pytest.mark.parametrize("old", ["0-3", "'0-3'", '"0-3"'])
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        ("nodes:\n  a:\n    host: 127.0.0.1\n    shards: ", "  # of a\n    port: 5432\n"),
+        ("nodes:\n  a: {host: 127.0.0.1, shards: ", ", port: 5432}  # of a\n"),
+        ("nodes:\r\n  a:\r\n    shards: ", "\r\n    port: 5432\r\n"),
+    ],
+)
+def test_a_long_list_of_shards_is_folded_and_read_back(old: str, head: str, tail: str) -> None:
+    edited = replace_scalars(head + old + tail, {SHARDS_A: EVENS})
+    assert max(map(len, edited.splitlines())) <= 100
+    assert edited.startswith(head)
+    assert edited.endswith(tail)
+    assert marks.read(edited).data["nodes"]["a"]["shards"] == EVENS
+    # What was folded is edited again as any other value.
+    assert replace_scalars(edited, {SHARDS_A: "0-3"}).count("\n") == (head + tail).count("\n")

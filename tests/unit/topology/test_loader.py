@@ -152,7 +152,7 @@ def test_both_yaml_parsers_place_marks_alike(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_missing_file_says_how_to_name_or_make_one(tmp_path: Path) -> None:
-    with pytest.raises(TopologyMissing, match="there is no such file") as refused:
+    with pytest.raises(TopologyMissing, match="no such file") as refused:
         load(tmp_path / "topology.yaml")
     for way in ("--topology", "$SHARDCTL_TOPOLOGY", "shardctl sandbox new"):
         assert way in refused.value.hint
@@ -170,7 +170,7 @@ def test_an_unreadable_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(TopologyMissing, match="may not be read") as refused:
+    with pytest.raises(TopologyMissing, match="permission denied") as refused:
         load(tmp_path / "t.yaml")
     assert refused.value.hint
 

@@ -35,8 +35,8 @@ def test_what_the_pattern_did_not_make_is_no_shard(schema: str) -> None:
         ("{id}{id}", "'{id}{id}' needs exactly one {id} (or {id:04d}) and no other braces"),
         ("{id}}", "'{id}}' needs exactly one {id} (or {id:04d}) and no other braces"),
         ("{id:4}", "'{id:4}' needs exactly one {id} (or {id:04d}) and no other braces"),
-        ("pg_{id}", "PostgreSQL keeps schema names that begin with pg_ for itself"),
-        ("a\n{id}", "a schema's name holds no line break and no zero byte"),
+        ("pg_{id}", "PostgreSQL reserves schema names that begin with pg_"),
+        ("a\n{id}", "a schema name cannot contain a line break or a zero byte"),
     ],
 )
 def test_what_is_no_pattern_is_refused_in_words(text: str, message: str) -> None:

@@ -58,7 +58,7 @@ def test_none_is_no_shard() -> None:
         ("-1", "'-1' is not a shard or a range such as 0-3"),
         ("0-3-5", "'0-3-5' is not a shard or a range such as 0-3"),
         ("1,none", "'none' is not a shard or a range such as 0-3"),
-        ("7-4", "7-4 runs backwards; write 4-7"),
+        ("7-4", "7-4 is in the wrong order; write 4-7"),
         ("9" * 5000, f"'{'9' * 40}' is not a shard or a range such as 0-3"),
     ],
 )

@@ -22,15 +22,13 @@ poolers:
   p: {host: j, port: 1, config: p.ini}
 move: {}
 """
-NO_PASSWORDS = (
-    "a password never stands in the file; it belongs in a passfile (~/.pgpass, PGPASSFILE)"
-)
+NO_PASSWORDS = "the topology cannot contain passwords; use a passfile (~/.pgpass, PGPASSFILE)"
 NO_SECRETS = (
-    "a secret never stands in the file; it belongs in a service file (~/.pg_service.conf,"
+    "the topology cannot contain secrets; use a service file (~/.pg_service.conf,"
     " with `service: NAME` here)"
 )
-NAME = "at most 40 letters, digits, _ . -, beginning with a letter or a digit"
-MERGE = "merge keys are not read; write the keys out"
+NAME = "use at most 40 letters, digits, _ . -, beginning with a letter or a digit"
+MERGE = "merge keys (<<) are not supported; write the keys out"
 TAB = "a tab in the indentation; YAML is indented with spaces"
 
 
@@ -49,39 +47,39 @@ def bits(time: int, shard: int, sequence: int) -> tuple[str, str]:
 CHANGES = [
     # keys
     (("cluster: photos\n", ""), "1:1: cluster: missing: the name of the cluster"),
-    (("{count: 8}", "{}"), "2:1: shards.count: missing: number of shards, fixed for the life of the cluster"),
+    (("{count: 8}", "{}"), "2:1: shards.count: missing: the number of shards, fixed for the life of the cluster"),
     (("{name: app}", "{}"), "4:1: database.name: missing: the database, the same on every node"),
     (("i, port: 1, ", "i, "), "7:3: nodes.b.port: missing: the port of the server"),
     (("host: i, ", ""), "7:3: nodes.b.host: missing: the host of the server"),
-    ((", shards: 4-7", ""), "7:3: nodes.b.shards: missing: the shards it should own, such as 0-3,17, or none"),
-    ((", config: p.ini", ""), "9:3: poolers.p.config: missing: its configuration file"),
+    ((", shards: 4-7", ""), "7:3: nodes.b.shards: missing: the shards of the node, such as 0-3,17, or none"),
+    ((", config: p.ini", ""), "9:3: poolers.p.config: missing: the pooler's configuration file"),
     (("move: {}", "moves: {}"), "10:1: moves: unknown key; did you mean move?"),
-    (("move: {}", "x: {}"), "10:1: x: unknown key; known here: cluster, shards, id, database, nodes, poolers, move"),
+    (("move: {}", "x: {}"), "10:1: x: unknown key; known keys: cluster, shards, id, database, nodes, poolers, move"),
     (("move: {}", "move: {pause: 1s}"), "10:8: move.pause: unknown key; did you mean max_pause?"),
     (("h, port: 1", "h, port: 1, ssh: {prot: 2}"), "6:31: nodes.a.ssh.prot: unknown key; did you mean port?"),
     (("0-3}", "0-2,3}"), '6:37: nodes.a.3: unknown key; within { } a list of shards needs quotes: shards: "0-1,3"'),
-    (("move: {}", "move: {}\nmove: {}"), "11:1: move: stands twice; the first is in line 10"),
-    (("port: 1, shards: 4-7", "port: 1, port: 2, shards: 4-7"), "7:25: nodes.b.port: stands twice; the first is in line 7"),
-    (("  b: ", "  a: "), "7:3: nodes.a: stands twice; the first is in line 6"),
+    (("move: {}", "move: {}\nmove: {}"), "11:1: move: duplicate key; the first is in line 10"),
+    (("port: 1, shards: 4-7", "port: 1, port: 2, shards: 4-7"), "7:25: nodes.b.port: duplicate key; the first is in line 7"),
+    (("  b: ", "  a: "), "7:3: nodes.a: duplicate key; the first is in line 6"),
     (("move: {}", "<<: {a: 1}"), f"10:1: <<: {MERGE}"),
     (("{host: i, port: 1, ", "{<<: {host: i}, "), f"7:7: nodes.b.<<: {MERGE}"),
-    (("move: {}", "? [a]\n: b"), "10:3: a key that is no single word"),
-    (("photos", "!!python/name:os.system x"), "1:10: cluster: a tag means nothing here; put a value that begins with ! in quotes"),
+    (("move: {}", "? [a]\n: b"), "10:3: a key must be a single word"),
+    (("photos", "!!python/name:os.system x"), "1:10: cluster: YAML tags are not supported; quote a value that begins with !"),
     # shapes
-    (("photos", ""), "1:9: cluster: is empty; expects the name of the cluster"),
-    (("photos", "''"), "1:10: cluster: is empty; expects the name of the cluster"),
-    (("photos", "[a]"), "1:10: cluster: expects a single value, not a list"),
-    (("photos", '"a\\nb"'), "1:10: cluster: holds no line break and no zero byte"),
-    (("move: {}", "move: 5s"), "10:7: move: expects keys and values, not a single value"),
-    (("id: {}", "id: []"), "3:5: id: expects keys and values, not a list"),
-    (("{name: app}", "{name: app, app_roles: app}"), "4:34: database.app_roles: expects a list such as [a, b], not a single value"),
-    (("{name: app}", "{name: app, app_roles: [a, public]}"), "4:38: database.app_roles.1: public is a name that PostgreSQL keeps for itself; name a role"),
-    (("{name: app}", "{name: app, user: pg_monitor}"), "4:29: database.user: pg_monitor is a name that PostgreSQL keeps for itself; name a role"),
-    (("{name: app}", "{name: app, app_roles: [a, '']}"), "4:38: database.app_roles.1: is empty; expects who may read and write the shards"),
-    (("{name: app}", "{name: app, options: x}"), "4:32: database.options: expects keys and values, not a single value"),
-    (("{name: app}", "{name: app, options: {sslmode: }}"), "4:42: database.options.sslmode: is empty; expects further libpq keywords, never a password"),
-    (("h, port: 1", "h, port: 1, ssh: {accept_new: maybe}"), "6:43: nodes.a.ssh.accept_new: 'maybe' is neither true nor false"),
-    (("h, port: 1", "h, port: 1, ssh: {accept_new: []}"), "6:43: nodes.a.ssh.accept_new: expects a single value, not a list"),
+    (("photos", ""), "1:9: cluster: is empty; expected the name of the cluster"),
+    (("photos", "''"), "1:10: cluster: is empty; expected the name of the cluster"),
+    (("photos", "[a]"), "1:10: cluster: expected a single value, found a list"),
+    (("photos", '"a\\nb"'), "1:10: cluster: contains a line break or a zero byte"),
+    (("move: {}", "move: 5s"), "10:7: move: expected keys and values, found a single value"),
+    (("id: {}", "id: []"), "3:5: id: expected keys and values, found a list"),
+    (("{name: app}", "{name: app, app_roles: app}"), "4:34: database.app_roles: expected a list such as [a, b], found a single value"),
+    (("{name: app}", "{name: app, app_roles: [a, public]}"), "4:38: database.app_roles.1: PostgreSQL reserves the name public; choose another role"),
+    (("{name: app}", "{name: app, user: pg_monitor}"), "4:29: database.user: PostgreSQL reserves the name pg_monitor; choose another role"),
+    (("{name: app}", "{name: app, app_roles: [a, '']}"), "4:38: database.app_roles.1: is empty; expected the roles that may read and write the shards"),
+    (("{name: app}", "{name: app, options: x}"), "4:32: database.options: expected keys and values, found a single value"),
+    (("{name: app}", "{name: app, options: {sslmode: }}"), "4:42: database.options.sslmode: is empty; expected more libpq keywords; passwords are not allowed"),
+    (("h, port: 1", "h, port: 1, ssh: {accept_new: maybe}"), "6:43: nodes.a.ssh.accept_new: expected true or false, found 'maybe'"),
+    (("h, port: 1", "h, port: 1, ssh: {accept_new: []}"), "6:43: nodes.a.ssh.accept_new: expected a single value, found a list"),
     # shards and ids
     (("count: 8", "count: 0"), "2:17: shards.count: 0 is not a number of shards (1-1000000)"),
     (("count: 8", "count: 1000001"), "2:17: shards.count: 1000001 is not a number of shards (1-1000000)"),
@@ -89,66 +87,66 @@ CHANGES = [
     (bits(41, 2, 10), "2:17: shards.count: 8 shards do not fit in 2 bits (id.bits.shard): at most 4"),
     (bits(41, 14, 10), "3:12: id.bits: time 41 + shard 14 + sequence 10 are 65 bits; an id has 64"),
     (bits(41, 13, 0), "3:44: id.bits.sequence: 0 is not a number of bits (1-62)"),
-    (bits(57, 3, 1), "3:19: id.bits.time: 57 leaves the strict generator too few block numbers; at most 39 with 1 of sequence, or `generator: classic`"),
-    (bits(58, 5, 1), "3:19: id.bits.time: 58 leaves the strict generator too few block numbers; at most 40 with 1 of sequence, or `generator: classic`"),
+    (bits(57, 3, 1), "3:19: id.bits.time: 57 is too many for the strict generator; at most 39 with 1 of sequence, or use `generator: classic`"),
+    (bits(58, 5, 1), "3:19: id.bits.time: 58 is too many for the strict generator; at most 40 with 1 of sequence, or use `generator: classic`"),
     (("id: {}", "id: {epoch: soon}"), "3:13: id.epoch: 'soon' is not a time such as 2011-08-24T21:07:01.721Z"),
     (("id: {}", "id: {epoch: 1314220021721}"), "3:13: id.epoch: '1314220021721' is not a time such as 2011-08-24T21:07:01.721Z"),
     (("id: {}", "id: {epoch: 2011-02-30}"), "3:13: id.epoch: '2011-02-30' is not a time such as 2011-08-24T21:07:01.721Z"),
-    (("id: {}", "id: {epoch: 9000-01-01}"), "3:13: id.epoch: '9000-01-01' lies in the future; ids count from a time that has been"),
-    (("id: {}", "id: {epoch: '2011-01-01T00:00:00.0001Z'}"), "3:13: id.epoch: '2011-01-01T00:00:00.0001Z' is finer than a millisecond; three decimals are enough"),
-    (("id: {}", "id: {tick: 0ms}"), "3:12: id.tick: '0ms' is no time at all; write 1ms or more"),
+    (("id: {}", "id: {epoch: 9000-01-01}"), "3:13: id.epoch: '9000-01-01' is in the future; the epoch must be in the past"),
+    (("id: {}", "id: {epoch: '2011-01-01T00:00:00.0001Z'}"), "3:13: id.epoch: '2011-01-01T00:00:00.0001Z' has too many decimals; use at most three (milliseconds)"),
+    (("id: {}", "id: {tick: 0ms}"), "3:12: id.tick: '0ms' is zero; the minimum is 1ms"),
     (("id: {}", "id: {tick: 1.5s}"), "3:12: id.tick: '1.5s' is not a duration such as 150ms, 5s, 10m, 24h or 7d"),
-    (("id: {}", "id: {generator: fast}"), "3:17: id.generator: 'fast' is not known here; write strict or classic"),
-    (("move: {}", "move: {max_pause: 0s}"), "10:19: move.max_pause: '0s' is no time at all; write 1ms or more"),
-    (("move: {}", "move: {clone_with: rsync}"), "10:20: move.clone_with: 'rsync' is not known here; write basebackup or repmgr"),
+    (("id: {}", "id: {generator: fast}"), "3:17: id.generator: unknown value 'fast'; write strict or classic"),
+    (("move: {}", "move: {max_pause: 0s}"), "10:19: move.max_pause: '0s' is zero; the minimum is 1ms"),
+    (("move: {}", "move: {clone_with: rsync}"), "10:20: move.clone_with: unknown value 'rsync'; write basebackup or repmgr"),
     (("move: {}", "move: {retain: 9999999d}"), "10:16: move.retain: '9999999d' is longer than 36500d"),
     (("count: 8", "count: 8, schema: s"), "2:28: shards.schema: 's' needs exactly one {id} (or {id:04d}) and no other braces"),
-    (("count: 8", "count: 8, schema: 'pg_{id}'"), "2:28: shards.schema: PostgreSQL keeps schema names that begin with pg_ for itself"),
-    (("count: 8", f"count: 8, schema: '{'é' * 32}{{id}}'"), "2:28: shards.schema: the schema of shard 7 would have a name of 65 bytes; at most 63"),
+    (("count: 8", "count: 8, schema: 'pg_{id}'"), "2:28: shards.schema: PostgreSQL reserves schema names that begin with pg_"),
+    (("count: 8", f"count: 8, schema: '{'é' * 32}{{id}}'"), "2:28: shards.schema: the schema name of shard 7 would have 65 bytes; the maximum is 63"),
     # names
-    (("name: app", "name: template1"), "4:18: database.name: template1 is what PostgreSQL copies new databases from; name another"),
+    (("name: app", "name: template1"), "4:18: database.name: template1 is a template database of PostgreSQL; choose another name"),
     (("name: app", f"name: {'a' * 64}"), f"4:18: database.name: '{'a' * 40}...' is 64 bytes long; a name has at most 63"),
     (("name: app", f"name: app, user: {'é' * 32}"), f"4:29: database.user: '{'é' * 32}' is 64 bytes long; a name has at most 63"),
-    (("  a: ", "  a b: "), f"6:3: nodes.a b: 'a b' is no name for a node: {NAME}"),
-    (("  p: ", f"  {'p' * 41}: "), f"9:3: poolers.{'p' * 41}: '{'p' * 40}...' is no name for a pooler: {NAME}"),
-    (("name: app", "name: app, options: {hostaddr: x}"), "4:33: database.options.hostaddr: stands elsewhere in the file: nodes.NAME.host"),
-    (("name: app", "name: app, options: {port: 1}"), "4:33: database.options.port: stands elsewhere in the file: nodes.NAME.port"),
-    (("name: app", "name: app, options: {dbname: x}"), "4:33: database.options.dbname: stands elsewhere in the file: database.name"),
-    (("name: app", "name: app, options: {user: x}"), "4:33: database.options.user: stands elsewhere in the file: database.user"),
-    (("name: app", "name: app, options: {sslmod: x}"), "4:33: database.options.sslmod: is no keyword of libpq; did you mean sslmode?"),
-    (("name: app", "name: app, options: {zzz: x}"), "4:33: database.options.zzz: is no keyword of libpq; see libpq's parameter key words"),
-    (("0-3}", "0-3, settings: {a b: 1}}"), "6:49: nodes.a.settings.a b: 'a b' is no name of a server parameter"),
+    (("  a: ", "  a b: "), f"6:3: nodes.a b: 'a b' is not a valid name for a node: {NAME}"),
+    (("  p: ", f"  {'p' * 41}: "), f"9:3: poolers.{'p' * 41}: '{'p' * 40}...' is not a valid name for a pooler: {NAME}"),
+    (("name: app", "name: app, options: {hostaddr: x}"), "4:33: database.options.hostaddr: set nodes.NAME.host instead"),
+    (("name: app", "name: app, options: {port: 1}"), "4:33: database.options.port: set nodes.NAME.port instead"),
+    (("name: app", "name: app, options: {dbname: x}"), "4:33: database.options.dbname: set database.name instead"),
+    (("name: app", "name: app, options: {user: x}"), "4:33: database.options.user: set database.user instead"),
+    (("name: app", "name: app, options: {sslmod: x}"), "4:33: database.options.sslmod: is not a libpq keyword; did you mean sslmode?"),
+    (("name: app", "name: app, options: {zzz: x}"), "4:33: database.options.zzz: is not a libpq keyword; see libpq's parameter key words"),
+    (("0-3}", "0-3, settings: {a b: 1}}"), "6:49: nodes.a.settings.a b: 'a b' is not the name of a server parameter"),
     # passwords
     (("name: app", "name: app, password: hunter2"), f"4:23: database.password: {NO_PASSWORDS}"),
     (("name: app", "name: app, options: {sslpassword: hunter2}"), f"4:33: database.options.sslpassword: {NO_PASSWORDS}"),
     (("name: app", "name: app, options: {scram_client_key: hunter2}"), f"4:33: database.options.scram_client_key: {NO_SECRETS}"),
     (("0-3}", "0-3, settings: {primary_conninfo: host=x password=hunter2}}"), f"6:67: nodes.a.settings.primary_conninfo: {NO_PASSWORDS}"),
     (("move: {}", "PGPASSWORD: [hunter2]"), f"10:1: PGPASSWORD: {NO_PASSWORDS}"),
-    (("host: h", "host: 'postgres://u:hunter2@h'"), "6:13: nodes.a.host: is not one host name or address (no URL, no list, no blanks)"),
+    (("host: h", "host: 'postgres://u:hunter2@h'"), "6:13: nodes.a.host: is not one host name or address (no URL, no list, no spaces)"),
     # places
-    (("host: h", "host: ''"), "6:13: nodes.a.host: is empty; expects the host of the server"),
+    (("host: h", "host: ''"), "6:13: nodes.a.host: is empty; expected the host of the server"),
     (("h, port: 1", "h, port: 99999"), "6:22: nodes.a.port: 99999 is not a port (1-65535)"),
-    (("host: i", "host: H"), "7:22: nodes.b.port: node a is at h:1 already"),
-    (("host: j", "host: i"), "9:22: poolers.p.port: node b is at i:1 already"),
-    (("p.ini}", "p.ini}\n  q: {host: j, port: 1, config: q.ini}"), "10:22: poolers.q.port: pooler p is at j:1 already"),
-    (("p.ini}", "p.ini}\n  q: {host: j, port: 2, config: x/../p.ini}"), "10:33: poolers.q.config: is pooler p's config already, on the same host (j)"),
-    (("0-3}", "0-3, data_directory: d, ssh: {user: u}}"), "6:54: nodes.a.data_directory: 'd' is relative to this file, and the host is reached by ssh; write the whole path"),
-    (("p.ini}", "p.ini, ssh: {user: u}}"), "9:33: poolers.p.config: 'p.ini' is relative to this file, and the host is reached by ssh; write the whole path"),
-    (("host: h", "host: /run, ssh: {user: u}"), "6:19: nodes.a.ssh: has no host, and '/run' is the folder of a socket; write ssh.host"),
-    (("p.ini}", "p.ini, databases_file: p.ini}"), "9:56: poolers.p.databases_file: is pooler p's config already, on the same host (j)"),
-    (("p.ini", "~/p.ini"), "9:33: poolers.p.config: '~/p.ini': ~ is not expanded here; write the whole path"),
+    (("host: i", "host: H"), "7:22: nodes.b.port: node a already uses h:1"),
+    (("host: j", "host: i"), "9:22: poolers.p.port: node b already uses i:1"),
+    (("p.ini}", "p.ini}\n  q: {host: j, port: 1, config: q.ini}"), "10:22: poolers.q.port: pooler p already uses j:1"),
+    (("p.ini}", "p.ini}\n  q: {host: j, port: 2, config: x/../p.ini}"), "10:33: poolers.q.config: pooler p's config already uses this path on the same host (j)"),
+    (("0-3}", "0-3, data_directory: d, ssh: {user: u}}"), "6:54: nodes.a.data_directory: 'd' is a relative path, but the host is reached by ssh; write the absolute path"),
+    (("p.ini}", "p.ini, ssh: {user: u}}"), "9:33: poolers.p.config: 'p.ini' is a relative path, but the host is reached by ssh; write the absolute path"),
+    (("host: h", "host: /run, ssh: {user: u}"), "6:19: nodes.a.ssh: has no host, and '/run' is a socket directory; add ssh.host"),
+    (("p.ini}", "p.ini, databases_file: p.ini}"), "9:56: poolers.p.databases_file: pooler p's config already uses this path on the same host (j)"),
+    (("p.ini", "~/p.ini"), "9:33: poolers.p.config: '~/p.ini': ~ is not expanded here; write the absolute path"),
     (("p.ini}", "p.ini, aliases: []}"), "9:49: poolers.p.aliases: is empty; list node, shard or both"),
-    (("p.ini}", "p.ini, aliases: [node, node]}"), "9:49: poolers.p.aliases: names one kind twice"),
-    (("p.ini}", "p.ini, aliases: [nodes]}"), "9:50: poolers.p.aliases.0: 'nodes' is not known here; write shard or node"),
+    (("p.ini}", "p.ini, aliases: [node, node]}"), "9:49: poolers.p.aliases: lists the same kind twice"),
+    (("p.ini}", "p.ini, aliases: [nodes]}"), "9:50: poolers.p.aliases.0: unknown value 'nodes'; write shard or node"),
     # ownership
     (("4-7", "4-6"), "5:1: nodes: no node owns 7"),
     (("4-7", "5"), "5:1: nodes: no node owns 4,6-7"),
-    (("4-7", "3-7"), "7:33: nodes.b.shards: 3 belongs to node a too; a shard has one node"),
-    (("4-7", "'4-7,5'"), "7:33: nodes.b.shards: 5 stands twice"),
-    (("4-7", "4-8"), "7:33: nodes.b.shards: 8 lies outside 0-7 (shards.count: 8)"),
-    (("4-7", "4-99999999999"), "7:33: nodes.b.shards: 8-99999999999 lies outside 0-7 (shards.count: 8)"),
-    (("4-7", "[4, 5]"), '7:33: nodes.b.shards: expects one value such as "0-3,17", or none, not a list'),
-    (("4-7", "7-4"), "7:33: nodes.b.shards: 7-4 runs backwards; write 4-7"),
+    (("4-7", "3-7"), "7:33: nodes.b.shards: node a also has 3; a shard belongs to one node"),
+    (("4-7", "'4-7,5'"), "7:33: nodes.b.shards: 5 is listed twice"),
+    (("4-7", "4-8"), "7:33: nodes.b.shards: 8 is outside 0-7 (shards.count: 8)"),
+    (("4-7", "4-99999999999"), "7:33: nodes.b.shards: 8-99999999999 is outside 0-7 (shards.count: 8)"),
+    (("4-7", "[4, 5]"), '7:33: nodes.b.shards: expected one value such as "0-3,17", or none, found a list'),
+    (("4-7", "7-4"), "7:33: nodes.b.shards: 7-4 is in the wrong order; write 4-7"),
     (("4-7", "all"), "7:33: nodes.b.shards: 'all' is not a shard or a range such as 0-3"),
 ]  # fmt: skip
 
@@ -165,29 +163,29 @@ def test_a_mistake_is_refused_with_its_place_and_what_is_right(
 
 
 TEXTS = [
-    ("", "1:1: the file is empty; `shardctl sandbox new` writes one to begin with"),
-    ("# nothing\n\n", "1:1: the file is empty; `shardctl sandbox new` writes one to begin with"),
-    ("- a\n", "1:1: the top level is no mapping; it begins with `cluster: NAME`"),
-    ("\nphotos\n", "2:1: the top level is no mapping; it begins with `cluster: NAME`"),
+    ("", "1:1: the file is empty; create one with `shardctl sandbox new`"),
+    ("# nothing\n\n", "1:1: the file is empty; create one with `shardctl sandbox new`"),
+    ("- a\n", "1:1: expected keys and values at the top level, beginning with `cluster: NAME`"),
+    ("\nphotos\n", "2:1: expected keys and values at the top level, beginning with `cluster: NAME`"),
     (b"a: b\nc: \xe9\n", "2:4: byte 8 (0xe9) is not UTF-8; save the file as UTF-8"),
-    ("a: \x1b\n", "1:4: the control character U+001B; remove it"),
+    ("a: \x1b\n", "1:4: the control character U+001B is not allowed; remove it"),
     ("a:\n\tb: 1\n", f"2:1: {TAB}"),
     (BASE.replace("  b:", "\tb:"), f"7:1: {TAB}"),
     (BASE.replace("a: {host", "a: {\n\thost"), f"7:1: {TAB}"),
-    (f"{BASE}---\n{BASE}", "11:1: a second YAML document; the file holds one"),
-    ("a: b: c\n", "1:5: a colon or ? where none fits; quote a value that holds ': ', or mend the indentation"),
-    ("a: 'b\n", "2:1: a quote is opened and not closed (begun in line 1)"),
-    ("a: {b: 1\n", "2:1: the file ends within a bracket that was opened and not closed"),
-    ("a: [1\nb: 2\n", "2:2: an opening bracket is not closed, or a comma is missing (begun in line 1)"),
-    ("a: }\n", "1:4: a value is missing, or a bracket stands alone"),
-    ("a: @b\n", "1:4: a value cannot begin with this character; put it in quotes"),
-    ("a:\n  b: 1\n c: 2\n", "3:2: the indentation does not fit the lines above (begun in line 1)"),
-    ("a: *b\n", "1:4: an alias without an anchor; put a value that begins with * in quotes"),
-    ("a: &b [*b]\n", "1:8: an alias within its own anchor"),
-    ("a: - b\n", "1:4: a list's `-` stands where none fits; mend the indentation"),
-    ("a: >b\n", "1:5: after | or > only a comment fits; put the value in quotes"),
-    ("a: &\n", "1:5: a value that begins with & * ! or % needs quotes"),
-    ("[" * 100_000, "1:32: nested deeper than 30 levels"),
+    (f"{BASE}---\n{BASE}", "11:1: the file has a second YAML document; only one is allowed"),
+    ("a: b: c\n", "1:5: unexpected : or ?; quote a value that contains ': ', or fix the indentation"),
+    ("a: 'b\n", "2:1: a quote is opened and not closed (opened in line 1)"),
+    ("a: {b: 1\n", "2:1: the file ends inside a bracket that was opened and not closed"),
+    ("a: [1\nb: 2\n", "2:2: an opening bracket is not closed, or a comma is missing (opened in line 1)"),
+    ("a: }\n", "1:4: a value is missing, or a bracket has no partner"),
+    ("a: @b\n", "1:4: a value cannot begin with this character; quote it"),
+    ("a:\n  b: 1\n c: 2\n", "3:2: the indentation does not match the lines above (opened in line 1)"),
+    ("a: *b\n", "1:4: an alias without an anchor; quote a value that begins with *"),
+    ("a: &b [*b]\n", "1:8: an alias inside its own anchor"),
+    ("a: - b\n", "1:4: unexpected `-` of a list; fix the indentation"),
+    ("a: >b\n", "1:5: after | or > only a comment is allowed; quote the value"),
+    ("a: &\n", "1:5: quote a value that begins with & * ! or %"),
+    ("[" * 100_000, "1:32: more than 30 nested levels"),
 ]  # fmt: skip
 
 
@@ -228,14 +226,14 @@ def test_every_problem_is_reported_at_once_in_line_order_and_each_once() -> None
     )
     error = refusal(text)
     assert str(error).splitlines() == [
-        "topology.yaml:1:10: cluster: expects a single value, not a list",
+        "topology.yaml:1:10: cluster: expected a single value, found a list",
         "topology.yaml:4:1: database.name: missing: the database, the same on every node",
         "topology.yaml:4:12: database.nme: unknown key; did you mean name?",
         "topology.yaml:6:22: nodes.a.port: 99999 is not a port (1-65535)",
-        "topology.yaml:7:33: nodes.b.shards: 3 belongs to node a too; a shard has one node",
-        "topology.yaml:7:33: nodes.b.shards: 8 lies outside 0-7 (shards.count: 8)",
-        "topology.yaml:9:33: poolers.p.config: is empty; expects its configuration file",
-        "topology.yaml:11:1: move: stands twice; the first is in line 10",
+        "topology.yaml:7:33: nodes.b.shards: 8 is outside 0-7 (shards.count: 8)",
+        "topology.yaml:7:33: nodes.b.shards: node a also has 3; a shard belongs to one node",
+        "topology.yaml:9:33: poolers.p.config: is empty; expected the pooler's configuration file",
+        "topology.yaml:11:1: move: duplicate key; the first is in line 10",
     ]
     assert error.exit_code == 2
     assert error.problems[3] == Problem(
@@ -248,15 +246,15 @@ def test_two_nodes_do_not_share_a_data_directory_on_one_host() -> None:
         "{host: i, port: 1, shards: 4-7}", "{host: h, port: 2, shards: 4-7, data_directory: ./d}"
     )
     assert str(refusal(text)) == (
-        "topology.yaml:7:54: nodes.b.data_directory: is node a's data_directory already,"
-        " on the same host (h)"
+        "topology.yaml:7:54: nodes.b.data_directory: node a's data_directory already uses this"
+        " path on the same host (h)"
     )
     assert parse(text.replace("host: h, port: 2", "host: i, port: 2").encode(), FILE)
 
 
 def test_a_file_without_nodes_says_so() -> None:
     text = BASE[: BASE.index("nodes:")] + "nodes: {}\n"
-    assert str(refusal(text)) == "topology.yaml:5:8: nodes: is empty; expects the nodes by name"
+    assert str(refusal(text)) == "topology.yaml:5:8: nodes: is empty; expected the nodes by name"
 
 
 def test_8192_single_numbers_owned_twice_are_told_in_one_line() -> None:
@@ -267,7 +265,7 @@ def test_8192_single_numbers_owned_twice_are_told_in_one_line() -> None:
         .replace("4-7", f"'{numbers}'")
     )
     assert str(refusal(text)) == (
-        "topology.yaml:7:33: nodes.b.shards: 0-8191 belongs to node a too; a shard has one node"
+        "topology.yaml:7:33: nodes.b.shards: node a also has 0-8191; a shard belongs to one node"
     )
 
 

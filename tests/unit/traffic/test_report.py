@@ -77,7 +77,7 @@ def test_the_table_tells_moved_shards_errors_and_what_is_wrong(
     traffic.show(made())
     shown = capsys.readouterr().out
     assert "longest on these    90.0 ms" in shown
-    assert "node c              not looked at: a standby" in shown
+    assert "node c              not checked: a standby" in shown
     assert "all is well: 1 acknowledged row found, each once" in shown
     wrong = replace(
         made(),
@@ -88,4 +88,4 @@ def test_the_table_tells_moved_shards_errors_and_what_is_wrong(
     traffic.show(wrong)
     shown = capsys.readouterr().out
     assert "lost: shard 2, id 7" in shown
-    assert "2 errors, 1 lost, shards 3 are served by no node" in shown
+    assert "2 errors, 1 lost, no node serves shards 3" in shown

@@ -1,0 +1,88 @@
+"""`shardctl moves doctor`: what moves have left behind, listed and cleared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer  # the command's signature is read when it is called
+
+from shardctl.cli import picture
+from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.options import (
+    DryRunOption,
+    Listing,
+    ListingOption,
+    LockWaitOption,
+    YesOption,
+)
+from shardctl.cli.output import (
+    confirm,
+    plural,
+    print_csv,
+    print_json,
+    print_table,
+    print_tsv,
+    say,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.moves.doctor import Left
+
+_HEADER = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
+
+
+def doctor(
+    ctx: typer.Context,
+    *,
+    output: ListingOption = Listing.table,
+    dry_run: DryRunOption = False,
+    lock_wait: LockWaitOption = None,
+    yes: YesOption = False,
+) -> None:
+    """List what moves have left on any node and no open move owns, and clear it.
+
+    Slots, publications, subscriptions, origins, roles and their settings, triggers and guards,
+    copies that were never opened, rows about streams. Safe at any time and repeatable. While a
+    journal that may know a move cannot be read, everything of that move stays.
+    """
+    from shardctl.moves import doctor as looking
+    from shardctl.moves import doctor_clear
+    from shardctl.state import lock
+
+    topology = load_topology(ctx, lock_wait=lock_wait)
+    fleet = looking.look(topology, purpose=lock.purpose(looking.COMMAND))
+    for node, reason in fleet.unread.items():
+        say(f"shardctl: node {node} could not be read: {reason}")
+    found = looking.left(fleet)
+    _show(found, output)
+    chosen = [one for one in found if one.why_not is None]
+    note_changes(ctx, chosen)
+    if dry_run or not chosen:
+        return
+    confirm(f"Clear {plural(len(chosen), 'thing')}?", yes=yes)
+    cleared: list[Left] = []
+    doctor_clear.clear(topology, chosen, cleared.append)
+    say(f"done: {plural(len(cleared), 'thing')} cleared")
+
+
+def _show(found: Sequence[Left], output: Listing) -> None:
+    rows = [_row(one) for one in found]
+    if output is Listing.json:
+        print_json({"format": 1, "left": [one.as_json() for one in found]})
+    elif output is Listing.tsv:
+        print_tsv(rows)
+    elif output is Listing.csv:
+        print_csv((_HEADER, *rows))
+    elif not found:
+        print("nothing to clear: no node has anything of a move that is over")
+    else:
+        print_table(_HEADER, rows)
+
+
+def _row(left: Left) -> tuple[str, ...]:
+    one = left.object
+    held = "-" if one.held_bytes is None else picture.size(one.held_bytes)
+    verdict = left.why_not or "may be cleared"
+    return (left.node, one.kind, one.name, one.move, one.detail or "-", held, verdict)

@@ -1,0 +1,159 @@
+"""Tables that fit: cells wrap between words, and rows become blocks where columns do not fit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_MOST = 32
+"""A longer word than this is broken, where room is short."""
+_GAP, _EDGES = 3, 2
+"""Between two columns, and left and right of all."""
+_PIECES = re.compile(r"\s+|[^\s,]*,+|[^\s,]+")
+COLOURS = {
+    "error": "bold red",
+    "down": "bold red",
+    "unreadable": "bold red",
+    "refused": "bold red",
+    "warning": "yellow",
+    "unfinished": "yellow",
+    "unconfirmed": "yellow",
+    "running": "cyan",
+    "ok": "green",
+    "done": "green",
+}
+"""Of words that say how bad something is; the words stay."""
+
+
+def fit(
+    header: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, coloured: str = ""
+) -> RenderableType:
+    """Make a table that is no wider than `width`; the cells of column `coloured` have COLOURS.
+
+    Where even the longest words of all columns do not fit side by side, each row is a block
+    with a line for each column. Nothing is cut off.
+    """
+    cells = [list(row) for row in rows]
+    columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(header)]
+    room = width - _EDGES - _GAP * (len(header) - 1)
+    widths = _widths(columns, room)
+    if widths is None:
+        return _blocks(header, cells, width, coloured)
+    return _table(header, cells, widths, coloured)
+
+
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], coloured: str
+) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, width in zip(header, widths, strict=True):
+        table.add_column(Text(_wrapped(name, width)), width=width, no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(
+                Text(_wrapped(cell, width), _colour(name, cell, coloured))
+                for name, cell, width in zip(header, row, widths, strict=True)
+            )
+        )
+    return table
+
+
+def _blocks(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, coloured: str
+) -> Table:
+    """Write a line for each column of each row, with what is not empty."""
+    from rich.table import Table
+    from rich.text import Text
+
+    names = max(map(len, header))
+    room = max(width - names - _GAP, 1)
+    table = Table.grid(padding=(0, _GAP - 1, 0, 0))
+    table.add_column(width=names, no_wrap=True)
+    table.add_column(width=room, no_wrap=True)
+    for row in rows:
+        table.add_row("", "")
+        for name, cell in zip(header, row, strict=True):
+            if cell:
+                text = Text(_wrapped(cell, room), _colour(name, cell, coloured))
+                table.add_row(Text(name, "bold"), text)
+    table.add_row("", "")
+    return table
+
+
+def _colour(name: str, cell: str, coloured: str) -> str:
+    return COLOURS.get(cell, "") if name == coloured else ""
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Give each column what it needs, the widest less, or None where words do not fit."""
+    widths = [max(map(_length, cells)) for cells in columns]
+    if sum(widths) <= room:
+        return widths
+    least = [min(w, max(map(_longest, cells))) for w, cells in zip(widths, columns, strict=True)]
+    if sum(least) > room:
+        return None
+    while (excess := sum(widths) - room) > 0:
+        shrinking = [n for n, width in enumerate(widths) if width > least[n]]
+        widest = max(widths[n] for n in shrinking)
+        few = [n for n in shrinking if widths[n] == widest]
+        below = [widths[n] for n in shrinking if widths[n] < widest]
+        down_to = max([*below, widest - -(-excess // len(few))])
+        for n in few:
+            widths[n] = max(down_to, least[n])
+    return widths
+
+
+def _length(cell: str) -> int:
+    """Give the length of the longest line."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, cell.split("\n")))
+
+
+def _longest(cell: str) -> int:
+    """Give the length of the longest piece that is kept whole.
+
+    >>> _longest("one three"), _longest("0-3,17,1000"), _longest("x" * 100)
+    (5, 4, 32)
+    """
+    from rich.cells import cell_len
+
+    return min(_MOST, max((cell_len(piece) for piece in _PIECES.findall(cell)), default=0))
+
+
+def _wrapped(cell: str, width: int) -> str:
+    r"""Break lines between words and after commas, and what is longer still anywhere.
+
+    >>> _wrapped("0-3,17,19-25", 7), _wrapped("one two", 4), _wrapped("abcdef", 4)
+    ('0-3,17,\n19-25', 'one\ntwo', 'abcd\nef')
+    """
+    return "\n".join(part for line in cell.split("\n") for part in _lines(line, width))
+
+
+def _lines(line: str, width: int) -> Iterator[str]:
+    from rich.cells import cell_len, chop_cells
+
+    if cell_len(line) <= width:
+        yield line
+        return
+    current = ""
+    for piece in _PIECES.findall(line):
+        if cell_len(current + piece.rstrip()) <= width:
+            current += piece
+            continue
+        if current.strip():
+            yield current.rstrip()
+        *whole, current = chop_cells(piece.lstrip(), width) or [""]
+        yield from whole
+    if current.strip():
+        yield current.rstrip()

@@ -1,0 +1,159 @@
+"""How far a phase of long work is, and how fast it goes: figures alone, which others show."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BYTES = "bytes"
+"""The unit of a phase that counts bytes; any other unit is a noun in the plural."""
+
+WINDOW_S = 15.0
+"""The rate is that of the last seconds, so a rate of an earlier time is never shown."""
+STALLED_S = 5.0
+"""Without progress for so long, and longer than usual for the phase, it is stalled."""
+_UNUSUAL = 4
+_KNOWN = 3
+"""So many steps show how fast a phase is, and how often it makes progress."""
+_LEAST_S = 0.5
+_BETWEEN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A phase at one moment; what is not known is None, times are in seconds.
+
+    `total` is 0 where it is not known. `stalled_s` is set once there is no progress, and
+    `waits_s` while the work waits for `waits`.
+    """
+
+    phase: str
+    unit: str
+    done: int
+    total: int
+    elapsed_s: float
+    rate: float | None = None
+    eta_s: float | None = None
+    stalled_s: float | None = None
+    waits: str | None = None
+    waits_s: float | None = None
+    ended: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.ended or (0 < self.total <= self.done and self.waits is None)
+
+
+class Meter:
+    """Counts one phase."""
+
+    def __init__(
+        self, phase: str, total: int, unit: str = "", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._phase, self._total, self._unit, self._clock = phase, total, unit, clock
+        self._began = self._moved = clock()
+        self._samples = deque([(self._began, 0)])
+        self._done = self._steps = 0
+        self._longest = 0.0
+        self._waits: tuple[str, float] | None = None
+        self._ended = False
+
+    def advance(self, done: int) -> None:
+        """Count `done` more units."""
+        if done <= 0:
+            return
+        now = self._clock()
+        self._done += done
+        self._steps += 1
+        self._longest = max(self._longest, now - self._moved)
+        self._moved = now
+        if now - self._samples[-1][0] < _BETWEEN_S and len(self._samples) > 1:
+            self._samples[-1] = (self._samples[-1][0], self._done)
+        else:
+            self._samples.append((now, self._done))
+
+    def waits(self, reason: str | None) -> None:
+        """Note what the work waits for; the time runs on while that stays the same."""
+        if reason is None:
+            self._waits = None
+        elif self._waits is None or self._waits[0] != reason:
+            self._waits = (reason, self._clock())
+
+    def end(self) -> None:
+        """Note that nothing more is to be done."""
+        self._waits, self._ended = None, True
+
+    def read(self) -> Reading:
+        """Give the figures of this moment."""
+        now = self._clock()
+        rate, still = self._rate(now), now - self._moved
+        left = max(self._total - self._done, 0)
+        over = self._ended or (self._total > 0 and left == 0)
+        pace = max(STALLED_S, _UNUSUAL * self._longest)
+        stalled = still if not over and self._steps >= _KNOWN and still >= pace else None
+        if over or stalled is not None or self._waits or self._steps < _KNOWN:
+            rate = None
+        return Reading(
+            self._phase,
+            self._unit,
+            self._done,
+            self._total,
+            now - self._began,
+            rate,
+            left / rate if rate and self._total else None,
+            stalled,
+            self._waits[0] if self._waits else None,
+            now - self._waits[1] if self._waits else None,
+            self._ended,
+        )
+
+    def _rate(self, now: float) -> float | None:
+        """Give units a second since the window began; it falls by itself where nothing comes."""
+        while len(self._samples) > 1 and self._samples[1][0] <= now - WINDOW_S:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        elapsed = now - max(since, now - WINDOW_S)
+        return (self._done - before) / elapsed if elapsed >= _LEAST_S else None
+
+
+class Meters:
+    """A `Progress` that keeps the figures of each key; threads may report and read at once."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._of: dict[str, Meter] = {}
+
+    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+        """Begin a phase of `key`."""
+        with self._lock:
+            self._of[key] = Meter(phase, total, unit, clock=self._clock)
+
+    def advance(self, key: str, done: int = 1) -> None:
+        """Count `done` more units of the phase."""
+        with self._lock:
+            self._of[key].advance(done)
+
+    def waits(self, key: str, reason: str | None) -> None:
+        """Note what `key` waits for, None for nothing; a key that has no phase is left out."""
+        with self._lock:
+            if key in self._of:
+                self._of[key].waits(reason)
+
+    def end(self, key: str) -> None:
+        """Note that the work of `key` is over, done or not."""
+        with self._lock:
+            if key in self._of:
+                self._of[key].end()
+
+    def read(self) -> dict[str, Reading]:
+        """Give the figures of every key, in the order of keys."""
+        with self._lock:
+            return {key: meter.read() for key, meter in sorted(self._of.items())}

@@ -1,0 +1,99 @@
+"""How progress is drawn, and what it says where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from shardctl.cli import figures, progress
+from shardctl.meter import BYTES, Meters, Reading
+
+GB = 1024**3
+
+
+def reading(**given: object) -> Reading:
+    values: dict[str, object] = {
+        "phase": "copying", "unit": BYTES, "done": GB, "total": 2 * GB, "elapsed_s": 12.0
+    }  # fmt: skip
+    return Reading(**(values | given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 88_902_477.0, "eta_s": 11.4}, "c: copying, 1.0/2.0 GB, 85 MB/s, 11 s left"),
+        ({"rate": 88_902_477.0, "total": 0}, "c: copying, 1.0 GB, 85 MB/s"),
+        ({"stalled_s": 12.3}, "c: copying, 1.0/2.0 GB, stalled for 12 s"),
+        ({"done": 0}, "c: copying, 0/2.0 GB, for 12 s"),
+        ({"done": 0, "total": 0}, "c: copying, for 12 s"),
+        ({"done": 2 * GB}, "c: copying, 2.0/2.0 GB, done"),
+        ({"ended": True}, "c: copying, 1.0/2.0 GB, stopped"),
+        (
+            {"waits": "a lock of session 7", "waits_s": 90.0},
+            "c: copying, 1.0/2.0 GB, waits 1 min 30 s for a lock of session 7",
+        ),
+        (
+            {"done": 500, "total": 2000, "unit": "shards", "rate": 120.4, "eta_s": 12.5},
+            "c: copying, 500/2,000 shards, 120/s, 12 s left",
+        ),
+    ],
+)
+def test_a_line_says_what_is_done_and_how_it_goes_on(given: dict[str, object], said: str) -> None:
+    assert figures.line("c", reading(**given)) == said
+
+
+def meters() -> Meters:
+    found = Meters()
+    for node in ("database-1", "database-2"):
+        found.expect(node, "migrating", 1000, "shards")
+        found.advance(node, 500)
+    found.waits("database-2", "a lock of session 4711 (user app, query begun 2026-11-21 13:50:33)")
+    found.expect("database-3", "waiting for a checkpoint", 0, BYTES)
+    return found
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_each_key_has_one_line_that_fits(width: int) -> None:
+    out = io.StringIO()
+    Console(file=out, width=width).print(progress.table(meters(), width))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(cell_len, lines)) <= width
+    assert all("database-" in line for line in lines)
+    assert "500/1,000 shards" in lines[0]
+    assert "waits 0 s for " in lines[1]
+
+
+def test_without_a_terminal_few_keys_are_named() -> None:
+    found = Meters()
+    assert progress.sentence(found) == ""
+    for number in range(9):
+        found.expect(f"n{number}", "migrating", 10, "shards")
+    found.advance("n0", 10)
+    assert progress.sentence(found) == (
+        "progress: n1: migrating, 0/10 shards; n2: migrating, 0/10 shards; "
+        "n3: migrating, 0/10 shards; n4: migrating, 0/10 shards; and 4 more"
+    )
+
+
+def test_without_a_terminal_lines_come_rarely_and_the_last_one_always(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with progress.bars() as shown:
+        shown.expect("a", "migrating", 2, "shards")
+        shown.advance("a", 2)
+    assert capsys.readouterr().err == ""  # it was over at once
+    monkeypatch.setattr(progress, "_FIRST_S", 0.01)
+    said = ""
+    with progress.bars() as shown:
+        shown.expect("a", "migrating", 2, "shards")
+        while not said:
+            said += capsys.readouterr().err
+        shown.advance("a", 2)
+    said += capsys.readouterr().err
+    assert said == (
+        "progress: a: migrating, 0/2 shards\nprogress: a: migrating, 2/2 shards, done\n"
+    )

@@ -1,0 +1,74 @@
+"""Tables fit the terminal, and nothing of them is cut off."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from shardctl.cli import tables
+
+MOVES = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
+MOVE = (
+    "168fce73", "unfinished", "database-1", "database-2", "0-99,200-299,400-499,600-699,800-899",
+    "clone\ncopying: 1.2/2.1 GB, 85 MB/s, 11 s left", "operator@bastion.example.com",
+    "2026-11-21T13:50:33.310Z", "resume, abort",
+)  # fmt: skip
+
+
+def shown(header: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(tables.fit(header, rows, width))
+    return out.getvalue()
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 160])
+def test_a_table_is_never_wider_than_the_terminal_and_whole(width: int) -> None:
+    text = shown(MOVES, [MOVE, MOVE], width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "…" not in text
+    for word in re.findall(r"[^\s,]+", " ".join(MOVE)):
+        assert word in (text if width >= 60 else squeezed(text)), word
+
+
+def test_wide_ones_have_columns_and_narrow_ones_have_blocks() -> None:
+    assert len(shown(MOVES, [MOVE], 200).splitlines()) <= 7
+    narrow = shown(MOVES, [MOVE], 60)
+    assert "\nstate    unfinished\n" in re.sub(r" +\n", "\n", narrow)
+
+
+def test_no_range_is_broken_within_a_number() -> None:
+    ranges = ",".join(f"{n}-{n + 3}" for n in range(1000, 3000, 10))
+    lines = shown(("node", "shards"), [("a", ranges)], 40).splitlines()
+    for line in lines[3:]:
+        for part in line.removeprefix(" a").strip(" ,").split(","):
+            assert not part or re.fullmatch(r"\d{4}-\d{4}", part), line
+
+
+@given(
+    cells=st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C"]))] * 3),
+        max_size=4,
+    ),
+    width=st.integers(12, 120),
+)
+def test_whatever_is_in_it_fits(cells: list[tuple[str, ...]], width: int) -> None:
+    text = shown(("one", "two", "three"), cells, width)
+    assert max(map(cell_len, text.splitlines()), default=0) <= width
+
+
+def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    rows = [("error", "error"), ("fine", "error")]
+    console.print(tables.fit(("state", "text"), rows, 80, coloured="state"))
+    assert out.getvalue().count("\x1b[1;31m") == 1
