@@ -371,10 +371,24 @@ class Server:
         return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
     def _ended(self, pid: int, *, seconds: float) -> bool:
-        """Wait for the process itself, which removes its pid file a moment before it ends."""
+        """Wait for the process itself, which removes its pid file a moment before it ends.
+
+        While it ends it has no command line any more, and still has its connections.
+        """
         deadline = time.monotonic() + seconds
-        while self._is(pid):
+        while self._is(pid) or _is_ending(pid):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL)
         return True
+
+
+def _is_ending(pid: int) -> bool:
+    """Return whether a process has begun to end and still has files open (proc(5): not Z or X)."""
+    try:
+        if Path(f"/proc/{pid}/cmdline").read_bytes():
+            return False
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

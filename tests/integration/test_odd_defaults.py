@@ -40,9 +40,10 @@ def odd(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
             for name, value in ODD.items():
                 session.execute(f"ALTER ROLE postgres SET {name} = '{value}'".encode())
     yield fleet_spares
+    usual = "-c default_transaction_read_only=off -c statement_timeout=0"
     for server in fleet_spares.servers.values():
-        with server.connect(options="-c default_transaction_read_only=off") as session:
-            session.execute("SET statement_timeout = 0; ALTER ROLE postgres RESET ALL")
+        with server.connect(options=usual) as session:
+            session.execute("ALTER ROLE postgres RESET ALL")
 
 
 def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role_and_environment(
