@@ -18,7 +18,7 @@ from shardctl.topology.model import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from shardctl.checks.host_ways import Server
+    from shardctl.checks.host_routes import Server
     from shardctl.hosts.host import Host
     from shardctl.topology.model import Pooler
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
-from shardctl.checks import host_tests, host_ways
+from shardctl.checks import host_routes, host_tests
 from shardctl.errors import ShardctlError
 from shardctl.hosts.host import CommandFailed
 from shardctl.topology.model import Node
@@ -16,8 +16,8 @@ from shardctl.topology.model import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from shardctl.checks.host_routes import Machine, Server
     from shardctl.checks.host_tests import Found
-    from shardctl.checks.host_ways import Machine, Server
     from shardctl.fanout import Progress
     from shardctl.topology.model import Topology
 
@@ -60,7 +60,7 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
 
     Whatever is wrong is in the result. Changes nothing.
     """
-    machines = host_ways.machines(topology)
+    machines = host_routes.machines(topology)
     progress.expect("hosts", "testing", len(machines), "hosts")
 
     def work(machine: Machine) -> list[Tested]:

@@ -261,10 +261,10 @@ def _markup_mode() -> Literal["markdown"] | None:
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
 
-    told = examples.of(ctx.command_path)
+    reported = examples.of(ctx.command_path)
     more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
     between = "" if _markup_mode() else "\n"
-    return f"{between}{told}\n{more}" if told else ""
+    return f"{between}{reported}\n{more}" if reported else ""
 
 
 def _meant(ctx: Any, name: str) -> str:

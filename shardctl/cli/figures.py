@@ -105,8 +105,8 @@ def line(key: str, reading: Reading) -> str:
 def _parts(reading: Reading) -> Iterator[str]:
     if reading.total or reading.done:
         yield amount(reading.done, reading.total, reading.unit)
-    if told := pace(reading):
-        yield told.replace("  ", ", ")
+    if reported := pace(reading):
+        yield reported.replace("  ", ", ")
 
 
 def copied(progress: MoveProgress, now: datetime) -> str:

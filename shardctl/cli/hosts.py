@@ -20,21 +20,21 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from shardctl.checks import host_ways
+    from shardctl.checks import host_routes
 
-    ways = host_ways.ways(load_topology(ctx))
+    routes = host_routes.routes(load_topology(ctx))
     if output is Listing.json:
-        print_json({"format": 1, "hosts": [way.as_json() for way in ways]})
+        print_json({"format": 1, "hosts": [route.as_json() for route in routes]})
         return
     rows = [
         (
-            way.server.name,
-            way.kind,
-            way.server.host,
-            "here" if way.login is None else f"ssh {way.login}",
-            way.server.os_user or "-",
+            route.server.name,
+            route.kind,
+            route.server.host,
+            "here" if route.login is None else f"ssh {route.login}",
+            route.server.os_user or "-",
         )
-        for way in ways
+        for route in routes
     ]
     header = ("server", "kind", "address", "way", "os_user")
     if output is Listing.tsv:

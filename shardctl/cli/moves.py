@@ -125,8 +125,8 @@ def _show_move(entry: Entry, output: Report) -> None:
         return
     print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
     print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
-    if told := moves_shown.copied(entry):
-        print(told)
+    if reported := moves_shown.copied(entry):
+        print(reported)
     if entry.read_only:
         print("read-only: its cutover refuses writes, and reads continue")
     _show_report(entry.move.report or {})

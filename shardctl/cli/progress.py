@@ -91,15 +91,15 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     """Print lines from a thread, so that work that is stalled is shown, too."""
     del console
     ended = threading.Event()
-    told = threading.Event()
+    reported = threading.Event()
 
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
             if text := sentence(meters):
-                told.set()
+                reported.set()
                 print(text, file=sys.stderr, flush=True)
-            pause_s = _EVERY_S if told.is_set() else _FIRST_S
+            pause_s = _EVERY_S if reported.is_set() else _FIRST_S
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -108,7 +108,7 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if told.is_set():
+        if reported.is_set():
             print(sentence(meters), file=sys.stderr, flush=True)
 
 

@@ -84,15 +84,15 @@ def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool)
     """Return the shape of docs/reference/json.md; `plan` is None if it could not be made."""
     from shardctl.provision.plan import summary
 
-    told: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
+    reported: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
     if plan is not None:
-        told |= {
+        reported |= {
             "cluster": plan.topology.cluster,
             "changes": [change.as_json() for change in plan.changes()],
             "summary": summary(plan.changes()),
             "left_out": [one.as_json() for one in plan.left_out],
         }
-    return told | (errors_json(error) if error is not None else {})
+    return reported | (errors_json(error) if error is not None else {})
 
 
 def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> str:

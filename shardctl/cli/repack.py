@@ -216,13 +216,16 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
     for one in plan.candidates:
         if one.verdict not in (COMMAND, "refused"):
             continue
-        told = one.as_json()
+        reported = one.as_json()
         if one in done:
-            told["size_bytes"], told["after_bytes"] = done[one].before_bytes, done[one].after_bytes
-            told["state"] = "repacked"
+            reported["size_bytes"], reported["after_bytes"] = (
+                done[one].before_bytes,
+                done[one].after_bytes,
+            )
+            reported["state"] = "repacked"
         elif one in left:
-            told["state"], told["reason"] = "left", left[one]
-        tables.append(told)
+            reported["state"], reported["reason"] = "left", left[one]
+        tables.append(reported)
     return {
         "format": 1,
         "tables": tables,

@@ -14,7 +14,7 @@ from shardctl.cli.printed import PRINTED
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
-    from shardctl.state.map import Told
+    from shardctl.state.map import NodeMap
     from shardctl.topology.model import Topology
     from shardctl.topology.routes import Route
 
@@ -62,21 +62,21 @@ def route(
             )
         except UsageError as problem:
             problems.append(problem)
-    told = _ask(topology, offline=offline) if shards else None
+    reported = _ask(topology, offline=offline) if shards else None
     found: list[tuple[str, Route]] = []
     for given, shard in shards:
         try:
-            found.append((given, _route(topology, shard, told)))
+            found.append((given, _route(topology, shard, reported)))
         except ShardctlError as problem:
             problems.append(problem)
-    if told is not None:
-        _report_stale(topology, told, sorted({shard for _, shard in shards}))
-    _print(topology, found, told, output)
+    if reported is not None:
+        _report_stale(topology, reported, sorted({shard for _, shard in shards}))
+    _print(topology, found, reported, output)
     if problems:
         raise Problems(problems)
 
 
-def _ask(topology: Topology, *, offline: bool) -> Told | None:
+def _ask(topology: Topology, *, offline: bool) -> NodeMap | None:
     """Ask the databases for their map, and report which map is used; None is the file's."""
     file = topology.path.name
     if offline:
@@ -84,25 +84,25 @@ def _ask(topology: Topology, *, offline: bool) -> Told | None:
         return None
     from shardctl.state.newest import newest
 
-    told = newest(topology, command="route", within_s=_WITHIN_S)
-    if told is None:
+    reported = newest(topology, command="route", within_s=_WITHIN_S)
+    if reported is None:
         say(
             f"note: no database answered within {_WITHIN_S:g} s: using the map of {file}, which "
             "may be stale"
         )
     else:
-        say(f"note: using map version {told.map.version} from node {told.node}")
-    return told
+        say(f"note: using map version {reported.map.version} from node {reported.node}")
+    return reported
 
 
-def _report_stale(topology: Topology, told: Told, shards: list[int]) -> None:
+def _report_stale(topology: Topology, reported: NodeMap, shards: list[int]) -> None:
     """Report shards that the file gives to other nodes than the map."""
     from shardctl.topology import ranges
     from shardctl.topology.model import ShardId
 
     stale: dict[tuple[str, str], list[int]] = {}
     for shard in shards:
-        owners = topology.owners()[ShardId(shard)], told.map.owners[shard]
+        owners = topology.owners()[ShardId(shard)], reported.map.owners[shard]
         if owners[0] != owners[1]:
             stale.setdefault(owners, []).append(shard)
     for (by_file, by_map), listed in stale.items():
@@ -134,14 +134,14 @@ def _of_id(topology: Topology, given: str) -> int:
     return shard
 
 
-def _route(topology: Topology, shard: int, told: Told | None) -> Route:
+def _route(topology: Topology, shard: int, reported: NodeMap | None) -> Route:
     from shardctl.topology import routes
 
-    return routes.of_shard(topology, shard, told.map.owners if told else ())
+    return routes.of_shard(topology, shard, reported.map.owners if reported else ())
 
 
 def _print(
-    topology: Topology, found: list[tuple[str, Route]], told: Told | None, output: Listing
+    topology: Topology, found: list[tuple[str, Route]], reported: NodeMap | None, output: Listing
 ) -> None:
     from shardctl.libpq import dsn
 
@@ -161,9 +161,9 @@ def _print(
                     "aliases": dict(route.aliases),
                     "dsn": {"node": node_dsn, "poolers": poolers},
                     "map": {
-                        "version": told.map.version if told else None,
-                        "from": "node" if told else "file",
-                        "node": told.node if told else None,
+                        "version": reported.map.version if reported else None,
+                        "from": "node" if reported else "file",
+                        "node": reported.node if reported else None,
                     },
                 }
             )

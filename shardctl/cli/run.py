@@ -90,8 +90,8 @@ def run(
 
 def _show(results: Sequence[Result], command: str, output: Report, *, dry_run: bool) -> None:
     if output is Report.json:
-        told = [one.as_json() for one in results]
-        print_json({"format": 1, "command": command, "dry_run": dry_run, "results": told})
+        reported = [one.as_json() for one in results]
+        print_json({"format": 1, "command": command, "dry_run": dry_run, "results": reported})
     elif dry_run:
         rows = [
             (one.target.label, one.target.machine, one.stdout.strip() or "-") for one in results

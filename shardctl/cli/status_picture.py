@@ -62,9 +62,9 @@ def _read_only(found: Status) -> Iterator[str]:
 
 
 def _retired(found: Status) -> Iterator[str]:
-    """Tell of each node's retired schemas what prune will do about them, move by move.
+    """Report what prune will do about each node's retired schemas, move by move.
 
-    Those of which no journal knows anything are told one by one.
+    Schemas without a move in any journal are listed one by one.
     """
     moves = {one.move.id: one for one in found.moves}
     for node in found.nodes:
@@ -77,8 +77,8 @@ def _retired(found: Status) -> Iterator[str]:
         for move, schemas in groups.items():
             sizes = [one.size_bytes for one in schemas if one.size_bytes is not None]
             size = picture.size(sum(sizes)) if sizes else "of unknown size"
-            told = _when(moves[move], found.time)
-            yield f"  {node.name}: {len(schemas):,} of move {move}, {size}, {told}"
+            reported = _when(moves[move], found.time)
+            yield f"  {node.name}: {len(schemas):,} of move {move}, {size}, {reported}"
 
 
 def _when(entry: Entry, now: datetime) -> str:

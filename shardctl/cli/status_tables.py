@@ -30,10 +30,10 @@ def title(found: Status) -> str:
 
 def unreached(found: Status) -> list[str]:
     """Return a line each for unreachable servers, for other servers, and for unknown disks."""
-    told = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
+    reported = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
     # The row of a spare node that is down shows it already.
-    missed = [text for state, text in told if state in {"down", "unreadable"}]
-    others = [text for state, text in told if state == "up"]
+    missed = [text for state, text in reported if state in {"down", "unreadable"}]
+    others = [text for state, text in reported if state == "up"]
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"unreachable: {', '.join(missed)}"] if missed else []
     lines += [f"not the node in the topology: {', '.join(others)}"] if others else []

@@ -198,14 +198,14 @@ def _foresee(topology: Topology, given: _Given, output: Report) -> None:
     """Run every check of the real run, and print what it would do."""
     from shardctl.topology import ranges
     from shardctl.traffic import table
+    from shardctl.traffic.client_routes import TABLE
     from shardctl.traffic.plan import plan
-    from shardctl.traffic.ways import TABLE
 
     aliases = given.aliases
-    fleet, way = plan(topology, aliases.value, given.shards)
+    fleet, route = plan(topology, aliases.value, given.shards)
     table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
     shards = sorted(fleet.map.owners if given.shards is None else given.shards)
-    poolers = [pooler.name for pooler in way.poolers]
+    poolers = [pooler.name for pooler in route.poolers]
     if output is Report.json:
         found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
         print_json({"format": 1, "cluster": topology.cluster, **found})
@@ -243,7 +243,7 @@ def _run(topology: Topology, given: _Given, seconds: float, *, keep_table: bool)
 
 
 def _report_table(load: Load, *, keep: bool) -> None:
-    from shardctl.traffic.ways import TABLE
+    from shardctl.traffic.client_routes import TABLE
 
     if keep:
         say(f"kept table {TABLE} in every shard; the next load empties it")

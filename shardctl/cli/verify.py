@@ -77,8 +77,8 @@ def show(report: Verified) -> None:
         out.print(Text.assemble(severity, said, overflow="fold"))
         out.print(Padding(Text(finding.hint, overflow="fold"), (0, 0, 0, 2), expand=False))
     counts = report.counts()
-    told = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
-    what = "all is well" if report.ok(strict=True) else told
+    reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
+    what = "all is well" if report.ok(strict=True) else reported
     poolers = f" and {plural(report.poolers, 'pooler')}" if report.poolers else ""
     out.print(
         f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.topology.model import Topology
+    from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.report import Report
-    from shardctl.traffic.ways import Aliases
 
 MOVES = (("2-3", "c"), ("6-7", "d"))
 CLIENTS = 8

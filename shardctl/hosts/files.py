@@ -173,14 +173,14 @@ def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
     except CommandTimedOut as error:
         raise FileRefused(path, f"no result within {error.seconds:g} s") from error
     except (HostUnreachable, HostLost, SudoRefused) as error:
-        raise FileRefused(path, _told(error), hint=error.hint) from error
+        raise FileRefused(path, _reported(error), hint=error.hint) from error
     except CommandFailed as error:
         if not failed:
             raise
         raise _refused(path, error) from error
 
 
-def _told(error: HostUnreachable | HostLost | SudoRefused) -> str:
+def _reported(error: HostUnreachable | HostLost | SudoRefused) -> str:
     """Describe what became of a host, without the whole of the script that it was to run."""
     if isinstance(error, HostLost):
         return f"the connection to host {error.host} was lost during the operation: {error.reason}"

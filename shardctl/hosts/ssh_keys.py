@@ -63,7 +63,7 @@ class Keys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
     def get_sources(self) -> Iterator[InMemoryPrivateKey]:
         """Give what to offer, each loaded when its turn comes."""
         for path in self.named:
-            yield from self._from_file(path, missing_is_told=True)
+            yield from self._from_file(path, report_missing=True)
         in_config = [Path(path) for path in self.ssh_config.get("identityfile", [])]
         files = in_config or [Path(path).expanduser() for path in DEFAULTS]
         only = ssh_config.says_yes(self.ssh_config, "identitiesonly")
@@ -84,9 +84,9 @@ class Keys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
             agent.close()
 
     def _from_file(
-        self, path: Path, *, missing_is_told: bool = False
+        self, path: Path, *, report_missing: bool = False
     ) -> Iterator[InMemoryPrivateKey]:
-        if path.suffix == ".pub" or not (missing_is_told or path.exists()):
+        if path.suffix == ".pub" or not (report_missing or path.exists()):
             return
         try:
             inputs.read(path, _MOST_BYTES)  # a FIFO in its place would hold up paramiko

@@ -142,8 +142,8 @@ def free_bytes(node: Node, directory: str) -> int:
 def data_directory(session: Connection, node: Node) -> str | None:
     """Name the data directory, which the server shows to superusers."""
     row = session.execute("SELECT current_setting('data_directory', true)").fetchone()
-    told = row[0] if row else None
-    return told or (str(node.data_directory) if node.data_directory else None)
+    reported = row[0] if row else None
+    return reported or (str(node.data_directory) if node.data_directory else None)
 
 
 def _view(
@@ -247,11 +247,11 @@ def _long(who: str, seconds: float) -> str:
 
 def _followers(standbys: int, unused: int) -> list[str]:
     """Name the clients that the WAL is kept for: a repack rewrites all that it touches."""
-    told = (
+    reported = (
         [f"the rewritten tables are also sent to standbys of this node: {standbys}"]
         if standbys
         else []
     )
     if unused:
-        told.append(f"replication slots without a client retain all this WAL: {unused}")
-    return told
+        reported.append(f"replication slots without a client retain all this WAL: {unused}")
+    return reported

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.checks import host_ways
+from shardctl.checks import host_routes
 from shardctl.errors import Misused, UsageError
 from shardctl.topology.model import Node, NodeName, PoolerName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardctl.checks.host_ways import Server
+    from shardctl.checks.host_routes import Server
     from shardctl.hosts.host import Host
     from shardctl.topology.model import Topology
 
@@ -51,7 +51,7 @@ def machines(topology: Topology) -> list[Target]:
             nodes=tuple(server.name for server in machine.servers if isinstance(server, Node)),
             env={"SHARDCTL_NAMES": " ".join(server.name for server in machine.servers)},
         )
-        for machine in host_ways.machines(topology)
+        for machine in host_routes.machines(topology)
     ]
 
 
@@ -78,7 +78,7 @@ def servers(topology: Topology, names: str) -> list[Target]:
 
 
 def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
-    host = host_ways.reach(server)
+    host = host_routes.reach(server)
     given: dict[str, object] = {
         "NAME": server.name,
         "KIND": kind,
@@ -92,7 +92,7 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
     else:
         given |= {"CONFIG": server.config, "DATABASES_FILE": server.databases_file}
     return Target(
-        machine=host_ways.name_of(host),
+        machine=host_routes.name_of(host),
         host=host,
         kind=kind,
         servers=(server.name,),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import cutover, interrupts, prediction, proof, sub_steps, undoing
 from shardctl.moves.budget import Budget
-from shardctl.moves.distance import Distance
-from shardctl.moves.gates import Gates
+from shardctl.moves.paused_poolers import PausedPoolers
+from shardctl.moves.round_trips import RoundTrips
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -37,12 +37,12 @@ class Attempt:
     """One process's attempt at a cutover, and what its sub-steps pass to each other."""
 
     context: MoveContext
-    gates: Gates
+    pauses: PausedPoolers
     interrupt: Deferred
     cutover: Cutover
     began: bool = False
     """Whether this process began the cutover; otherwise it completes one that is decided."""
-    distance: Distance = field(default_factory=Distance)
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
     """Round trips to the source, the target and the poolers, once measured."""
     question: Question = field(init=False)
     """What the poolers' guards ask the target."""
@@ -101,7 +101,7 @@ class Attempt:
 
     def require_time(self) -> None:
         """Check that `--max-pause` leaves time for the round trips; raises PauseTooShort."""
-        prediction.require_time(self.context.topology, self.plan, self.distance)
+        prediction.require_time(self.context.topology, self.plan, self.round_trips)
 
     def do(self, rows: Sequence[SubStep]) -> None:
         """Run sub-steps up to the first that fails; raises what that raises."""
@@ -130,9 +130,11 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
     """Defer signals, and close all sessions with poolers afterwards."""
     with (
         interrupts.deferred(context.notice) as interrupt,
-        Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
+        PausedPoolers(
+            context.topology, context.after, context.plan, purpose=context.purpose
+        ) as pauses,
     ):
-        yield Attempt(context, gates, interrupt, cutover.of(context.plan))
+        yield Attempt(context, pauses, interrupt, cutover.of(context.plan))
 
 
 def run(context: MoveContext) -> None:
@@ -195,23 +197,23 @@ def conclude(at: Attempt) -> None:
     snapshot ends with this process.
     """
     context, plan = at.context, at.plan
-    failed = at.do_all(at.cutover.told)
+    failed = at.do_all(at.cutover.concluding)
     if failed:
         errors = list(failed.values())
         if "close" not in failed:
             errors += _prove_now(context, errors)
         raise together(errors)
     before = context.journal()
-    predicted_ms = prediction.pause_ms(context.topology, plan, at.distance)
+    predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips)
     report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(predicted_ms, 1),
         "pause_ms": context.timeline.pause_ms,
-        "pooler_waits_ms": at.gates.waits_ms,
+        "pooler_waits_ms": at.pauses.waits_ms,
         "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
     }
     if at.fence.refuses_writes:
         report["refused_ms"] = context.timeline.refused_ms
-    for node in context.keepers:
+    for node in context.journal_nodes:
         with context.on(node):
             session = context.session(node)
             journal.advance(session, plan.id, [MoveState.claimed], MoveState.routed, report=report)

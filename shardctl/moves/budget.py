@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves.sub_step import far_ms
+from shardctl.moves.sub_step import round_trips_ms
 
 if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
@@ -52,7 +52,7 @@ class Budget:
 
         The target must own the shards soon after the budget ends: then the guards route clients.
         """
-        left_ms = far_ms(self._at.distance, self._at.cutover.until_decided(part))
+        left_ms = round_trips_ms(self._at.round_trips, self._at.cutover.until_decided(part))
         return self.deadline - REST_S - left_ms / 1000
 
     def require(self, before: str) -> None:

@@ -10,7 +10,7 @@ from shardctl.errors import ShardctlError, together
 from shardctl.moves import blocks, claims, file, sub_steps, undoing
 from shardctl.moves.budget import REST_S
 from shardctl.moves.context import Use
-from shardctl.moves.gate import PauseFailed, PauseLost
+from shardctl.moves.paused_pooler import PauseFailed, PauseLost
 from shardctl.state import cluster, events, journal
 from shardctl.topology import ranges
 
@@ -28,7 +28,7 @@ def pause_readers(at: Attempt) -> None:
 
     A read-only transaction that is still open when the guards fire does not block any client.
     """
-    at.gates.await_logins()
+    at.pauses.await_logins()
     try:
         # The guards on the poolers' hosts fire this long after the budget ends.
         sub_steps.hold(at, at.budget.deadline + undoing.GUARD_LAG_S - REST_S)
@@ -51,27 +51,27 @@ def close_source(at: Attempt) -> None:
 
 def route(at: Attempt) -> None:
     """Route the clients to the target, and record how long they waited."""
-    gates, timeline = at.gates, at.context.timeline
+    pauses, timeline = at.pauses, at.context.timeline
     if at.began and at.budget.left() > 0:
-        gates.route()
+        pauses.route()
     else:  # guards may have routed already, or may be routing now
-        gates.settle()
-    now = gates.served_at or time.monotonic()
-    if gates.held_at is not None:
-        timeline.pause_ms = (now - gates.held_at) * 1000
+        pauses.settle()
+    now = pauses.served_at or time.monotonic()
+    if pauses.held_at is not None:
+        timeline.pause_ms = (now - pauses.held_at) * 1000
     if at.began and at.fence.refuses_writes:
         timeline.refused_ms = (now - at.fencing_at) * 1000
 
 
 def serve(at: Attempt) -> None:
     """Wait until waiting clients have connections, and report aliases whose clients have none."""
-    if left := at.gates.await_served():
+    if left := at.pauses.await_served():
         at.context.notice(f"clients are still waiting for a connection: {', '.join(left[:5])}")
-    for gate in at.gates.all:
-        if gate.cancelled:
+    for paused in at.pauses.all:
+        if paused.cancelled:
             at.context.notice(
-                f"pooler {gate.pooler.name}: a client cancelled a statement on "
-                f"{', '.join(gate.cancelled[:5])} while PAUSE waited for it; right after the "
+                f"pooler {paused.pooler.name}: a client cancelled a statement on "
+                f"{', '.join(paused.cancelled[:5])} while PAUSE waited for it; right after the "
                 "pause, PgBouncer may have rejected requests of other clients with 08P01 (server "
                 "login has been failing) without executing them"
             )
@@ -97,7 +97,7 @@ def spread_map(context: MoveContext) -> None:
     if errors:
         raise together(errors)
     known = context.journal()
-    if known is not None and plan.source in context.keepers:
+    if known is not None and plan.source in context.journal_nodes:
         with context.on(plan.source):
             journal.copy(context.session(plan.source), known)
 

@@ -48,7 +48,7 @@ class Sessions:
     context: MoveContext
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when nothing more is to be started."""
-    _told: set[NodeName] = field(default_factory=set)
+    _reported: set[NodeName] = field(default_factory=set)
 
     def open(self, node: NodeName) -> Connection:
         """Open a session; if a lock on a catalog blocks logins, wait until it is released.
@@ -134,8 +134,8 @@ class Sessions:
             raise SnapshotLost from error
 
     def _wait(self, node: NodeName, why: str) -> None:
-        if node not in self._told:
-            self._told.add(node)
+        if node not in self._reported:
+            self._reported.add(node)
             self.context.notice(
                 f"node {node}: {why}: the comparison waits, without locks of its own, until that "
                 "lock is released (see pg_locks there)"

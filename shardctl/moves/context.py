@@ -129,7 +129,7 @@ class MoveContext:
         return self.topology.nodes[self.plan.target]
 
     @property
-    def keepers(self) -> tuple[NodeName, ...]:
+    def journal_nodes(self) -> tuple[NodeName, ...]:
         """The nodes that hold the journal past the point of no return."""
         plan = self.plan
         return (plan.target,) if self.source_lost else (plan.target, plan.source)

@@ -24,7 +24,7 @@ RENAME = Cutover(
         SubStep("open consoles", "logs in to every pooler's console, several times",
                 sub_steps.log_in),
         SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
-                "host", lambda at: at.gates.stage()),
+                "host", lambda at: at.pauses.stage()),
         SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
                 sub_steps.rehearse_guards),
     ),
@@ -32,7 +32,7 @@ RENAME = Cutover(
         SubStep("arm guards", "starts the guards on the poolers' hosts, and the one in the source",
                 sub_steps.arm_guards, asks="s s s"),
         SubStep("logins", "waits until no pooler is logging in to a node for these aliases",
-                lambda at: at.gates.await_logins(), asks="p"),
+                lambda at: at.pauses.await_logins(), asks="p"),
         SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
                 sub_steps.pause, asks="st p p", may_stop=True),
         SubStep("fence", "renames the moved schemas on the source, and commits `fenced`",
@@ -58,7 +58,7 @@ RENAME = Cutover(
         SubStep("open", "opens the target to applications, if the claim's message could not",
                 lambda at: at.handover.open_up(at.context), when=lambda at: not at.opened),
     ),
-    told=(
+    concluding=(
         SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
                 "packet", conclusion.route, asks="p p"),
         SubStep("serve", "waits until waiting clients have connections again", conclusion.serve),
@@ -71,7 +71,7 @@ RENAME = Cutover(
         SubStep("file", "writes the new owners into the topology file",
                 lambda at: conclusion.write_file(at.context)),
         SubStep("disarm", "ends the guards on the poolers' hosts",
-                lambda at: at.gates.disarm(), after="route"),
+                lambda at: at.pauses.disarm(), after="route"),
     ),
     undo=undoing.SUB_STEPS,
 )  # fmt: skip
@@ -92,12 +92,12 @@ TRIGGERS = Cutover(
         *RENAME.between("decide", "decide"),
     ),
     decided=RENAME.decided,
-    told=(
+    concluding=(
         SubStep("pause", "pauses the aliases on all poolers: readers wait for `route`",
                 conclusion.pause_readers, asks="p p p", when=lambda at: at.began),
         SubStep("close", "renames the moved schemas on the source",
                 conclusion.close_source, asks="s s t", when=lambda at: not at.context.source_lost),
-        *RENAME.told,
+        *RENAME.concluding,
     ),
     undo=undoing.SUB_STEPS,
 )  # fmt: skip
@@ -133,7 +133,7 @@ STREAM = Cutover(
         SubStep("claim", "makes the target the owner: sequences, new id blocks, map, `claimed`; "
                 "opens the shards", sub_steps.claim, asks="t", when=lambda at: not at.claimed),
     ),
-    told=(
+    concluding=(
         *RENAME.between("route", "serve"),
         SubStep("stream", "drops subscription, slot and publication",
                 lambda at: at.handover.release(at.context)),

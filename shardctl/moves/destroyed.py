@@ -9,7 +9,7 @@ from shardctl.access import fence
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
-from shardctl.moves.gates import Gates
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -99,14 +99,16 @@ def take_back(context: MoveContext) -> None:
     The operator has declared the target destroyed; shardctl checks what it can. A clone that exists
     must be stopped and never have been promoted; it is deleted first, so that it cannot be promoted
     later. Raises TargetThere, TargetServed and PoolerUnasked, OwnershipDiffers where other nodes'
-    maps say that the target owns the shards, and what the removal of the copy, `Gates.let_go` and
-    `fence.take_back` raise.
+    maps say that the target owns the shards, and what the removal of the copy,
+    `PausedPoolers.let_go` and `fence.take_back` raise.
     """
     source = context.plan.source
     remove = require_gone(context)
     # End the guards first: they might still route clients to it.
-    with Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates:
-        gates.let_go()
+    with PausedPoolers(
+        context.topology, context.after, context.plan, purpose=context.purpose
+    ) as pauses:
+        pauses.let_go()
     _require_unled(context)
     if remove is not None:
         remove()
@@ -138,14 +140,14 @@ def require_gone(context: MoveContext) -> Callable[[], object] | None:
 
     Changes nothing. Raises TargetThere, TargetServed, PoolerUnasked and OwnershipDiffers.
     """
-    _require_untold(context)
+    _require_unclaimed(context)
     require_silent(context)
     remove = context.method.handover.remains(context)
     _require_unled(context)
     return remove
 
 
-def _require_untold(context: MoveContext) -> None:
+def _require_unclaimed(context: MoveContext) -> None:
     """Check that no other node's map has the claim; raises OwnershipDiffers, NodeUnavailable."""
     topology, target = context.topology, context.target
     if not target.shards:

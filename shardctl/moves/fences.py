@@ -96,11 +96,11 @@ class Rename(Fence):
     def look_again(self, at: Attempt) -> None:
         """Check that every alias is still paused; raises PauseLost, NodeLost."""
         locked = partial(at.context.require_lock, at.plan.source)
-        if at.distance.source and at.distance.pooler:
-            fanout.at_once(locked, at.gates.require_held)
+        if at.round_trips.source and at.round_trips.pooler:
+            fanout.at_once(locked, at.pauses.require_held)
         else:  # starting threads takes longer than the round trip that they would save
             locked()
-            at.gates.require_held()
+            at.pauses.require_held()
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
         """Return the retired names."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import cutover, fences
 from shardctl.moves import plan as planning
-from shardctl.moves.gates import CONSOLES
+from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.refusals import PauseTooShort
-from shardctl.moves.sub_step import far_ms
+from shardctl.moves.sub_step import round_trips_ms
 from shardctl.pgbouncer import cost
 
 if TYPE_CHECKING:
-    from shardctl.moves.distance import Distance
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.round_trips import RoundTrips
     from shardctl.topology.model import Topology
 
 FIXED_MS = 70.0
@@ -43,26 +43,28 @@ RESERVED_MS = 400.0
 _SSH_TRIPS = 1
 
 
-def pause_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
+def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> float:
     """Estimate how long clients will wait, in ms; `topology` is the one before the move.
 
     Where writes are refused, only readers count. A busy machine takes several times as long. PAUSE
     also waits for the longest running transaction, which is unknown before.
     """
     moved = MOVED_MS * len(plan.schemas)
-    poolers_ms = _poolers_ms(topology, plan, distance)
+    poolers_ms = _poolers_ms(topology, plan, round_trips)
     fixed = READING_MS if fences.of(plan).refuses_writes else _fixed_ms(topology, plan)
     waiting = cutover.of(plan).between("pause", "route")
-    return fixed + moved + poolers_ms + far_ms(distance, waiting)
+    return fixed + moved + poolers_ms + round_trips_ms(round_trips, waiting)
 
 
-def refused_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float | None:
+def refused_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
+) -> float | None:
     """Estimate how long writes to `tables` tables will be refused; None where they wait."""
     if not fences.of(plan).refuses_writes:
         return None
     shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
-    far = far_ms(distance, cutover.of(plan).between("fence", "route"))
-    return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, distance) + far
+    far = round_trips_ms(round_trips, cutover.of(plan).between("fence", "route"))
+    return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, round_trips) + far
 
 
 def _fixed_ms(topology: Topology, plan: MovePlan) -> float:
@@ -72,7 +74,7 @@ def _fixed_ms(topology: Topology, plan: MovePlan) -> float:
     return FIXED_MS + STAYING_MS * len(planning.leaving(topology, plan))
 
 
-def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float:
+def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> float:
     """Estimate the time of the slowest pooler."""
     poolers = [0.0]
     for one in topology.poolers.values():
@@ -84,31 +86,35 @@ def _poolers_ms(topology: Topology, plan: MovePlan, distance: Distance) -> float
             + OFFERED_MS * size
             + cost.reload_ms(size)
             + (SSH_MS if over_ssh else 0.0)
-            + trips * distance.pooler
+            + trips * round_trips.pooler
         )
     return max(poolers)
 
 
-def budget_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> float:
+def budget_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int = 0
+) -> float:
     """Return the least `--max-pause` for a cutover, in ms.
 
     The budget starts before the first PAUSE, and some of it must remain at the decision. `tables`
     is the number of moved tables, which counts where writes are refused.
     """
     first = "fence" if fences.of(plan).refuses_writes else "pause"
-    before = far_ms(distance, cutover.of(plan).before(first))
-    return _unserved_ms(topology, plan, distance, tables) + RESERVED_MS + before
+    before = round_trips_ms(round_trips, cutover.of(plan).before(first))
+    return _unserved_ms(topology, plan, round_trips, tables) + RESERVED_MS + before
 
 
-def require_time(topology: Topology, plan: MovePlan, distance: Distance, tables: int = 0) -> None:
+def require_time(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int = 0
+) -> None:
     """Check that `--max-pause` is long enough for the prediction; raises PauseTooShort."""
-    needed = budget_ms(topology, plan, distance, tables)
+    needed = budget_ms(topology, plan, round_trips, tables)
     if plan.options.max_pause_s * 1000 < needed:
-        predicted = _unserved_ms(topology, plan, distance, tables)
+        predicted = _unserved_ms(topology, plan, round_trips, tables)
         raise PauseTooShort(plan.options.max_pause_s, predicted, needed)
 
 
-def _unserved_ms(topology: Topology, plan: MovePlan, distance: Distance, tables: int) -> float:
+def _unserved_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
     """Estimate how long writes are impossible."""
-    refused = refused_ms(topology, plan, distance, tables)
-    return pause_ms(topology, plan, distance) if refused is None else refused
+    refused = refused_ms(topology, plan, round_trips, tables)
+    return pause_ms(topology, plan, round_trips) if refused is None else refused

@@ -142,7 +142,7 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
         if standby.in_recovery(session):
             standby.replayed(session, lsn, time.monotonic() + _PROMOTION_S)
             return
-        found = timeline.forked_at(session)
+        found = timeline.switched_at(session)
     at = found.lsn if found else "0/0"
     if timeline.position(at) < timeline.position(lsn):
         raise Unfinished(

@@ -51,7 +51,7 @@ def make(context: MoveContext) -> None:
             proof = "forked"
             if compared is not None:
                 report |= {"uncompared": list(compared.left)}
-    for node in context.keepers:
+    for node in context.journal_nodes:
         with context.on(node):
             session = context.session(node)
             journal.note(session, move, proof=proof, report=report | {"proof": proof})

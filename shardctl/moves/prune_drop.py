@@ -124,7 +124,7 @@ def _drop(
             found = error.outside
             failed |= {o: f"{found[o.schema]} depends on it" for o in todo if o.schema in found}
         except _HELD_UP:
-            busy = _reasons(session, todo, told="")
+            busy = _reasons(session, todo, reported="")
             # If no user of any schema is found, each is tried separately later.
             waiting += [one for one in todo if busy[one]] or todo
         except psycopg.Error as error:
@@ -189,9 +189,11 @@ def _require_alone(session: Connection, schemas: Sequence[str]) -> int:
 
 
 def _reasons(
-    session: Connection, waiting: Sequence[Retired], *, told: str = "another session locked it"
+    session: Connection, waiting: Sequence[Retired], *, reported: str = "another session locked it"
 ) -> dict[Retired, str]:
-    """Return which session uses each schema; `told` where none does at this moment."""
+    """Return which session uses each schema; `reported` where none does at this moment."""
     named = {"schemas": [one.schema for one in waiting], "autovacuum": True}
     users = dict(session.execute(QUERIES["users"], named).fetchall())
-    return {one: f"{users[one.schema]} uses it" if one.schema in users else told for one in waiting}
+    return {
+        one: f"{users[one.schema]} uses it" if one.schema in users else reported for one in waiting
+    }

@@ -14,11 +14,11 @@ from shardctl.moves import destroyed, prediction, wal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
-from shardctl.moves.distance import Distance
 from shardctl.moves.fences import FENCES
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import poolers as preflight_poolers
+from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped
@@ -102,7 +102,7 @@ def start(
     topology: Topology,
     decided: MovePlan,
     progress: Progress,
-    told: Callable[[Step], None],
+    on_step: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
 ) -> MoveContext:
@@ -118,7 +118,7 @@ def start(
         # The operator may have looked at the plan for a long time.
         maps.require(topology, decided.map_version, purpose=context.purpose)
         reserve.require_alone(context)
-        _drive(context, told)
+        _drive(context, on_step)
     return context
 
 
@@ -126,7 +126,7 @@ def resume(
     topology: Topology,
     entry: Entry,
     progress: Progress,
-    told: Callable[[Step], None],
+    on_step: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
     max_pause_s: float | None = None,
@@ -156,7 +156,7 @@ def resume(
     with closing(context):
         if source_destroyed:
             context.source_lost = True
-            _drive(context, told)
+            _drive(context, on_step)
             return context
         try:
             context.lock(decided.source)
@@ -172,7 +172,7 @@ def resume(
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             context.method.admit(context)
-        _drive(context, told)
+        _drive(context, on_step)
     return context
 
 
@@ -180,7 +180,7 @@ def abort(
     topology: Topology,
     entry: Entry,
     progress: Progress,
-    told: Callable[[Step], None],
+    on_step: Callable[[Step], None],
     *,
     notice: Notice = logger.warning,
     target_destroyed: bool = False,
@@ -202,7 +202,7 @@ def abort(
             elif target_destroyed:
                 destroyed.require_silent(context)
             context.target_lost = target_destroyed
-            undo(context, context.method.steps, told)
+            undo(context, context.method.steps, on_step)
 
 
 def require_resumable(
@@ -229,7 +229,7 @@ def require_resumable(
     decided = replace(decided, options=changed)
     if max_pause_s is not None and entry.move.state.undoable:
         # The cutover measures the round trips and checks this again with them.
-        prediction.require_time(planning.before(topology, decided), decided, Distance())
+        prediction.require_time(planning.before(topology, decided), decided, RoundTrips())
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     if entry.move.state.undoable and not source_destroyed:
@@ -313,9 +313,9 @@ def read(topology: Topology) -> Ledger:
     return ledgers.read(topology, purpose=lock.purpose("moves"))
 
 
-def _drive(context: MoveContext, told: Callable[[Step], None]) -> None:
+def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
     """Run the remaining steps; abort a move whose slot has reached its limit of WAL."""
     steps = context.method.steps
     context.look_for_target()
-    with stopped(context), wal.aborting(context, lambda: undo(context, steps, told)):
-        drive(context, steps, told)
+    with stopped(context), wal.aborting(context, lambda: undo(context, steps, on_step)):
+        drive(context, steps, on_step)

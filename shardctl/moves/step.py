@@ -52,15 +52,15 @@ class Step:
     undo: Callable[[MoveContext], None] | None = None
 
 
-def drive(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
-    """Run every step that is not done, in order; call `told` as each begins.
+def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
+    """Run every step that is not done, in order; call `on_step` as each begins.
 
     Resuming a move runs this again. Raises what a step raises, and Unfinished.
     """
     for step in steps:
         if step.probe(context):
             continue
-        told(step)
+        on_step(step)
         _record(context, step, "running")
         began = time.monotonic()
         try:
@@ -82,11 +82,11 @@ def drive(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], No
         _record(context, step, "done", began=began)
 
 
-def undo(context: MoveContext, steps: Sequence[Step], told: Callable[[Step], None]) -> None:
+def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
     """Undo all steps, the last first; each undo is repeatable."""
     for step in reversed(steps):
         if step.undo is not None:
-            told(step)
+            on_step(step)
             step.undo(context)
             _record(context, step, "undone")
 

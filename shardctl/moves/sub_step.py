@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shardctl.moves.attempt import Attempt
-    from shardctl.moves.distance import Distance
     from shardctl.moves.fences import Fence
+    from shardctl.moves.round_trips import RoundTrips
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Cutover:
     """From the guards to the point of no return. When one fails, all are undone."""
     decided: tuple[SubStep, ...]
     """The target takes over. When one fails, `moves resume` starts with the first again."""
-    told: tuple[SubStep, ...]
+    concluding: tuple[SubStep, ...]
     """Each is tried, even if another has failed."""
     undo: tuple[SubStep, ...]
     """They undo the cutover before the point of no return."""
@@ -50,7 +50,7 @@ class Cutover:
     @property
     def rows(self) -> tuple[SubStep, ...]:
         """Return the sub-steps of a cutover that succeeds."""
-        return (*self.ready, *self.undoable, *self.decided, *self.told)
+        return (*self.ready, *self.undoable, *self.decided, *self.concluding)
 
     def between(self, first: str, last: str) -> tuple[SubStep, ...]:
         """Return the sub-steps from one to another, both included."""
@@ -66,13 +66,13 @@ class Cutover:
         return self.undoable[: [one.name for one in self.undoable].index(first)]
 
 
-def far_ms(distance: Distance, rows: Iterable[SubStep]) -> float:
+def round_trips_ms(round_trips: RoundTrips, rows: Iterable[SubStep]) -> float:
     """Sum up the round trips of sub-steps, in ms.
 
-    >>> from shardctl.moves.distance import Distance
+    >>> from shardctl.moves.round_trips import RoundTrips
     >>> rows = [SubStep(one, "", print, one) for one in ("st p", "s", "t")]
-    >>> far_ms(Distance(source=100, target=20), rows)
+    >>> round_trips_ms(RoundTrips(source=100, target=20), rows)
     220.0
     """
-    far = {"s": distance.source, "t": distance.target, "p": distance.pooler}
+    far = {"s": round_trips.source, "t": round_trips.target, "p": round_trips.pooler}
     return float(sum(max(far[one] for one in trip) for row in rows for trip in row.asks.split()))

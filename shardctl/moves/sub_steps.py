@@ -12,8 +12,8 @@ from shardctl.access import fence
 from shardctl.errors import Unfinished
 from shardctl.moves import asking, undoing
 from shardctl.moves import source_guard as guard
-from shardctl.moves.distance import Distance, shortest_ms
-from shardctl.moves.gate import PauseFailed
+from shardctl.moves.paused_pooler import PauseFailed
+from shardctl.moves.round_trips import RoundTrips, shortest_ms
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import replay
 from shardctl.state import journal
@@ -55,12 +55,12 @@ def revision(context: MoveContext) -> int:
 def log_in(at: Attempt) -> None:
     """Open all sessions: a login takes longer than all later queries."""
     context, plan = at.context, at.plan
-    at.gates.open()
+    at.pauses.open()
     at.handover.prepare(context)
     with context.on(plan.source):
         guard.session(context)
         at.fence.prepare(context)
-    at.distance = _distance(at)
+    at.round_trips = _round_trips(at)
     at.require_time()
 
 
@@ -68,7 +68,7 @@ def rehearse_guards(at: Attempt) -> None:
     """Query the target as a guard would; arming guards takes about as long as this."""
     began = time.monotonic()
     at.question = question = _question(at.context)
-    replay.again(lambda: at.gates.rehearse(question))
+    replay.again(lambda: at.pauses.rehearse(question))
     # On remote hosts that may be longer than the whole budget.
     at.arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
 
@@ -77,8 +77,8 @@ def arm_guards(at: Attempt) -> None:
     """Arm the guards on the poolers' hosts, then the source's, which starts the budget."""
     budget, began = at.budget, time.monotonic()
     after_s = at.plan.options.max_pause_s + at.arming_s + undoing.GUARD_LAG_S
-    at.gates.arm(after_s=after_s, question=at.question)
-    at.gates.hold_files(seconds=after_s)
+    at.pauses.arm(after_s=after_s, question=at.question)
+    at.pauses.hold_files(seconds=after_s)
     # These guards must fire after the source's, so a budget that starts late is shorter.
     budget.begin(min(time.monotonic(), began + at.arming_s))
     guard.arm(at, guards_s=at.arming_s + undoing.GUARD_LAG_S + _GUARDS_S)
@@ -97,21 +97,21 @@ def hold(at: Attempt, until: float) -> None:
 
     They may end by themselves until `until`, on the monotonic clock. Raises PauseFailed, PauseLost.
     """
-    fair_s = _FAIR_S + at.distance.pooler / 1000
+    fair_s = _FAIR_S + at.round_trips.pooler / 1000
 
     def left(kept_s: float) -> float:
         return max(fair_s, until - kept_s - time.monotonic())
 
     try:
-        at.gates.hold(seconds=left(at.kept_s))
+        at.pauses.hold(seconds=left(at.kept_s))
     except PauseFailed as error:
         if not at.plan.options.terminate:
             raise
         with at.context.on(at.plan.source):
-            for pid in at.gates.busy(error.waiting):
+            for pid in at.pauses.busy(error.waiting):
                 at.source.execute("SELECT pg_terminate_backend(%s)", [pid])
-        at.gates.open()
-        at.gates.hold(seconds=left(0))
+        at.pauses.open()
+        at.pauses.hold(seconds=left(0))
 
 
 def put_up_fence(at: Attempt) -> None:
@@ -194,7 +194,7 @@ def claim(at: Attempt) -> None:
     at.opened = at.handover.claim(at.context, at.lsn)
 
 
-def _distance(at: Attempt) -> Distance:
+def _round_trips(at: Attempt) -> RoundTrips:
     """Measure the round trips to the source, the target and the poolers."""
     source, target = at.plan.source, at.plan.target
     took = {}
@@ -202,7 +202,7 @@ def _distance(at: Attempt) -> Distance:
         ask = partial(at.context.session(node).execute, "SELECT 1")
         with at.context.on(node):
             took[node] = shortest_ms(partial(replay.again, ask))
-    return Distance.of(source=took[source], target=took[target], pooler=at.gates.distance_ms())
+    return RoundTrips.of(source=took[source], target=took[target], pooler=at.pauses.round_trip_ms())
 
 
 def _question(context: MoveContext) -> Question:

@@ -13,7 +13,7 @@ from shardctl.access import fence
 from shardctl.errors import ShardctlError
 from shardctl.moves import interrupts
 from shardctl.moves.context import Use
-from shardctl.moves.gates import Gates
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.sub_step import SubStep
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import journal
@@ -43,14 +43,16 @@ def call_off(context: MoveContext) -> None:
     """
     with (
         interrupts.deferred(context.notice) as interrupt,
-        Gates(context.topology, context.after, context.plan, purpose=context.purpose) as gates,
+        PausedPoolers(
+            context.topology, context.after, context.plan, purpose=context.purpose
+        ) as pauses,
     ):
         context.method.handover.reconcile(context)
         with context.on(context.plan.source):
             fence.lift(context.session(context.plan.source), context.plan.id)
         found = at_source(context)
         if found is not None and found.state.undoable:
-            _let_go(context, gates)
+            _let_go(context, pauses)
             interrupt.require_none(f"move {context.plan.id}: interrupted: no cutover is running")
 
 
@@ -67,10 +69,10 @@ def take_back(at: Attempt) -> None:
             "the cutover could not be undone completely; the guards on the poolers' hosts and in "
             f"node {at.plan.source} will finish it: {error.message}"
         )
-        if at.gates.held_at is None or time.monotonic() < _pause_ends(at):
+        if at.pauses.held_at is None or time.monotonic() < _pause_ends(at):
             return
         try:
-            at.gates.abandon()
+            at.pauses.abandon()
         except ShardctlError as again:
             logger.warning("move %s: not resumed: %s", at.plan.id, again.message)
 
@@ -100,12 +102,12 @@ def lift_fence(at: Attempt) -> None:
     ours = (MoveState.promoting, at.budget.revision + TO_PROMOTING)
     at.undone = found is not None and found.state.undoable
     if not at.undone and (found is None or (found.state, found.revision) != ours):
-        at.gates.abandon()
+        at.pauses.abandon()
 
 
 def serve_from_source(at: Attempt) -> None:
     """Resume the paused aliases."""
-    _let_go(at.context, at.gates)
+    _let_go(at.context, at.pauses)
 
 
 def disarm_source(at: Attempt) -> None:
@@ -129,16 +131,16 @@ SUB_STEPS = (
 )  # fmt: skip
 
 
-def _let_go(context: MoveContext, gates: Gates) -> None:
+def _let_go(context: MoveContext, pauses: PausedPoolers) -> None:
     """Serve all clients as before, and report poolers that have stopped."""
-    for error in gates.let_go():
+    for error in pauses.let_go():
         context.notice(f"{error.message}; so nothing is paused there")
 
 
 def _pause_ends(at: Attempt) -> float:
     """Return when the guards will have resumed what this process paused."""
-    if at.gates.guards_fire_at is not None:
-        return at.gates.guards_fire_at
+    if at.pauses.guards_fire_at is not None:
+        return at.pauses.guards_fire_at
     return time.monotonic() + at.plan.options.max_pause_s + GUARD_LAG_S
 
 
@@ -155,7 +157,7 @@ def _require_own(at: Attempt) -> None:
     except NodeLost:
         context.forget(source)
         context.notice(f"lost node {source}: waiting until it is back, to lift its fence")
-        ends = time.monotonic() if at.gates.held_at is None else _pause_ends(at)
+        ends = time.monotonic() if at.pauses.held_at is None else _pause_ends(at)
         until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
         while True:
             try:

@@ -38,8 +38,8 @@ _POLL_S = 0.02
 class WalLimitReached(ShardctlError):
     """A move whose slot reached its limit of WAL; shardctl aborts it."""
 
-    def __init__(self, node: str, move: str, told: dict[str, int]) -> None:
-        held, limit = told["held_bytes"], told["limit_bytes"]
+    def __init__(self, node: str, move: str, reported: dict[str, int]) -> None:
+        held, limit = reported["held_bytes"], reported["limit_bytes"]
         super().__init__(
             f"node {node}: move {move} held back {megabytes(held)} of WAL, more than its limit of "
             f"{megabytes(limit)}: node {node} dropped the slot, and shardctl aborts the move",
@@ -193,10 +193,10 @@ def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except ShardctlError as error:
-        told = _told(context)
-        if told is None:
+        reported = _reported(context)
+        if reported is None:
             raise
-        limit = WalLimitReached(context.plan.source, context.plan.id, told)
+        limit = WalLimitReached(context.plan.source, context.plan.id, reported)
         try:
             abort()
         except ShardctlError as again:
@@ -204,7 +204,7 @@ def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
         raise limit from error
 
 
-def _told(context: MoveContext) -> dict[str, int] | None:
+def _reported(context: MoveContext) -> dict[str, int] | None:
     """Return the exceeded limit from the source's journal, if its guard has dropped the slot."""
     source, slot = context.plan.source, context.plan.slot
     try:

@@ -104,7 +104,7 @@ def look(clone: Clone) -> State:
 
 def begin(clone: Clone) -> None:
     """Make the directory for the copy, where `look` found none; raises clone_refused."""
-    _run_as_keeper(clone, "begin", clone.server.account or "")
+    _run_as_owner(clone, "begin", clone.server.account or "")
 
 
 def lay(clone: Clone, name: str, text: str) -> None:
@@ -137,7 +137,7 @@ def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
 
 def place(clone: Clone) -> None:
     """Let the filled copy become the data directory, in one step; raises clone_refused."""
-    _run_as_keeper(clone, "place")
+    _run_as_owner(clone, "place")
 
 
 def discard(clone: Clone) -> None:
@@ -145,7 +145,7 @@ def discard(clone: Clone) -> None:
 
     Raises CloneOfAnother and clone_refused.
     """
-    _run_as_keeper(clone, "discard", timeout=None)
+    _run_as_owner(clone, "discard", timeout=None)
 
 
 def admit(clone: Clone, rules: str) -> bool:
@@ -169,7 +169,7 @@ def remove(clone: Clone) -> bool:
     if found in ("made", "opened"):
         _require_standby(clone)
         clone.server.stop(mode="immediate")  # nothing of it is needed any more
-        _run_as_keeper(clone, "remove", timeout=None)
+        _run_as_owner(clone, "remove", timeout=None)
     discard(clone)
     return found != "absent"
 
@@ -198,7 +198,7 @@ def set_aside(clone: Clone) -> None:
     if clone.server.running():
         _run(clone, "note_running")
         clone.server.stop()
-    _run_as_keeper(clone, "set_aside")
+    _run_as_owner(clone, "set_aside")
 
 
 def bring_back(clone: Clone) -> None:
@@ -206,14 +206,14 @@ def bring_back(clone: Clone) -> None:
 
     Raises clone_refused, and the errors of `HostedServer.start`.
     """
-    if _run_as_keeper(clone, "bring_back").strip():
+    if _run_as_owner(clone, "bring_back").strip():
         clone.server.start()
         _run(clone, "forget_running")
 
 
 def forget(clone: Clone) -> None:
     """Delete what `set_aside` has moved; there or not. Raises clone_refused."""
-    _run_as_keeper(clone, "forget", timeout=None)
+    _run_as_owner(clone, "forget", timeout=None)
 
 
 def attempt(
@@ -246,7 +246,7 @@ def _require_standby(clone: Clone) -> None:
     _run(clone, "require_standby")
 
 
-def _run_as_keeper(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
+def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
     """Run a part that makes, renames or deletes what is beside the data directory.
 
     As the server's user, if that one may; else as shardctl's login user.

@@ -35,7 +35,7 @@ COPIERS: Mapping[CloneWith, Copier] = {
     "basebackup": basebackup.COPIER,
     "repmgr": repmgr_clone.COPIER,
 }
-"""The ways of copying, as the topology calls them."""
+"""The methods of copying, by their names in the topology."""
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
@@ -144,8 +144,8 @@ def _wait(
         delay = min(delay * 1.25, _LAST_POLL)
     if state != "copied":
         said = [] if state == "absent" else clones.said(clone)
-        told = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
-        raise CopyFailed(clone.server.name, copier.name, told)
+        reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
+        raise CopyFailed(clone.server.name, copier.name, reported)
 
 
 def _look(clone: Clone, stop: threading.Event) -> State:
@@ -185,8 +185,8 @@ class _Watcher:
             return
         if row is None and self._phase != _COPYING:
             return  # not begun yet, or reported already
-        told, done, total = row or ("", 0, 0)
-        phase = _PHASES.get(told, "finishing")
+        reported, done, total = row or ("", 0, 0)
+        phase = _PHASES.get(reported, "finishing")
         node = self._clone.server.name
         if phase != self._phase:
             known = total if phase == _COPYING and total else 0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
-from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
 from shardctl.postgres import queries
 
@@ -31,7 +30,7 @@ def control_data_refused(node: str, reason: str) -> Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class TimelineSwitch:
     """Where a server's timeline began: on which one, and at which position."""
 
     timeline: int
@@ -72,7 +71,7 @@ def position(lsn: str) -> int:
     return (int(high, 16) << 32) + int(low, 16)
 
 
-def forked_at(session: Connection) -> Fork | None:
+def switched_at(session: Connection) -> TimelineSwitch | None:
     """Read where the timeline began on which the session's server, no standby, writes.
 
     None on the first timeline, which began with initdb.
@@ -80,28 +79,17 @@ def forked_at(session: Connection) -> Fork | None:
     row = session.execute(_QUERIES["history"]).fetchone()
     if row is None or row[1] is None:
         return None
-    return latest_fork(int(row[0], 16), row[1])
+    return latest_switch(int(row[0], 16), row[1])
 
 
-def forked_at_rest(machine: Host, server: HostedServer) -> Fork | None:
-    """Read from its files where the timeline began on which a server was last.
-
-    None on the first timeline. Raises control_data_refused, FileRefused.
-    """
-    timeline = control_data(machine, server).timeline
-    file = server.data_directory / "pg_wal" / f"{timeline:08X}.history"
-    history = files.read(machine, file, user=server.account)
-    return None if history is None else latest_fork(timeline, history)
-
-
-def latest_fork(timeline: int, history: str) -> Fork | None:
+def latest_switch(timeline: int, history: str) -> TimelineSwitch | None:
     r"""Read the last line of a timeline's history file; None when it has none.
 
-    >>> latest_fork(3, "1\t0/3000148\tno recovery target\n\n2\t0/5000000\tx\n")
-    Fork(timeline=3, parent=2, lsn='0/5000000')
+    >>> latest_switch(3, "1\t0/3000148\tno recovery target\n\n2\t0/5000000\tx\n")
+    TimelineSwitch(timeline=3, parent=2, lsn='0/5000000')
     """
     found = [match for line in history.splitlines() if (match := _LINE.match(line))]
-    return Fork(timeline, int(found[-1][1]), found[-1][2]) if found else None
+    return TimelineSwitch(timeline, int(found[-1][1]), found[-1][2]) if found else None
 
 
 def control_data(machine: Host, server: HostedServer) -> ControlData:

@@ -156,15 +156,17 @@ class Routed:
         asking = Execute(node, maps.READ, (), until=until)
         answer = yield from refusals.execute(self._known, asking)
         took_ms = (time.perf_counter() - began) * 1000
-        told = maps.told(answer.rows[0]) if answer.rows else None
-        if told is None:
+        reported = maps.of_row(answer.rows[0]) if answer.rows else None
+        if reported is None:
             return NodeHealth(
                 "its map is incomplete: `shardctl init` has not finished", took_ms, None
             )
-        self._known.require_same(told)
-        if told.node != node:
-            return NodeHealth(f"connected to node {told.node} instead", took_ms, told.map.version)
-        return NodeHealth(None, took_ms, told.map.version)
+        self._known.require_same(reported)
+        if reported.node != node:
+            return NodeHealth(
+                f"connected to node {reported.node} instead", took_ms, reported.map.version
+            )
+        return NodeHealth(None, took_ms, reported.map.version)
 
     def _pool_options(self, node: NodeName) -> dict[str, Any]:
         """Give what psycopg's pool of a node takes besides the connection string."""

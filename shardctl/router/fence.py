@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.known import Known
     from shardctl.router.requests import Plan
-    from shardctl.state.map import Told
+    from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId
 
 ERRORS = (errors.UndefinedTable, errors.InvalidSchemaName)
@@ -92,17 +92,17 @@ def met(error: BaseException | None) -> bool:
 def reread(known: Known) -> Plan[None]:
     """Read the map again; raises MapUnread where no node returns it, and MapWentBack."""
     outcomes = yield from _ask(known, known.owning(), newer_than=None)
-    versions = [one.map.version for one in outcomes if isinstance(one, maps.Told)]
+    versions = [one.map.version for one in outcomes if isinstance(one, maps.NodeMap)]
     if not versions:
         raise MapUnread(reasons(outcomes))
     if max(versions) < known.map.version:
         raise MapWentBack(known.map.version, max(versions))
 
 
-def told_by(conninfo: str) -> Plan[Told | None]:
+def reported_by(conninfo: str) -> Plan[NodeMap | None]:
     """Ask one connection string for the map; None where init has not finished."""
     answer: Answer = yield Ask(conninfo, maps.READ)
-    return maps.told(answer.rows[0]) if answer.rows else None
+    return maps.of_row(answer.rows[0]) if answer.rows else None
 
 
 def reasons(outcomes: Iterable[Any]) -> list[str]:
@@ -146,9 +146,11 @@ def _newest(known: Known, came: float) -> Plan[None]:
 def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> Plan[list[Any]]:
     """Ask nodes for the map, all at once, until one returns a newer map; keep the newest."""
 
-    def newer(told: object) -> bool:
+    def newer(reported: object) -> bool:
         return (
-            newer_than is not None and isinstance(told, maps.Told) and told.map.version > newer_than
+            newer_than is not None
+            and isinstance(reported, maps.NodeMap)
+            and reported.map.version > newer_than
         )
 
     if newer_than is None:  # it is not asked again
@@ -156,19 +158,19 @@ def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> 
         plans = [outwaited(known, partial(_of_node, known, node), until) for node in nodes]
     else:
         plans = [_of_node(known, node) for node in nodes]
-    outcomes: list[Told | BaseException | None] = yield First(plans, newer, _ASK_S)
+    outcomes: list[NodeMap | BaseException | None] = yield First(plans, newer, _ASK_S)
     for one in outcomes:
         if isinstance(one, AnotherCluster):
             raise one
-        if isinstance(one, maps.Told):
+        if isinstance(one, maps.NodeMap):
             known.adopt(one.map)
     return outcomes
 
 
-def _of_node(known: Known, node: NodeName, _: float | None = None) -> Plan[Told | None]:
+def _of_node(known: Known, node: NodeName, _: float | None = None) -> Plan[NodeMap | None]:
     """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
-    told: Told | None = yield from told_by(known.places.asking(node))
-    if told is None or told.node != node:
+    reported: NodeMap | None = yield from reported_by(known.places.asking(node))
+    if reported is None or reported.node != node:
         return None
-    known.require_same(told)
-    return told
+    known.require_same(reported)
+    return reported

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.router.places import Places
-    from shardctl.state.map import Map, Told
+    from shardctl.state.map import Map, NodeMap
     from shardctl.topology.keys import Key
 
 
@@ -65,10 +65,10 @@ class Known:
         """Forget the lock of a process that has forked: a thread that is not here may have it."""
         self._lock = threading.Lock()
 
-    def require_same(self, told: Told) -> None:
+    def require_same(self, reported: NodeMap) -> None:
         """Refuse the map of a node of another cluster; raises AnotherCluster."""
-        if not self.map.same_cluster(told.map):
-            raise AnotherCluster(told.node, told.map.cluster, self.map.cluster)
+        if not self.map.same_cluster(reported.map):
+            raise AnotherCluster(reported.node, reported.map.cluster, self.map.cluster)
 
     def count_repeated(self) -> None:
         """Note that a statement was done again."""

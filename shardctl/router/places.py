@@ -15,7 +15,7 @@ from shardctl.topology.names import of_node
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardctl.state.map import Told
+    from shardctl.state.map import NodeMap
     from shardctl.topology.model import Pooler, Topology
 
 Through = Literal["poolers", "nodes"]
@@ -100,7 +100,10 @@ def asked(keywords: Mapping[str, Any]) -> str:
 
 
 def of_listed(
-    keywords: Mapping[str, Any], given: Mapping[str, Any], told: Told, nodes: Mapping[str, str]
+    keywords: Mapping[str, Any],
+    given: Mapping[str, Any],
+    reported: NodeMap,
+    nodes: Mapping[str, str],
 ) -> Places:
     """Take the places from a connection string for each node.
 
@@ -114,21 +117,21 @@ def of_listed(
     behind = set()
     for name, dsn in nodes.items():
         own = conninfo_to_dict(dsn)
-        shared = with_service if "service" in own else {**common, "dbname": told.database}
+        shared = with_service if "service" in own else {**common, "dbname": reported.database}
         found[NodeName(name)] = {**shared, **own}
-        if found[NodeName(name)].get("dbname") != told.database:
+        if found[NodeName(name)].get("dbname") != reported.database:
             behind.add(NodeName(name))
     return Places({}, found, None, frozenset(behind))
 
 
-def of_told(keywords: Mapping[str, Any], told: Told, dbname: str) -> Places:
+def of_reported(keywords: Mapping[str, Any], reported: NodeMap, dbname: str) -> Places:
     """Take the places from where the first answer came.
 
     A database that has another name than was asked for, `dbname`, is behind a pooler.
     """
-    if dbname != told.database:
-        return Places(keywords, {}, told.database)
-    return Places(keywords, {told.node: {}}, None)
+    if dbname != reported.database:
+        return Places(keywords, {}, reported.database)
+    return Places(keywords, {reported.node: {}}, None)
 
 
 def _at(poolers: list[Pooler]) -> dict[str, Any]:

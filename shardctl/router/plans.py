@@ -183,17 +183,17 @@ def _begin(known: Known, source: Source) -> Plan[None]:
         return
     conninfo = places.asked(source.keywords)
     try:
-        told = yield from refusals.outwaited(known, lambda _: fence.told_by(conninfo))
+        reported = yield from refusals.outwaited(known, lambda _: fence.reported_by(conninfo))
     except psycopg.Error as error:
         raise MapUnread(fence.reasons([error])) from error
-    if told is None:
-        raise MapUnread(fence.reasons([told]))
-    dbname = str(source.keywords.get("dbname") or told.database)
+    if reported is None:
+        raise MapUnread(fence.reasons([reported]))
+    dbname = str(source.keywords.get("dbname") or reported.database)
     if source.nodes:
-        reached = places.of_listed(source.keywords, source.given, told, source.nodes)
+        reached = places.of_listed(source.keywords, source.given, reported, source.nodes)
     else:
-        reached = places.of_told(source.keywords, told, dbname)
-    known.begin(told.map, reached)
+        reached = places.of_reported(source.keywords, reported, dbname)
+    known.begin(reported.map, reached)
 
 
 def _on_shard(

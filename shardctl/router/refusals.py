@@ -39,8 +39,8 @@ def is_refusal(error: errors.ProtocolViolation) -> bool:
 
     A function of the application's can raise the same text, but not as FATAL.
     """
-    told = error.diag.message_primary or ""
-    same = told == _TEXT or told.startswith(_NEWER_TEXT)
+    reported = error.diag.message_primary or ""
+    same = reported == _TEXT or reported.startswith(_NEWER_TEXT)
     return same and error.diag.severity == "FATAL"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 READ = resources.files("shardctl.state").joinpath("map.sql").read_bytes()
-"""The node's one row, for `told`: version and owners are of one instant."""
+"""The node's one row, for `of_row`: version and owners are of one instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Map:
         return self.cluster, self.pattern, self.layout, len(self.owners)
 
 
-class Told(NamedTuple):
+class NodeMap(NamedTuple):
     """What a node reported: its own name, its database's, and the map."""
 
     node: NodeName
@@ -61,13 +61,13 @@ class Told(NamedTuple):
     map: Map
 
 
-def told(row: Sequence[Any]) -> Told | None:
+def of_row(row: Sequence[Any]) -> NodeMap | None:
     """Read the row of `READ`; None while the map is not whole, as in the middle of an `init`."""
     version, node, database, cluster, count, pattern, *layout, shards, nodes = row
     if version < 1 or shards != list(range(count)):
         return None
     owners = tuple(NodeName(owner) for owner in nodes)
-    return Told(
+    return NodeMap(
         NodeName(node),
         database,
         Map(version, cluster, SchemaPattern.parse(pattern), Layout(*layout), owners),

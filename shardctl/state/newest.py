@@ -14,10 +14,10 @@ import psycopg
 from shardctl.errors import ShardctlError
 from shardctl.postgres.connection import connect
 from shardctl.state import lock
-from shardctl.state.map import READ, Map, told
+from shardctl.state.map import READ, Map, of_row
 
 if TYPE_CHECKING:
-    from shardctl.state.map import Told
+    from shardctl.state.map import NodeMap
     from shardctl.topology.model import Node, Topology
 
 logger = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ _CONNECT_S = 2
 """When a login is given up; the smallest that libpq takes."""
 
 
-def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
+def newest(topology: Topology, *, command: str, within_s: float) -> NodeMap | None:
     """Ask all nodes at once, with one query each, and give the newest map of this cluster.
 
     None where no node has reported one within this time, in s. A thread that still waits then is
     left to itself, for a login cannot be given up sooner than libpq does.
     """
-    answers: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[NodeMap | None] = queue.SimpleQueue()
     quick = {**topology.database.options, "connect_timeout": str(_CONNECT_S)}
     database = replace(topology.database, options=quick)
     asked = replace(topology, database=database)
@@ -44,7 +44,7 @@ def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
     for node in topology.nodes.values():
         threading.Thread(target=ask, args=[node], daemon=True).start()
     wanted = Map.of(topology)
-    found: list[Told] = []
+    found: list[NodeMap] = []
     for _ in topology.nodes:
         try:
             answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -55,7 +55,7 @@ def newest(topology: Topology, *, command: str, within_s: float) -> Told | None:
     return max(found, key=lambda one: one.map.version, default=None)
 
 
-def _ask(topology: Topology, node: Node, command: str) -> Told | None:
+def _ask(topology: Topology, node: Node, command: str) -> NodeMap | None:
     """Ask one node; None where it has no whole map."""
     try:
         purpose = lock.purpose(command)
@@ -64,4 +64,4 @@ def _ask(topology: Topology, node: Node, command: str) -> Told | None:
     except (psycopg.Error, ShardctlError) as error:
         logger.info("node %s: cannot read its map: %s", node.name, error)
         return None
-    return told(row) if row else None
+    return of_row(row) if row else None

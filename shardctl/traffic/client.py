@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
+    from shardctl.traffic.client_routes import ClientRoute, Statements
     from shardctl.traffic.operations import Operation
     from shardctl.traffic.owners import Owners
     from shardctl.traffic.session import Talk
-    from shardctl.traffic.ways import Statements, Way
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,15 @@ class Client(Worker):
         number: int,
         shards: Sequence[ShardId],
         *,
-        way: Way,
+        route: ClientRoute,
         router: ShardedDatabase | None,
         owners: Owners,
         pace: Pace,
         stop: threading.Event,
     ) -> None:
-        super().__init__(number, shards, way=way, owners=owners, stop=stop, name=f"client-{number}")
+        super().__init__(
+            number, shards, route=route, owners=owners, stop=stop, name=f"client-{number}"
+        )
         self._router = router
         self._pace = pace
         self._random.shuffle(self._shards)

@@ -13,8 +13,8 @@ from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, lock, observer
+from shardctl.traffic.client_routes import QUERIES, TABLE
 from shardctl.traffic.owners import Map
-from shardctl.traffic.ways import QUERIES, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

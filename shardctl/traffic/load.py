@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.traffic.client_routes import Aliases, ClientRoute
     from shardctl.traffic.compare import Verdict
     from shardctl.traffic.fleet import Fleet
     from shardctl.traffic.latency import Spread
     from shardctl.traffic.record import Record
     from shardctl.traffic.report import Report
-    from shardctl.traffic.ways import Aliases, Way
     from shardctl.traffic.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Load:
         self,
         topology: Topology,
         found: Fleet,
-        way: Way,
+        route: ClientRoute,
         pace: Pace,
         *,
         shards: Collection[ShardId],
@@ -66,17 +66,17 @@ class Load:
         """Create the clients; use `start` for a running load."""
         self._topology = topology
         self._first = found.map
-        self._way = way
+        self._way = route
         self._owners = Owners(topology, found.map)
         self._heartbeat = Heartbeat()
         self._stop = threading.Event()
-        self._router = open_router(topology, clients) if way.kind == "router" else None
+        self._router = open_router(topology, clients) if route.kind == "router" else None
         self._shards = sorted(shards)
         self._clients = [
             Client(
                 number,
                 part,
-                way=way,
+                route=route,
                 router=self._router,
                 owners=self._owners,
                 pace=pace,
@@ -90,7 +90,7 @@ class Load:
             self._logins = Logins(
                 clients,
                 self._shards,
-                way=way,
+                route=route,
                 owners=self._owners,
                 rate=logins,
                 kinds=pace.kinds,
@@ -129,10 +129,10 @@ class Load:
         grows with the load: see Record. Raises what `plan` raises, load_running, table_failed and
         load_stuck.
         """
-        found, way = plan(topology, aliases, shards)
+        found, route = plan(topology, aliases, shards)
         pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
         chosen = found.map.owners.keys() if shards is None else shards
-        load = cls(topology, found, way, pace, shards=chosen, clients=clients, logins=logins)
+        load = cls(topology, found, route, pace, shards=chosen, clients=clients, logins=logins)
         load._prepare(found, keep_table=keep_table)
         try:
             load._begin(seconds)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from shardctl.topology.model import NodeName, ShardId
+    from shardctl.traffic.client_routes import ClientRoute, Statements
     from shardctl.traffic.operations import Operation
     from shardctl.traffic.owners import Owners
-    from shardctl.traffic.ways import Statements, Way
 
 MOST = 400
 """The most connections at once; below the sandbox's max_client_conn, and a process's file limit.
@@ -53,14 +53,14 @@ class Logins(Worker):
         number: int,
         shards: Sequence[ShardId],
         *,
-        way: Way,
+        route: ClientRoute,
         owners: Owners,
         rate: float,
         kinds: Sequence[Kind],
         patience_s: float,
         stop: threading.Event,
     ) -> None:
-        super().__init__(number, shards, way=way, owners=owners, stop=stop, name="logins")
+        super().__init__(number, shards, route=route, owners=owners, stop=stop, name="logins")
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
     from shardctl.topology.model import ShardId
+    from shardctl.traffic.client_routes import Statements
     from shardctl.traffic.record import Record
     from shardctl.traffic.session import Result, Talk
-    from shardctl.traffic.ways import Statements
 
     Steps = Generator[tuple[bytes, Sequence[bytes]], Result, None]
     """Yields statements with parameters; receives each result, or Refused or Lost."""

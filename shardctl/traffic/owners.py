@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.state import cluster
-from shardctl.traffic import ways
+from shardctl.traffic import client_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ class Owners:
     def _watch(self, node: Node) -> None:
         """Read one node's map, as long as a client waits for it."""
         options = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _CONNECT_S * 1000}
-        conninfo = ways.direct(self._topology, node, **options)
+        conninfo = client_routes.direct(self._topology, node, **options)
         while self._wait_until_wanted():
             try:
                 with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as session:

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Refused
 from shardctl.topology import ranges
 from shardctl.traffic import fleet, table
-from shardctl.traffic.ways import Way
+from shardctl.traffic.client_routes import ClientRoute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shardctl.topology.model import ShardId, Topology
+    from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.fleet import Fleet
-    from shardctl.traffic.ways import Aliases
 
 
 def plan(
     topology: Topology, aliases: Aliases, shards: Collection[ShardId] | None = None
-) -> tuple[Fleet, Way]:
+) -> tuple[Fleet, ClientRoute]:
     """Check whether a load on all or these shards can run; changes nothing.
 
     Raises no_such_aliases, map_unwritten, owner_unknown, NodeUnavailable, shards_unserved,
     too_many_aliases and table_taken.
     """
-    way = Way.of(topology, aliases)
+    route = ClientRoute.of(topology, aliases)
     found = fleet.look(topology)
     chosen = frozenset(found.map.owners if shards is None else shards)
     if unserved := found.unserved() & chosen:
@@ -46,7 +46,7 @@ def plan(
                 "or use --aliases node",
             )
     table.require_free(topology, found)
-    return found, way
+    return found, route
 
 
 def shares(shards: Sequence[ShardId], clients: int) -> list[list[ShardId]]:

@@ -9,8 +9,8 @@ from psycopg import errors, sql
 from shardctl.errors import ShardctlError
 from shardctl.ids.layout import Layout
 from shardctl.traffic import fleet
+from shardctl.traffic.client_routes import QUERIES, TABLE
 from shardctl.traffic.compare import Comparison, Row
-from shardctl.traffic.ways import QUERIES, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

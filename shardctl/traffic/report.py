@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.topology.model import NodeName, ShardId
+    from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.compare import Verdict
     from shardctl.traffic.latency import Latencies
     from shardctl.traffic.record import Record
-    from shardctl.traffic.ways import Aliases
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from psycopg import sql
 
 from shardctl.libpq import reason_of
 from shardctl.router import NoConnection, PoolSettings, ShardedDatabase, ShardMoved
+from shardctl.traffic.client_routes import PURPOSE, TABLE, Statements
 from shardctl.traffic.session import CANNOT_CONNECT, LOST, MOVED, Lost, Refused
-from shardctl.traffic.ways import PURPOSE, TABLE, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

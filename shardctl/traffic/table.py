@@ -15,8 +15,8 @@ from shardctl.libpq import reason_of
 from shardctl.provision import chunks
 from shardctl.state import events
 from shardctl.topology import ranges
-from shardctl.traffic import fleet, ways
-from shardctl.traffic.ways import QUERIES, TABLE
+from shardctl.traffic import client_routes, fleet
+from shardctl.traffic.client_routes import QUERIES, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ def require_free(topology: Topology, found: Fleet) -> None:
                 taken = f"table {TABLE} in schema {topology.schema(shard)}"
                 raise Refused(
                     "table_taken",
-                    f"node {name}: {taken} was not created by `{ways.PURPOSE}`",
+                    f"node {name}: {taken} was not created by `{client_routes.PURPOSE}`",
                     hint="rename it: the load needs a table of its own with that name",
                 )
 
@@ -155,7 +155,7 @@ def _statement(topology: Topology, name: str, shard: ShardId) -> sql.Composed:
         table=sql.Identifier(schema, TABLE),
         next_id=sql.Identifier(schema, generator.WRAPPER),
         mark=sql.Literal(MARK),
-        role=sql.Identifier(ways.role(topology)),
+        role=sql.Identifier(client_routes.role(topology)),
     )
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGconn, PGresult
 
+    from shardctl.traffic.client_routes import Statements
     from shardctl.traffic.operations import Operation
-    from shardctl.traffic.ways import Statements
 
 
 class Visit:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.topology.model import ShardId
+    from shardctl.traffic.client_routes import ClientRoute
     from shardctl.traffic.owners import Owners
-    from shardctl.traffic.ways import Way
 
 
 class Worker:
@@ -25,7 +25,7 @@ class Worker:
         number: int,
         shards: Sequence[ShardId],
         *,
-        way: Way,
+        route: ClientRoute,
         owners: Owners,
         stop: threading.Event,
         name: str,
@@ -34,7 +34,7 @@ class Worker:
         self.failure: BaseException | None = None
         """A bug that ended the thread."""
         self._shards = list(shards)
-        self._way = way
+        self._way = route
         self._owners = owners
         self._stop = stop
         self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike

@@ -60,7 +60,7 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
             f"{moved['longest_ms']:.0f} ms",
             most=most_ms,
             target=f"<= {most_ms} ms",
-            note=f"without a move: {still['longest_ms']:.0f} ms; {_told(moved)}; "
+            note=f"without a move: {still['longest_ms']:.0f} ms; {_reported(moved)}; "
             f"pauses {milliseconds(min(pauses))} to {milliseconds(max(pauses))}; {moving.busy()}",
         ),
         moving.flaws("logins", [moved]),
@@ -71,7 +71,7 @@ def _words() -> list[str]:
     return ["--connect", "--logins", str(PER_S)]
 
 
-def _told(found: dict[str, Any]) -> str:
+def _reported(found: dict[str, Any]) -> str:
     """Tell of a load how many of its requests were slow, by the seconds in which they ended."""
     longest = sorted((s["longest_ms"] or 0.0 for s in found["seconds"]), reverse=True)[:5]
     late = found["logins"]["late_ms"]

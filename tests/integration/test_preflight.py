@@ -9,11 +9,11 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
-from shardctl.moves import distance, prediction
-from shardctl.moves.distance import Distance
+from shardctl.moves import prediction, round_trips
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import clocks as preflight_clocks
 from shardctl.moves.refusals import PreflightRefused
+from shardctl.moves.round_trips import RoundTrips
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal
@@ -63,7 +63,7 @@ def record(preflight_fleet: Movable, node: str, plan: MovePlan) -> None:
 @pytest.fixture
 def all_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every round trip as near: on a busy machine, even one to its own servers is not."""
-    monkeypatch.setattr(distance, "NEAR_MS", float("inf"))
+    monkeypatch.setattr(round_trips, "NEAR_MS", float("inf"))
 
 
 @pytest.mark.usefixtures("all_near")
@@ -83,7 +83,7 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(preflight_pooled: Movable
     # 2 shards that move and 2 that stay, 3 aliases of 11 that are paused, and a RELOAD.
     wanted = 70 + 2 * 0.17 + 2 * 0.02 + 3 * 0.07 + 11 * 0.02 + cost.reload_ms(11)
     made, topology = preflight_pooled.plan(), preflight_pooled.topology
-    assert prediction.pause_ms(topology, made, Distance()) == pytest.approx(wanted)
+    assert prediction.pause_ms(topology, made, RoundTrips()) == pytest.approx(wanted)
     assert facts.predicted_pause_ms == pytest.approx(wanted)
     assert facts.disk_free_bytes is not None
     assert facts.disk_free_bytes > facts.source_bytes

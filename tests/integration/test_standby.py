@@ -63,12 +63,12 @@ def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> Non
     assert is_barred(cloning)
     assert photos(target) == photos(cloning.at_source())
 
-    fork = timeline.forked_at(target)
-    assert fork is not None
-    assert (fork.timeline, fork.parent) == (2, 1)
+    switch = timeline.switched_at(target)
+    assert switch is not None
+    assert (switch.timeline, switch.parent) == (2, 1)
     end = str(cloning.ask("SELECT pg_current_wal_lsn()"))
-    assert timeline.position(fork.lsn) <= timeline.position(end)
-    assert timeline.forked_at(cloning.at_source()) is None
+    assert timeline.position(switch.lsn) <= timeline.position(end)
+    assert timeline.switched_at(cloning.at_source()) is None
     after = timeline.control_data(cloning.clone.machine, cloning.clone.server)
     assert (before.state, before.timeline) == ("in archive recovery", 1)
     assert (after.state, after.timeline) == ("in production", 2)
@@ -125,20 +125,17 @@ def test_promoting_and_opening_again_change_nothing(cloning: Cloning) -> None:
     again = cloning.open_up(target)
     assert again.waiting == first.waiting
     assert not is_barred(cloning)
-    fork = timeline.forked_at(target)
-    assert fork is not None
-    assert fork.timeline == 2
+    switch = timeline.switched_at(target)
+    assert switch is not None
+    assert switch.timeline == 2
 
 
 def test_a_promoted_clone_that_was_killed_is_known_by_its_timeline(cloning: Cloning) -> None:
     target = cloning.start()
     clone = cloning.clone
-    assert timeline.forked_at_rest(clone.machine, clone.server) is None
     cloning.promote(target)
-    fork = timeline.forked_at(target)
     clone.server.stop(mode="immediate")
     assert timeline.control_data(clone.machine, clone.server).timeline == 2
-    assert timeline.forked_at_rest(clone.machine, clone.server) == fork
     assert standby.start(cloning.clone) == "started"
     assert is_barred(cloning)
     cloning.open_up(cloning.at_target())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.traffic.client_routes import TABLE
 from shardctl.traffic.record import Kind
-from shardctl.traffic.ways import TABLE
 from tests.fixtures.fleets.pooled import PooledFleet
 from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.report import Report
-    from shardctl.traffic.ways import Aliases
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.postgres import PgServer

@@ -17,7 +17,7 @@ from tests.fixtures.moves.loads import mini_move, wait_for_writes
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from shardctl.traffic.ways import Aliases
+    from shardctl.traffic.client_routes import Aliases
     from tests.fixtures.fleets.pooled import PooledFleet
 
 PER_S = 100

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.postgres import PgServer
 
-Told = tuple[str, str, tuple[int, ...], str | None]
+NodeMap = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
 
 ALL = tuple(range(8))
@@ -36,7 +36,7 @@ def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
     return fleet_pooled_healthy
 
 
-def told(fleet: PooledFleet, *names: str) -> list[Told]:
+def told(fleet: PooledFleet, *names: str) -> list[NodeMap]:
     findings = examine(fleet, None, *names)
     assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
     assert all(f.hint and f.actual and f.expected for f in findings)
@@ -121,7 +121,7 @@ def pool_sessions_before_nodes(fleet: PooledFleet) -> None:
     fleet.pg_bouncer.admin("SET pool_mode = session")
 
 
-WRITTEN: dict[str, tuple[Callable[[PooledFleet], None], Told]] = {
+WRITTEN: dict[str, tuple[Callable[[PooledFleet], None], NodeMap]] = {
     "the file is not there": (remove_file, ("file_missing", "error", (), "FILE")),
     "the file was changed by hand": (edit_file, ("file_edited", "error", (), "FILE")),
     "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), "FILE")),
@@ -167,7 +167,7 @@ def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: Pooled
     for alias in held:
         pooler.admin(f"PAUSE {alias}")
     pooler.admin("DISABLE shard4")
-    of_aliases: list[Told] = [
+    of_aliases: list[NodeMap] = [
         ("not_loaded", "error", (0, 3, 5), "shard0, shard3, shard5"),
         ("left_over", "error", (), "shard8"),
         ("paused", "error", (1, 2, 4, 5, 6, 7), f"{fleet.database}_b, shard1, shard2"),

@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.access import fence, write_fence
 from shardctl.moves import interrupts, promotion, undoing
-from shardctl.moves.gates import Gates
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
@@ -182,7 +182,7 @@ def test_guards_of_another_process_outlive_an_arming_that_fails(
     plan = fleet_own.plan([2, 3], "c")
     ended: list[Any] = []
     monkeypatch.setattr("shardctl.pgbouncer.guard.disarm", ended.append)
-    with Gates(fleet_own.topology, fleet_own.topology, plan, purpose="test") as gates:
-        for gate in gates.all:
-            gates._disarm_own(gate)
+    with PausedPoolers(fleet_own.topology, fleet_own.topology, plan, purpose="test") as pauses:
+        for paused in pauses.all:
+            pauses._disarm_own(paused)
     assert ended == []

@@ -16,9 +16,9 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import gates, interrupts, promotion, service, sub_steps, undoing
+from shardctl.moves import interrupts, paused_poolers, promotion, service, sub_steps, undoing
 from shardctl.moves.destroyed import TargetThere
-from shardctl.moves.gate import ResumeFailed
+from shardctl.moves.paused_pooler import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.sub_steps import NotPromoting
@@ -168,7 +168,7 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     def no_fence(*_: Any, **__: Any) -> None:
         raise fence.FenceRefused("a", "for this test")
 
-    monkeypatch.setattr(gates.Gates, "_resume_as_before", refuse)
+    monkeypatch.setattr(paused_poolers.PausedPoolers, "_resume_as_before", refuse)
     monkeypatch.setattr(undoing, "call_off", lambda _: None)
     monkeypatch.setattr(fence, "put_up", no_fence)
     fleet_own.stopped([2, 3], "c", max_pause_s=1.0)

@@ -13,9 +13,9 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, conclusion, gates, promotion, service
+from shardctl.moves import attempt, conclusion, paused_poolers, promotion, service
 from shardctl.moves.context import Use
-from shardctl.moves.gate import RouteFailed
+from shardctl.moves.paused_pooler import RouteFailed
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
@@ -242,7 +242,7 @@ def test_a_pooler_that_is_not_routed_is_served_by_its_guard_and_all_others_are_t
     def refuse(_: Any) -> None:
         raise RouteFailed("p1", ["for this test"])
 
-    monkeypatch.setattr(gates.Gates, "route", refuse)
+    monkeypatch.setattr(paused_poolers.PausedPoolers, "route", refuse)
     error = fleet_own.stopped([2, 3], "c", max_pause_s=3.0)
     assert error.state is MoveState.claimed
     assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]

@@ -203,7 +203,7 @@ def _named(context: Context, subject: Subject, error: ShardctlError) -> Shardctl
 
 
 def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
-    topology, plan, distance = context.topology, context.plan, cutover.distance(context)
+    topology, plan, round_trips = context.topology, context.plan, cutover.round_trips(context)
     there, room = context.need(shards.look), context.of(wal.look)
     looked = context.of(poolers.look) or ()
     sizes = {shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards}
@@ -214,8 +214,8 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
         disk_free_bytes=context.of(member_room.look) if place is None else place.free_bytes,
         max_wal_bytes=room.limit(plan) if room is not None else None,
         predicted_copy_s=wal.predicted_s(context),
-        predicted_pause_ms=prediction.pause_ms(topology, plan, distance),
-        predicted_refused_ms=prediction.refused_ms(topology, plan, distance, there.tables),
+        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips),
+        predicted_refused_ms=prediction.refused_ms(topology, plan, round_trips, there.tables),
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         notes=tuple(notes(context, subjects)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.moves import file, prediction
-from shardctl.moves.distance import Distance
 from shardctl.moves.preflight import clocks, member, occupant, poolers, shards
 from shardctl.moves.refusals import PauseTooShort, PreflightRefused
+from shardctl.moves.round_trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
 
 
-def distance(context: Context) -> Distance:
+def round_trips(context: Context) -> RoundTrips:
     """Return the cutover's round trips; one that was not measured counts as 0."""
     clock = context.of(clocks.of_source)
-    return Distance.of(
+    return RoundTrips.of(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
         target=context.of(occupant.measure) or context.of(member.measure) or 0.0,
-        pooler=max((one.distance_ms for one in context.of(poolers.look) or ()), default=0.0),
+        pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )
 
 
@@ -30,7 +30,7 @@ def judge(context: Context) -> Iterator[PauseTooShort]:
     found = context.of(shards.look)
     tables = found.tables if found is not None else 0
     try:
-        prediction.require_time(context.topology, context.plan, distance(context), tables)
+        prediction.require_time(context.topology, context.plan, round_trips(context), tables)
     except PauseTooShort as error:
         yield error
 

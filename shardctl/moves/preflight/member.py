@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
-from shardctl.moves.distance import shortest_ms
 from shardctl.moves.preflight import clocks, decoding, events, fleet, server
 from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.round_trips import shortest_ms
 from shardctl.provision.refusals import schema_in_the_way
 
 if TYPE_CHECKING:

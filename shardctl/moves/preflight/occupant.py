@@ -13,7 +13,7 @@ import psycopg
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
-from shardctl.moves import distance
+from shardctl.moves import round_trips
 from shardctl.moves.preflight import target
 from shardctl.moves.preflight.schemas import tables, way_in
 from shardctl.moves.preflight.subject import QUERIES, refused
@@ -79,7 +79,7 @@ def look(context: Context) -> Occupant | None:
 def measure(context: Context) -> float:
     """Measure a round trip to the target's machine, in ms."""
     context.need(look)  # an unreachable machine is not measured
-    return distance.of_machine(context.target)
+    return round_trips.of_machine(context.target)
 
 
 def same_place(context: Context) -> bool | None:

@@ -46,8 +46,8 @@ def read(said: str) -> list[str] | None:
     first, *lines = said.splitlines() or [""]
     if first != "refused":
         return [] if first == "taken" else None
-    told = [found[1] for line in lines if (found := _SAID.search(line))]
-    own = [line for line in told if not line.startswith(_BESIDE)]
+    reported = [found[1] for line in lines if (found := _SAID.search(line))]
+    own = [line for line in reported if not line.startswith(_BESIDE)]
     return own or lines[-1:] or ["PostgreSQL refuses them without a reason"]
 
 

@@ -14,8 +14,8 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.moves import asking
 from shardctl.moves import plan as planning
-from shardctl.moves.distance import shortest_ms
 from shardctl.moves.refusals import PoolerUnfit, collected, listed
+from shardctl.moves.round_trips import shortest_ms
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
@@ -61,7 +61,7 @@ class Looked:
     pooler: Pooler
     problems: list[ShardctlError] = field(default_factory=list)
     fact: PoolerFact | None = None
-    distance_ms: float = 0.0
+    round_trip_ms: float = 0.0
     """The round trip to its console."""
     held: bool = False
     """Whether the whole pooler is paused."""
@@ -250,7 +250,7 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
     aliases = planning.paused(topology, plan, pooler)
     wanted = set(aliases)
     with Console(pooler, topology.database, purpose=purpose) as console:
-        looked.distance_ms = shortest_ms(console.version)
+        looked.round_trip_ms = shortest_ms(console.version)
         looked.held = console.held()
         looked.offered = console.databases()
         looked.config = console.config()

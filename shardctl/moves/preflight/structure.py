@@ -172,6 +172,6 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def _plain(locale: Locale) -> tuple[str, ...]:
-    """Give a locale without the ways in which systems write it: en_US.utf8 is en_US.UTF-8."""
+    """Give a locale as all systems would write it: en_US.utf8 is en_US.UTF-8."""
     parts = (locale.provider, locale.collate, locale.ctype, locale.locale or "")
     return tuple(part.lower().replace("-", "") for part in parts)

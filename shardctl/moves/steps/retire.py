@@ -21,7 +21,7 @@ def probe(context: MoveContext) -> bool:
     newest = context.journal()
     if newest is None or newest.state not in _OVER:
         return False
-    for node in context.keepers:
+    for node in context.journal_nodes:
         with context.on(node):
             copy = journal.find(context.session(node), context.plan.id)
         if copy is None or copy.state not in _OVER:
@@ -43,7 +43,7 @@ def run(context: MoveContext) -> None:
     # Without a comparison that found no difference the move stays unconfirmed.
     state = MoveState.done if newest.proof == "compared" else MoveState.unconfirmed
     result = f"shards {ranges.of(plan.shards)} moved from {plan.source} to {plan.target}"
-    for node in context.keepers:
+    for node in context.journal_nodes:
         with context.on(node):
             session = context.session(node)
             journal.copy(session, newest)

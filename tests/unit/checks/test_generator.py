@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from tests.fixtures.fleets.facts import Facts
 
-Told = tuple[str, str, str | None, tuple[int, ...], str | None]
+NodeMap = tuple[str, str, str | None, tuple[int, ...], str | None]
 
-ALONE: dict[str, tuple[Callable[[Facts], None], Told, str]] = {
+ALONE: dict[str, tuple[Callable[[Facts], None], NodeMap, str]] = {
     "next_id() of another shard": (
         lambda seen: seen.schema(A, "shard2", wrapper=generator.wrapper_body("shard5", 5)),
         ("generator", "other_shard", None, (2,), "next_id()"),

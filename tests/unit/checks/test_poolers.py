@@ -19,14 +19,14 @@ from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Told = tuple[str, str, tuple[int, ...], str | None]
+NodeMap = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
 
 ALL = tuple(range(8))
 FILE = "/etc/pgbouncer/shards.ini"
 
 
-def told(seen: Facts) -> list[Told]:
+def told(seen: Facts) -> list[NodeMap]:
     """Judge with all checks; everything that is told is of the one pooler."""
     findings = seen.findings()
     assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
@@ -108,7 +108,7 @@ def write_file_oneself(seen: Facts) -> None:
     write(seen, "[databases]" + text_of(seen).partition("[databases]")[2])
 
 
-FAULTS: dict[str, tuple[Callable[[Facts], None], Told]] = {
+FAULTS: dict[str, tuple[Callable[[Facts], None], NodeMap]] = {
     "the file is not there": (
         lambda seen: write(seen, None), ("file_missing", "error", (), FILE),
     ),

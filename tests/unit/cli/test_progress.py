@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from shardctl.cli import figures, progress
 from shardctl.meter import BYTES, Meters, Reading
+from tests.fixtures.servers.postgres import wait_for
 
 GB = 1024**3
 
@@ -80,20 +82,19 @@ def test_without_a_terminal_few_keys_are_named() -> None:
 
 
 def test_without_a_terminal_lines_come_rarely_and_the_last_one_always(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
     with progress.bars() as shown:
         shown.expect("a", "migrating", 2, "shards")
         shown.advance("a", 2)
-    assert capsys.readouterr().err == ""  # it was over at once
+    assert printed.getvalue() == ""  # it was over at once
     monkeypatch.setattr(progress, "_FIRST_S", 0.01)
-    said = ""
     with progress.bars() as shown:
         shown.expect("a", "migrating", 2, "shards")
-        while not said:
-            said += capsys.readouterr().err
+        wait_for(printed.getvalue)
         shown.advance("a", 2)
-    said += capsys.readouterr().err
-    assert said == (
+    assert printed.getvalue() == (
         "progress: a: migrating, 0/2 shards\nprogress: a: migrating, 2/2 shards, done\n"
     )

@@ -24,7 +24,7 @@ def test_each_name_is_there_once(table: Cutover) -> None:
 def test_nothing_may_stop_once_it_is_decided(table: Cutover) -> None:
     assert table.undoable[-1].name == "decide"
     assert table.undoable[-1].may_stop
-    late = (*table.decided, *table.told, *table.undo)
+    late = (*table.decided, *table.concluding, *table.undo)
     assert [one.name for one in late if one.may_stop] == []
 
 

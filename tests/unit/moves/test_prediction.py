@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan, prediction
-from shardctl.moves.distance import Distance
-from shardctl.moves.gates import CONSOLES
+from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.refusals import PauseTooShort
+from shardctl.moves.round_trips import RoundTrips
 from shardctl.topology.loader import parse
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
-NEAR = Distance()
-FAR = Distance(source=100, target=100, pooler=100)
+NEAR = RoundTrips()
+FAR = RoundTrips(source=100, target=100, pooler=100)
 
 
 def topology(*, ssh: str = "", aliases: str = "node", count: int = 8) -> Topology:
@@ -36,11 +36,11 @@ def topology(*, ssh: str = "", aliases: str = "node", count: int = 8) -> Topolog
     return parse(text.encode(), Path("/srv/topology.yaml"))
 
 
-def added(of: Topology, distance: Distance, shards: int = 2) -> float:
+def added(of: Topology, round_trips: RoundTrips, shards: int = 2) -> float:
     """Tell how much longer a pause is for the ways, in ms."""
     made = moving(of, shards)
     near = prediction.pause_ms(of, made, NEAR)
-    return prediction.pause_ms(of, made, distance) - near
+    return prediction.pause_ms(of, made, round_trips) - near
 
 
 def moving(of: Topology, shards: int = 2, max_pause_s: float = 5) -> MovePlan:
@@ -49,23 +49,23 @@ def moving(of: Topology, shards: int = 2, max_pause_s: float = 5) -> MovePlan:
 
 def test_every_question_adds_the_way_to_whom_it_is_asked() -> None:
     here = topology()
-    assert added(here, Distance(source=100)) == pytest.approx(600)
-    assert added(here, Distance(target=100)) == pytest.approx(600)
-    assert added(here, Distance(pooler=100)) == pytest.approx(500)
+    assert added(here, RoundTrips(source=100)) == pytest.approx(600)
+    assert added(here, RoundTrips(target=100)) == pytest.approx(600)
+    assert added(here, RoundTrips(pooler=100)) == pytest.approx(500)
     assert added(here, FAR) == pytest.approx(1500), "two of them are asked at once, twice"
     assert added(topology(ssh=", ssh: {}"), FAR) == pytest.approx(1600)
 
 
 def test_many_aliases_take_more_ways_than_one() -> None:
     many = topology(aliases="shard", count=4 * CONSOLES)
-    assert added(many, Distance(pooler=10), CONSOLES) == pytest.approx(50)
-    assert added(many, Distance(pooler=10), CONSOLES + 1) == pytest.approx(60)
-    assert added(many, Distance(pooler=10), 3 * CONSOLES) == pytest.approx(70)
+    assert added(many, RoundTrips(pooler=10), CONSOLES) == pytest.approx(50)
+    assert added(many, RoundTrips(pooler=10), CONSOLES + 1) == pytest.approx(60)
+    assert added(many, RoundTrips(pooler=10), 3 * CONSOLES) == pytest.approx(70)
 
 
 def test_what_is_nearer_than_a_millisecond_is_near() -> None:
-    assert Distance.of(source=0.9, target=0.99, pooler=0.2) == NEAR
-    assert Distance.of(source=1.5) == Distance(source=1.5)
+    assert RoundTrips.of(source=0.9, target=0.99, pooler=0.2) == NEAR
+    assert RoundTrips.of(source=1.5) == RoundTrips(source=1.5)
 
 
 def test_a_budget_has_to_be_longer_from_far_away() -> None:

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from shardctl.ids.layout import Layout
 from shardctl.router import places
 from shardctl.router.errors import NodeUnknown, NoNodeAliases
-from shardctl.state.map import Map, Told
+from shardctl.state.map import Map, NodeMap
 from shardctl.topology.model import NodeName, Pooler, PoolerName
 from shardctl.topology.names import SchemaPattern
 from tests.fixtures.servers.postgres import local_node, local_topology
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 A, B, C = map(NodeName, "abc")
-TOLD = Told(A, "app", Map(1, "test", SchemaPattern.parse("shard{id}"), Layout(), (A, B)))
+TOLD = NodeMap(A, "app", Map(1, "test", SchemaPattern.parse("shard{id}"), Layout(), (A, B)))
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> 
 
 def test_a_database_of_another_name_is_behind_a_pooler() -> None:
     given = places.first_of("host=p1 dbname=app_a", {"user": "app"})
-    found = places.of_told(given, TOLD, "app_a")
+    found = places.of_reported(given, TOLD, "app_a")
     assert found.pooled(B)
     assert keywords(found, "b")["dbname"] == "app_b"
 
 
 def test_of_a_nodes_own_connection_string_only_that_node_is_known() -> None:
     given = places.first_of("postgresql://app@db1/app", {})
-    found = places.of_told(given, TOLD, "app")
+    found = places.of_reported(given, TOLD, "app")
     assert not found.pooled(A)
     assert keywords(found, "a")["host"] == "db1"
     with pytest.raises(NodeUnknown):

@@ -15,7 +15,7 @@ from shardctl.router.fence import Look, look, met, reread
 from shardctl.router.known import Known
 from shardctl.router.places import Places
 from shardctl.router.requests import Alone, Answer, Ask, Execute, First, Together, Wait
-from shardctl.state.map import Map, Told
+from shardctl.state.map import Map, NodeMap
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.names import SchemaPattern
 
@@ -309,7 +309,7 @@ def test_another_clusters_map_is_refused() -> None:
 
 
 def test_a_clone_that_tells_its_sources_name_is_not_heard() -> None:
-    told = Told(A, "app", MOVED)
+    told = NodeMap(A, "app", MOVED)
     assert told.node == A
     world, found = settled(), known()
     world.maps[C] = MOVED

@@ -36,7 +36,7 @@ class Statements(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClientRoute:
     """A kind of aliases, and the poolers of the clients; none if clients connect to the nodes."""
 
     topology: Topology
@@ -44,7 +44,7 @@ class Way:
     poolers: tuple[Pooler, ...]
 
     @classmethod
-    def of(cls, topology: Topology, kind: Aliases) -> Way:
+    def of(cls, topology: Topology, kind: Aliases) -> ClientRoute:
         """Return the kind with the poolers that offer such aliases; raises no_such_aliases."""
         if kind in {"direct", "router"}:
             return cls(topology, kind, ())

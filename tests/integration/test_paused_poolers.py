@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan as planning
-from shardctl.moves.gates import Gates
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, waited_s
 from shardctl.postgres.connection import NodeLost
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
 
 
-def gates(fleet_own: Lab) -> Gates:
-    """Give the gates of a move of shards 0 and 1, which nobody has used, to node c."""
+def pauses(fleet_own: Lab) -> PausedPoolers:
+    """Give the pauses of a move of shards 0 and 1, which nobody has used, to node c."""
     plan = fleet_own.plan([0, 1], "c")
     topology = fleet_own.topology
-    return Gates(topology, planning.after(topology, plan), plan, purpose="shardctl test")
+    return PausedPoolers(topology, planning.after(topology, plan), plan, purpose="shardctl test")
 
 
 def logins(fleet_own: Lab, alias: str) -> int:
@@ -36,7 +36,7 @@ def logins(fleet_own: Lab, alias: str) -> int:
 
 
 def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet_own: Lab) -> None:
-    with gates(fleet_own) as at_work, ThreadPoolExecutor() as threads:
+    with pauses(fleet_own) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
         with frozen(lambda: processes(fleet_own.server("a").data_directory)):
             client = threads.submit(fleet_own.put, 0)
@@ -53,7 +53,7 @@ def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet_own: Lab) 
 
 
 def test_a_login_that_does_not_end_holds_up_no_cutover(fleet_own: Lab) -> None:
-    with gates(fleet_own) as at_work, ThreadPoolExecutor() as threads:
+    with pauses(fleet_own) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
         with frozen(lambda: processes(fleet_own.server("a").data_directory)):
             client = threads.submit(fleet_own.put, 0)
@@ -72,7 +72,7 @@ def waited(fleet_own: Lab, alias: str) -> float:
 
 def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: Lab) -> None:
     plan, topology = fleet_own.plan([0, 1], "c"), fleet_own.topology
-    stays = Gates(topology, topology, plan, purpose="shardctl test")
+    stays = PausedPoolers(topology, topology, plan, purpose="shardctl test")
     with stays as at_work, fleet_own.alias("shard0") as session, ThreadPoolExecutor() as threads:
         session.execute("SELECT").close()
         session.commit()
@@ -94,10 +94,10 @@ def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: 
 def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def retry(at_work: Gates) -> str:
+    def retry(at_work: PausedPoolers) -> str:
         return at_work._watcher(at_work.all[0]).config()["server_login_retry"]
 
-    with gates(fleet_own) as at_work:
+    with pauses(fleet_own) as at_work:
         at_work.open()
         before = retry(at_work)
         with monkeypatch.context() as patched:
@@ -119,7 +119,7 @@ def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet_own: Lab) -
     client = fleet_own.alias("shard0")
     client.autocommit = True
     with (
-        Gates(topology, topology, plan, purpose="shardctl test") as at_work,
+        PausedPoolers(topology, topology, plan, purpose="shardctl test") as at_work,
         Console(pooler, topology.database, purpose="test") as console,
         ThreadPoolExecutor() as threads,
         straggling(client, fleet_own.connect("a")) as straggler,
@@ -131,9 +131,9 @@ def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet_own: Lab) -
         held.result()
         at_work.settle()
         assert at_work.await_served() == []
-        assert [gate.cancelled for gate in at_work.all] == [("shard0",)]
+        assert [paused.cancelled for paused in at_work.all] == [("shard0",)]
         straggler.join()
         at_work.hold(seconds=5)
         at_work.settle()
         at_work.await_served()
-        assert [gate.cancelled for gate in at_work.all] == [()]
+        assert [paused.cancelled for paused in at_work.all] == [()]

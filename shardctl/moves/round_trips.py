@@ -22,11 +22,11 @@ _LASTING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Distance:
+class RoundTrips:
     """Round trips in ms, to source, target and the slowest pooler; 0 is local.
 
-    >>> Distance.of(source=100.2, target=0.3)
-    Distance(source=100.2, target=0.0, pooler=0.0)
+    >>> RoundTrips.of(source=100.2, target=0.3)
+    RoundTrips(source=100.2, target=0.0, pooler=0.0)
     """
 
     source: float = 0.0
@@ -34,7 +34,7 @@ class Distance:
     pooler: float = 0.0
 
     @classmethod
-    def of(cls, *, source: float = 0.0, target: float = 0.0, pooler: float = 0.0) -> Distance:
+    def of(cls, *, source: float = 0.0, target: float = 0.0, pooler: float = 0.0) -> RoundTrips:
         """Make it from measured round trips, in ms."""
         return cls(*(0.0 if ms < NEAR_MS else ms for ms in (source, target, pooler)))
 

@@ -86,7 +86,7 @@ class Serving:
 
 
 @dataclass(slots=True)
-class Gate:
+class PausedPooler:
     """One pooler during a cutover."""
 
     pooler: Pooler

@@ -28,7 +28,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class HostRoute:
     """How a server's machine is reached; `login` is None where it is this one."""
 
     server: Server
@@ -83,13 +83,13 @@ def machines(topology: Topology) -> list[Machine]:
     return [Machine(name_of(hosts[key]), hosts[key], tuple(some)) for key, some in found.items()]
 
 
-def ways(topology: Topology) -> list[Way]:
+def routes(topology: Topology) -> list[HostRoute]:
     """Report every server how it is reached; contacts nothing."""
     found = []
     for server in servers(topology):
         host = reach(server)
         login = _login(host.settings) if isinstance(host, Ssh) else None
-        found.append(Way(server, name_of(host), login))
+        found.append(HostRoute(server, name_of(host), login))
     return found
 
 

@@ -10,8 +10,8 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
-from shardctl.moves.distance import shortest_ms
-from shardctl.moves.gate import Gate, PauseFailed, PauseLost, RouteFailed
+from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost, RouteFailed
+from shardctl.moves.round_trips import shortest_ms
 from shardctl.pgbouncer import apply, batch, guard, render, serving
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
@@ -36,7 +36,7 @@ _POLL = 0.002
 Value = TypeVar("Value")
 
 
-class Gates:
+class PausedPoolers:
     """All poolers of a topology during the cutover of one move.
 
     Use it in a `with`, which closes every session at its end. `let_go`, `route` and the guards
@@ -48,7 +48,7 @@ class Gates:
         self._after = after
         self._plan = plan
         self._purpose = purpose
-        self.all = [self._gate(pooler) for pooler in before.poolers.values()]
+        self.all = [self._paused(pooler) for pooler in before.poolers.values()]
         self.held_at: float | None = None
         """When the first PAUSE was sent, on the monotonic clock; None before that."""
         self.guards_fire_from: float | None = None
@@ -64,26 +64,26 @@ class Gates:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for gate in self.all:
-            gate.drop_held()
-            for console in (*gate.consoles, gate.watcher):
+        for paused in self.all:
+            paused.drop_held()
+            for console in (*paused.consoles, paused.watcher):
                 if console is not None:
                     console.close()
 
     def open(self) -> None:
         """Log in to every console, several times; raises PoolerUnavailable."""
 
-        def one(gate: Gate) -> None:
-            gate.consoles[:] = [console for console in gate.consoles if not console.closed]
-            wanted = 1 + min(CONSOLES, max(1, len(gate.aliases)))
-            while len(gate.consoles) + 1 < wanted:
-                gate.consoles.append(self._console(gate.pooler))
-            if gate.retry is None:
-                gate.retry = serving.retry_of(self._watcher(gate))
+        def one(paused: PausedPooler) -> None:
+            paused.consoles[:] = [console for console in paused.consoles if not console.closed]
+            wanted = 1 + min(CONSOLES, max(1, len(paused.aliases)))
+            while len(paused.consoles) + 1 < wanted:
+                paused.consoles.append(self._console(paused.pooler))
+            if paused.retry is None:
+                paused.retry = serving.retry_of(self._watcher(paused))
 
         self._each(one)
 
-    def distance_ms(self) -> float:
+    def round_trip_ms(self) -> float:
         """Measure the longest round trip to a pooler, in ms; raises PoolerLost."""
         return max(self._each(lambda g: shortest_ms(self._watcher(g).version)), default=0.0)
 
@@ -94,43 +94,43 @@ class Gates:
         FileRefused, reload_rejected.
         """
 
-        def one(gate: Gate) -> None:
-            user, place = gate.pooler.os_user, gate.pooler.databases_file
+        def one(paused: PausedPooler) -> None:
+            user, place = paused.pooler.os_user, paused.pooler.databases_file
             # A file of an earlier attempt would be kept as a backup.
-            files.remove(gate.host, gate.staged, user=user)
-            files.write(gate.host, gate.staged, gate.text, user=user, like=place)
-            gate.place = files.place_of(gate.host, place, user=user)
-            apply.try_reload(gate.pooler, gate.host, self._watcher(gate))
+            files.remove(paused.host, paused.staged, user=user)
+            files.write(paused.host, paused.staged, paused.text, user=user, like=place)
+            paused.place = files.place_of(paused.host, place, user=user)
+            apply.try_reload(paused.pooler, paused.host, self._watcher(paused))
 
         self._each(one)
 
     def rehearse(self, question: Question) -> None:
         """Run every guard's query on its host; raises guard_refused."""
         self._each(
-            lambda gate: guard.rehearse(
-                gate.host,
+            lambda paused: guard.rehearse(
+                paused.host,
                 name=self._plan.id,
-                directory=gate.pooler.databases_file.parent,
+                directory=paused.pooler.databases_file.parent,
                 question=question,
-                user=gate.pooler.os_user,
+                user=paused.pooler.os_user,
             )
         )
 
     def arm(self, *, after_s: float, question: Question) -> None:
         """Arm a guard on every pooler's host; raises guard_refused after disarming all."""
 
-        def one(gate: Gate) -> None:
-            gate.guard = guard.arm(
-                gate.host,
+        def one(paused: PausedPooler) -> None:
+            paused.guard = guard.arm(
+                paused.host,
                 name=self._plan.id,
-                directory=gate.pooler.databases_file.parent,
-                console=conninfo(gate.pooler, self._before.database, purpose=self._purpose),
-                aliases=gate.aliases,
+                directory=paused.pooler.databases_file.parent,
+                console=conninfo(paused.pooler, self._before.database, purpose=self._purpose),
+                aliases=paused.aliases,
                 after_s=after_s,
                 question=question,
-                staged=Staged(gate.staged, gate.pooler.databases_file),
-                retry=gate.retry or "",
-                user=gate.pooler.os_user,
+                staged=Staged(paused.staged, paused.pooler.databases_file),
+                retry=paused.retry or "",
+                user=paused.pooler.os_user,
             )
 
         self.guards_fire_from = time.monotonic() + after_s
@@ -146,8 +146,8 @@ class Gates:
 
         On a remote host, the request takes a third of the time of a new command.
         """
-        for gate in self.all:
-            gate.hold_file(seconds)
+        for paused in self.all:
+            paused.hold_file(seconds)
 
     def await_logins(self) -> None:
         """Wait briefly until no pooler is logging in to a node for the aliases to pause.
@@ -157,9 +157,9 @@ class Gates:
         """
         until = time.monotonic() + _LOGINS_S
 
-        def one(gate: Gate) -> None:
-            ours = set(gate.aliases)
-            console = self._watcher(gate)
+        def one(paused: PausedPooler) -> None:
+            ours = set(paused.aliases)
+            console = self._watcher(paused)
             while time.monotonic() < until and any(
                 row["database"] in ours and int(row["sv_login"] or 0) for row in console.pools()
             ):
@@ -195,11 +195,11 @@ class Gates:
 
     def busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
         """Yield the pids on the source that serve aliases whose PAUSE does not complete."""
-        for gate in self.all:
-            wanted = set(waiting.get(gate.pooler.name, ()))
+        for paused in self.all:
+            wanted = set(waiting.get(paused.pooler.name, ()))
             if not wanted:
                 continue
-            with self._console(gate.pooler) as console:
+            with self._console(paused.pooler) as console:
                 for server in console.servers():
                     if server["database"] in wanted and server["state"] == "active":
                         yield int(server["remote_pid"] or 0)
@@ -207,11 +207,11 @@ class Gates:
     def require_held(self) -> None:
         """Check that every alias is still paused; raises PauseLost, PoolerLost."""
 
-        def one(gate: Gate) -> None:
-            offered = self._watcher(gate).databases()
-            gone = tuple(a for a in gate.aliases if a not in offered or not offered[a].paused)
+        def one(paused: PausedPooler) -> None:
+            offered = self._watcher(paused).databases()
+            gone = tuple(a for a in paused.aliases if a not in offered or not offered[a].paused)
             if gone:
-                raise PauseLost(gate.pooler.name, gone)
+                raise PauseLost(paused.pooler.name, gone)
 
         self._each(one)
 
@@ -221,29 +221,29 @@ class Gates:
         `await_served` must follow. Raises a pooler's error after serving all others.
         """
 
-        def one(gate: Gate) -> None:
-            beside = gate.ask_who_waits()
-            user = gate.pooler.os_user
+        def one(paused: PausedPooler) -> None:
+            beside = paused.ask_who_waits()
+            user = paused.pooler.os_user
             try:
-                gate.put_in_place()
+                paused.put_in_place()
             except files.FileRefused:
                 # Its guard may have fired first and replaced the file.
-                if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
+                if files.read(paused.host, paused.pooler.databases_file, user=user) != paused.text:
                     raise
-            self._reload_and_resume(gate, waits=gate.any_waits(beside))
+            self._reload_and_resume(paused, waits=paused.any_waits(beside))
 
         self._each(one)
 
     def settle(self) -> None:
         """Do what `route` does, however much of it is done; repeatable."""
 
-        def one(gate: Gate) -> None:
-            gate.drop_held()
-            user = gate.pooler.os_user
-            if files.read(gate.host, gate.pooler.databases_file, user=user) != gate.text:
-                files.write(gate.host, gate.pooler.databases_file, gate.text, user=user)
-            self._reload_and_resume(gate, waits=gate.any_waits(self._watcher(gate), ask=True))
-            files.remove(gate.host, gate.staged, user=user)
+        def one(paused: PausedPooler) -> None:
+            paused.drop_held()
+            user = paused.pooler.os_user
+            if files.read(paused.host, paused.pooler.databases_file, user=user) != paused.text:
+                files.write(paused.host, paused.pooler.databases_file, paused.text, user=user)
+            self._reload_and_resume(paused, waits=paused.any_waits(self._watcher(paused), ask=True))
+            files.remove(paused.host, paused.staged, user=user)
 
         self._each(one)
 
@@ -253,14 +253,14 @@ class Gates:
         Restores `server_login_retry` afterwards.
         """
 
-        def one(gate: Gate) -> list[str]:
-            if gate.serving is None:  # the pooler was lost before
+        def one(paused: PausedPooler) -> list[str]:
+            if paused.serving is None:  # the pooler was lost before
                 return []
-            left = gate.end_serving(self._watcher(gate))
-            if gate.serving.resumed:
-                since = gate.serving.at if self.held_at is None else self.held_at
-                waited = time.monotonic() - since if gate.serving.waits else 0.0
-                self.waits_ms[gate.pooler.name] = round(waited * 1000, 1)
+            left = paused.end_serving(self._watcher(paused))
+            if paused.serving.resumed:
+                since = paused.serving.at if self.held_at is None else self.held_at
+                waited = time.monotonic() - since if paused.serving.waits else 0.0
+                self.waits_ms[paused.pooler.name] = round(waited * 1000, 1)
             return left
 
         return [alias for left in self._each(one) for alias in left]
@@ -268,7 +268,7 @@ class Gates:
     @property
     def served_at(self) -> float | None:
         """When the last pooler had resumed its aliases, on the monotonic clock."""
-        return max((gate.serving.at for gate in self.all if gate.serving), default=None)
+        return max((paused.serving.at for paused in self.all if paused.serving), default=None)
 
     def let_go(self) -> list[ShardctlError]:
         """Resume every alias unchanged, remove the staged files, disarm the guards; repeatable.
@@ -278,17 +278,17 @@ class Gates:
         """
         gone: list[ShardctlError] = []
 
-        def one(gate: Gate) -> None:
-            gate.drop_held()
+        def one(paused: PausedPooler) -> None:
+            paused.drop_held()
             try:
                 # This answers a waiting PAUSE, too, whose session is not used again.
-                self._resume_as_before(gate)
+                self._resume_as_before(paused)
             except (PoolerLost, PoolerUnavailable) as error:
-                if ports.knock(gate.pooler.host, gate.pooler.port) != "closed":
+                if ports.knock(paused.pooler.host, paused.pooler.port) != "closed":
                     raise
                 gone.append(error)
-            files.remove(gate.host, gate.staged, user=gate.pooler.os_user)
-            self._disarm(gate)
+            files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
+            self._disarm(paused)
 
         self._each(one)
         return gone
@@ -299,10 +299,10 @@ class Gates:
         That process has ended the guards here, and may have resumed before all was paused.
         """
 
-        def one(gate: Gate) -> None:
-            gate.drop_held()
-            self._resume_as_before(gate)
-            self._disarm_own(gate)
+        def one(paused: PausedPooler) -> None:
+            paused.drop_held()
+            self._resume_as_before(paused)
+            self._disarm_own(paused)
 
         self._each(one)
 
@@ -311,44 +311,44 @@ class Gates:
         return self._each(self._disarm)
 
     @staticmethod
-    def _disarm_own(gate: Gate) -> None:
+    def _disarm_own(paused: PausedPooler) -> None:
         """End the guard that this process has armed, but not another's of the same name."""
-        if gate.guard is not None:
-            guard.disarm(gate.guard)
-            gate.guard = None
+        if paused.guard is not None:
+            guard.disarm(paused.guard)
+            paused.guard = None
 
-    def _disarm(self, gate: Gate) -> Disarmed:
-        parent = gate.pooler.databases_file.parent
-        named = Guard(gate.host, self._plan.id, parent, gate.pooler.os_user)
-        found = guard.disarm(gate.guard or named)
-        gate.guard = None
+    def _disarm(self, paused: PausedPooler) -> Disarmed:
+        parent = paused.pooler.databases_file.parent
+        named = Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
+        found = guard.disarm(paused.guard or named)
+        paused.guard = None
         return found
 
-    def _reload_and_resume(self, gate: Gate, *, waits: bool) -> None:
+    def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
         """Send both in one packet; raises RouteFailed, ResumeFailed, PoolerLost."""
-        console = self._watcher(gate)
-        refused = gate.begin_serving(console, reload=True, waits=waits)
+        console = self._watcher(paused)
+        refused = paused.begin_serving(console, reload=True, waits=waits)
         offered = console.databases()
-        wrong = apply.differences(render.entries(self._after, gate.pooler), offered)
-        gate.require_resumed(offered)
+        wrong = apply.differences(render.entries(self._after, paused.pooler), offered)
+        paused.require_resumed(offered)
         if wrong:
             rejected = [error.reason for error in refused if error.command == serving.RELOAD]
-            raise RouteFailed(gate.pooler.name, [*rejected, *wrong])
+            raise RouteFailed(paused.pooler.name, [*rejected, *wrong])
 
-    def _resume_as_before(self, gate: Gate) -> None:
+    def _resume_as_before(self, paused: PausedPooler) -> None:
         """Resume with the old file; raises ResumeFailed, PoolerLost.
 
         Where nothing is paused `server_login_retry` is not changed: no guard would restore it if
         this process died.
         """
-        console = self._watcher(gate)
-        paused = gate.is_paused(console.databases())
-        gate.begin_serving(console, reload=False, shorten=paused)
-        gate.require_resumed(console.databases())
-        if paused or not serving.retry_of(console):
-            gate.end_serving(console)
+        console = self._watcher(paused)
+        still = paused.is_paused(console.databases())
+        paused.begin_serving(console, reload=False, shorten=still)
+        paused.require_resumed(console.databases())
+        if still or not serving.retry_of(console):
+            paused.end_serving(console)
 
-    def _gate(self, pooler: Pooler) -> Gate:
+    def _paused(self, pooler: Pooler) -> PausedPooler:
         """Return a pooler with the aliases of the moved shards, and of their node."""
         held: list[str] = []
         if "node" in pooler.aliases:
@@ -356,17 +356,17 @@ class Gates:
         if "shard" in pooler.aliases:
             held += self._plan.schemas
         text = render.databases(self._after, pooler, self._plan.map_version + 1)
-        return Gate(pooler, host_of(pooler), tuple(held), text)
+        return PausedPooler(pooler, host_of(pooler), tuple(held), text)
 
-    def _watcher(self, gate: Gate) -> Console:
-        if gate.watcher is None or gate.watcher.closed:
-            gate.watcher = self._console(gate.pooler)
-        return gate.watcher
+    def _watcher(self, paused: PausedPooler) -> Console:
+        if paused.watcher is None or paused.watcher.closed:
+            paused.watcher = self._console(paused.pooler)
+        return paused.watcher
 
     def _console(self, pooler: Pooler) -> Console:
         return Console(pooler, self._before.database, purpose=self._purpose)
 
-    def _each(self, work: Callable[[Gate], Value]) -> list[Value]:
+    def _each(self, work: Callable[[PausedPooler], Value]) -> list[Value]:
         """Call `work` for all poolers in parallel; raises the errors when all have ended."""
         if len(self.all) == 1:  # starting a thread takes longer than most calls
             return [work(self.all[0])]
