@@ -20,7 +20,7 @@ OPTIONS = Options(max_pause_s=5.0, retain_s=0.0, max_rate="8M")
 def test_another_terminal_shows_how_far_a_clone_is(fleet_own: Lab) -> None:
     arguments = ["--topology", str(fleet_own.file), "moves", "show"]
     mover = Mover([str(fleet_own.file), "start", json.dumps(dataclasses.asdict(OPTIONS))])
-    copied = "SELECT 1 FROM shardctl.move_progress WHERE bytes > 0 AND phase = 'copying'"
+    copied = "SELECT 1 FROM shardctl.move_progress WHERE eta_s IS NOT NULL AND phase = 'copying'"
     wait_for(lambda: fleet_own.ask("a", copied))
     shown = json.loads(commands.here(*arguments, "-o", "json").stdout)
     assert (shown["state"], shown["step"]) == ("running", "clone")
