@@ -205,7 +205,7 @@ def test_rows_move_beside_writers_who_insert_change_and_delete_them(fleet: Fleet
         running = [pool.submit(client.run) for client in clients]
         try:
             deadline = time.monotonic() + SECONDS
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline or len(codes) < 2:
                 codes.append(fleet.here("rows", "move", "--yes").returncode)
         finally:
             stop.set()
@@ -213,7 +213,6 @@ def test_rows_move_beside_writers_who_insert_change_and_delete_them(fleet: Fleet
             one.result()
     # 3: rows that were in use are left for the next run.
     assert set(codes) <= {0, 1, 3}
-    assert len(codes) > 1
     done = fleet.here("rows", "move", "--yes")
     assert done.returncode == 0, done.stderr
     expected: dict[int, int] = {}
