@@ -10,7 +10,7 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import conclusion, doctor, plan, prune, service, stream
+from shardctl.moves import arrivals, conclusion, doctor, plan, prune, service, stream
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
@@ -207,7 +207,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
 ) -> None:
     """The worker fails on it for ever; the move says so before clients wait."""
     run = indexes.STEP.run
-    monkeypatch.setattr(stream, "_LOOK_S", 0.2)
+    monkeypatch.setattr(arrivals, "_LOOK_S", 0.2)
     monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
 
     def collide(context: MoveContext) -> None:
@@ -223,7 +223,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
     monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, stream.MarkNotSeen)
+    assert isinstance(caught.value.error, arrivals.MarkNotSeen)
     fleet_own.abort()
     assert left(fleet_own) == []
 
