@@ -36,7 +36,9 @@ def put(context: MoveContext, attempt: int, what: str) -> None:
         marks.put(context.session(plan.source), plan.id, what, attempt=attempt)
 
 
-def wait_for(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
+def wait_for(
+    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
+) -> None:
     """Wait until a mark has come through the stream; raises MarkNotSeen.
 
     A worker that fails to apply a row fails again and again, so that is not waited for.
@@ -52,7 +54,7 @@ def wait_for(context: MoveContext, attempt: int, what: str, *, deadline: float) 
                 if why or now > deadline:
                     raise MarkNotSeen(plan.target, what, why)
                 look_at = now + _LOOK_S
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
 
 
 def _trouble(context: MoveContext) -> str:
