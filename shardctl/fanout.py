@@ -12,6 +12,8 @@ from shardctl.errors import ShardctlError, together
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from shardctl.meter import Held
+
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -31,6 +33,9 @@ class Progress(Protocol):
     def waits(self, key: str, reason: str | None) -> None:
         """Show what the phase of `key` waits for from now on; None: it goes on."""
 
+    def holds(self, key: str, held: Held) -> None:
+        """Show the WAL that a source holds back for `key` meanwhile."""
+
     def end(self, key: str) -> None:
         """Show that the work of `key` is over, whether all of it was done or not."""
 
@@ -45,6 +50,9 @@ class Silent:
         """Show nothing."""
 
     def waits(self, key: str, reason: str | None) -> None:
+        """Show nothing."""
+
+    def holds(self, key: str, held: Held) -> None:
         """Show nothing."""
 
     def end(self, key: str) -> None:

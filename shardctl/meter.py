@@ -16,6 +16,8 @@ BYTES = "bytes"
 
 WINDOW_S = 15.0
 """The rate is that of the last seconds, so a rate of an earlier time is never shown."""
+FILLING_S = 60.0
+"""The same for what fills up: other sessions write in bursts."""
 STALLED_S = 5.0
 """Without progress for so long, and longer than usual for the phase, it is stalled."""
 _UNUSUAL = 4
@@ -23,6 +25,20 @@ _KNOWN = 3
 """So many steps show how fast a phase is, and how often it makes progress."""
 _LEAST_S = 0.5
 _BETWEEN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The WAL that a source holds back for its target at one moment, in bytes.
+
+    `left_s` is the time until `limit` at the present rate, None where it does not grow. `lag` is
+    what the target has not confirmed, None while nothing follows.
+    """
+
+    bytes: int
+    limit: int | None
+    left_s: float | None = None
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,7 @@ class Reading:
     waits: str | None = None
     waits_s: float | None = None
     ended: bool = False
+    held: Held | None = None
 
     @property
     def complete(self) -> bool:
@@ -64,6 +81,8 @@ class Meter:
         self._longest = 0.0
         self._waits: tuple[str, float] | None = None
         self._ended = False
+        self.held: Held | None = None
+        """The WAL that is held back for the work, where somebody looks."""
 
     def advance(self, done: int) -> None:
         """Count `done` more units."""
@@ -112,6 +131,7 @@ class Meter:
             self._waits[0] if self._waits else None,
             now - self._waits[1] if self._waits else None,
             self._ended,
+            self.held,
         )
 
     def _rate(self, now: float) -> float | None:
@@ -121,6 +141,25 @@ class Meter:
         since, before = self._samples[0]
         elapsed = now - max(since, now - WINDOW_S)
         return (self._done - before) / elapsed if elapsed >= _LEAST_S else None
+
+
+class Filling:
+    """Tells when what grows reaches its limit, at the rate of the last minute."""
+
+    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock = limit, clock
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def see(self, value: int) -> float | None:
+        """Take the value of now; give the seconds that are left, None where it does not grow."""
+        now = self._clock()
+        self._samples.append((now, value))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - FILLING_S:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        if now - since < _LEAST_S or value <= before:
+            return None
+        return max(0, self._limit - value) * (now - since) / (value - before)
 
 
 class Meters:
@@ -146,6 +185,12 @@ class Meters:
         with self._lock:
             if key in self._of:
                 self._of[key].waits(reason)
+
+    def holds(self, key: str, held: Held) -> None:
+        """Note the WAL that is held back for `key`; a key that has no phase is left out."""
+        with self._lock:
+            if key in self._of:
+                self._of[key].held = held
 
     def end(self, key: str) -> None:
         """Note that the work of `key` is over, done or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.meter import BYTES
+from shardctl.meter import BYTES, Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +107,21 @@ def _parts(reading: Reading) -> Iterator[str]:
         yield amount(reading.done, reading.total, reading.unit)
     if reported := pace(reading):
         yield reported.replace("  ", ", ")
+    if reading.held is not None and not reading.complete:
+        yield from held(reading.held)
+
+
+def held(wal: Held) -> list[str]:
+    """Say how far behind a target is, and how much WAL its source keeps for it.
+
+    >>> held(Held(bytes=3 << 30, limit=20 << 30, left_s=750, lag=5_000_000))
+    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL', 'limit in 12 min 30 s']
+    >>> held(Held(bytes=1000, limit=None))
+    ['source keeps 1,000 bytes of WAL']
+    """
+    parts = [] if wal.lag is None else [f"lag {amount(wal.lag, 0)}"]
+    parts.append(f"source keeps {amount(wal.bytes, wal.limit or 0)} of WAL")
+    return parts if wal.left_s is None else [*parts, f"limit in {duration(wal.left_s)}"]
 
 
 def copied(progress: MoveProgress, now: datetime) -> str:
@@ -115,6 +130,7 @@ def copied(progress: MoveProgress, now: datetime) -> str:
     parts = [amount(progress.bytes, progress.total or 0)] if amounts else []
     parts += [rate(progress.rate)] if progress.rate else []
     parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s is not None else []
+    parts += held(progress.held) if progress.held else []
     age = (now - progress.at).total_seconds()
     if age > _FRESH_S:
         parts.append(f"as of {duration(age)} ago")

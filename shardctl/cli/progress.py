@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
+    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from shardctl.fanout import Progress
+    from shardctl.meter import Held
 
 _FIRST_S, _EVERY_S = 2.0, 5.0
 """Without a terminal: before the first line, and between two."""
@@ -83,7 +85,23 @@ def table(meters: Meters, width: int) -> Table:
         style = "yellow" if one.waits or one.stalled_s else ""
         cells.append(Text(figures.pace(one), style, no_wrap=True))
         drawn.add_row(*cells)
+        if one.held is not None and not one.complete:
+            bar = ProgressBar(one.held.limit or 0, one.held.bytes, _BAR)
+            drawn.add_row("", *_held(one.held, bar if with_bar else None))
     return drawn
+
+
+def _held(held: Held, bar: ProgressBar | None) -> Iterator[RenderableType]:
+    """Draw the WAL that the source keeps below the work for which it does."""
+    from rich.text import Text
+
+    near = "yellow" if held.limit and 2 * held.bytes > held.limit else ""
+    yield Text("WAL on its source", no_wrap=True)
+    if bar is not None:
+        yield bar if held.limit else ""
+    yield Text(figures.amount(held.bytes, held.limit or 0))
+    parts = [part for part in figures.held(held) if not part.startswith("source")]
+    yield Text(", ".join(parts), near, no_wrap=True)
 
 
 @contextlib.contextmanager

@@ -178,9 +178,14 @@ class MoveContext:
             )
         return found
 
-    def kept_progress(self) -> Kept:
-        """Give a progress that other terminals see, too, while it is entered: before a cutover."""
-        return Kept(self.progress, self._beside, self.plan.id)
+    def kept_progress(
+        self, look: Callable[[Kept, Connection], None] = lambda _kept, _session: None
+    ) -> Kept:
+        """Give a progress that other terminals see, too, while it is entered: before a cutover.
+
+        `look` gets a session with the source, once a second, in a thread of its own.
+        """
+        return Kept(self.progress, self._beside, self.plan.id, look=look)
 
     def remove_progress(self) -> None:
         """Remove what other terminals see of this move's progress, where that can be done."""

@@ -35,8 +35,17 @@ class StandbysBehind(ShardctlError):
 
 
 def expected(session: Connection) -> frozenset[str]:
-    """Name the standbys that may be promoted; one that is away counts by its slot."""
+    """Name the standbys that may be promoted; one that is away counts by its slot.
+
+    So does one that `synchronized_standby_slots` names (17 and newer).
+    """
     return frozenset(name for (name,) in session.execute(QUERIES["expected"], {}))
+
+
+def away(session: Connection) -> frozenset[str]:
+    """Name those that are not connected."""
+    there = {name for (name,) in session.execute(QUERIES["flushed"], {"lsn": "0/0"})}
+    return expected(session) - there
 
 
 def await_flushed(

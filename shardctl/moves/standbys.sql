@@ -11,6 +11,11 @@ UNION
 SELECT slot_name::text FROM pg_replication_slots
 WHERE slot_type = 'physical' AND NOT temporary AND restart_lsn IS NOT NULL
   AND slot_name NOT LIKE 'shardctl\_%%'
+UNION
+-- From 17 on, the operator may say which slots those are; one that is dropped or lost is away
+SELECT btrim(named, ' "')
+FROM regexp_split_to_table(current_setting('synchronized_standby_slots', true), ',') AS named
+WHERE btrim(named, ' "') <> ''
 ORDER BY 1
 
 -- name: flushed

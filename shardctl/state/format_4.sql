@@ -37,4 +37,12 @@ BEGIN
 END
 $refuse_write_to_copy$;
 
+ALTER TABLE shardctl.move_progress
+    ADD COLUMN lag        bigint,
+    ADD COLUMN wal        bigint,
+    ADD COLUMN wal_limit  bigint,
+    ADD COLUMN wal_left_s double precision;
+COMMENT ON COLUMN shardctl.move_progress.lag IS 'Bytes of WAL that the target of a stream has not confirmed.';
+COMMENT ON COLUMN shardctl.move_progress.wal IS 'Bytes of WAL that the source holds back for the move.';
+
 UPDATE shardctl.cluster SET format = 4;

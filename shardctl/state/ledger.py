@@ -178,6 +178,10 @@ class Entry:
             "total_bytes": one.total,
             "bytes_per_s": None if one.rate is None else round(one.rate),
             "eta_s": None if one.eta_s is None else round(one.eta_s, 1),
+            "lag_bytes": one.lag,
+            "wal_bytes": one.wal,
+            "wal_limit_bytes": one.wal_limit,
+            "wal_left_s": None if one.wal_left_s is None else round(one.wal_left_s, 1),
             "at": written(one.at),
         }
 

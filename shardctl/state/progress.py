@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg.rows import class_row
 
-from shardctl.meter import Meters
+from shardctl.meter import Held, Meters
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable
 
@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 class MoveProgress:
     """The progress of a copy at a moment; `total`, `rate` and `eta_s` are None until known.
 
-    Bytes, bytes a second over the last seconds, and seconds.
+    Bytes, bytes a second over the last seconds, and seconds. The rest is `meter.Held`, None where
+    nobody looks.
     """
 
     move: str
@@ -52,6 +53,17 @@ class MoveProgress:
     rate: float | None
     eta_s: float | None
     at: datetime
+    lag: int | None = None
+    wal: int | None = None
+    wal_limit: int | None = None
+    wal_left_s: float | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """The WAL that the source holds back, if it is known."""
+        if self.wal is None:
+            return None
+        return Held(self.wal, self.wal_limit, self.wal_left_s, self.lag)
 
 
 def _may(session: Connection, *rights: str) -> bool:
@@ -77,6 +89,14 @@ def write(session: Connection, move: str, reading: Reading) -> None:
         "eta_s": reading.eta_s,
     }
     session.execute(QUERIES["write"], {"move": move, **given})
+    if (held := reading.held) is not None and _holds(session):
+        wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit, "left_s": held.left_s}
+        session.execute(QUERIES["held"], {"move": move, **wal})
+
+
+def _holds(session: Connection) -> bool:
+    """Return whether the table has room for held WAL, which that of format 3 has not."""
+    return session.execute(QUERIES["holds"]).fetchone() == (True,)
 
 
 def remove(connect: Callable[[], Connection], move: str) -> None:
@@ -106,12 +126,14 @@ class Kept:
         move: str,
         *,
         every_s: float = _EVERY_S,
+        look: Callable[[Kept, Connection], None] = lambda _kept, _session: None,
     ) -> None:
-        """Show it, too, by `shown`."""
+        """Show it, too, by `shown`; `look` gets the session as often as it is written."""
         self._shown = shown
         self._connect = connect
         self._move = move
         self._every_s = every_s
+        self._look = look
         self._meters = Meters()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -146,6 +168,15 @@ class Kept:
         self._shown.waits(key, reason)
         self._meters.waits(key, reason)
 
+    def holds(self, key: str, held: Held) -> None:
+        """Show the WAL that the source holds back for the copy."""
+        self._shown.holds(key, held)
+        self._meters.holds(key, held)
+
+    def read(self) -> dict[str, Reading]:
+        """Give the figures of this moment."""
+        return self._meters.read()
+
     def end(self, key: str) -> None:
         """Show that the copy is over."""
         self._shown.end(key)
@@ -157,15 +188,15 @@ class Kept:
             try:
                 with self._connect() as session:
                     session.execute(_LIMIT)
-                    if not _may(session, *_WRITING):
-                        return
-                    self._write(session)
+                    self._write(session, may=_may(session, *_WRITING))
             except (psycopg.Error, NodeUnavailable) as error:
                 logger.info("move %s: cannot record its progress: %s", self._move, error)
                 self._ended.wait(_AGAIN_S)
 
-    def _write(self, session: Connection) -> None:
+    def _write(self, session: Connection, *, may: bool) -> None:
         while not self._ended.wait(self._every_s):
-            for reading in self._meters.read().values():
+            self._look(self, session)
+            for reading in self.read().values() if may else ():
                 write(session, self._move, reading)
-        session.execute(QUERIES["end"], {"move": self._move})
+        if may:
+            session.execute(QUERIES["end"], {"move": self._move})

@@ -13,7 +13,23 @@ SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate
 
 -- name: read
 -- The progress of the copies of all moves
-SELECT move, phase, bytes, total, rate, eta_s, at FROM shardctl.move_progress
+SELECT move, phase, bytes, total, rate, eta_s, at,
+       -- format 3 has no such columns
+       (to_jsonb(p)->>'lag')::bigint AS lag, (to_jsonb(p)->>'wal')::bigint AS wal,
+       (to_jsonb(p)->>'wal_limit')::bigint AS wal_limit,
+       (to_jsonb(p)->>'wal_left_s')::double precision AS wal_left_s
+FROM shardctl.move_progress AS p
+
+-- name: holds
+-- Whether the table has the columns of held WAL
+SELECT EXISTS (SELECT FROM pg_attribute
+               WHERE attrelid = to_regclass('shardctl.move_progress') AND attname = 'wal')
+
+-- name: held
+-- The WAL that the source holds back for the target of a move now
+UPDATE shardctl.move_progress
+SET lag = %(lag)s, wal = %(wal)s, wal_limit = %(limit)s, wal_left_s = %(left_s)s
+WHERE move = %(move)s
 
 -- name: end
 -- That the copy of a move is made

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.meter import BYTES, Reading
+from shardctl.meter import BYTES, Held, Reading
 from shardctl.state import journal, lock, progress
 from shardctl.state.journal import MoveState, MoveUnderWay
 from shardctl.state.progress import Kept
@@ -82,6 +82,32 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
             assert re.search(r"\ncopying: 1.0/4.0 MB, [\d.,]+ [kM]B/s, \d+ s left\n", said)
         assert json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"] is None
         assert row(session) == before
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_wal_that_the_source_keeps_is_shown_where_the_table_has_room(
+    fleet_8: Fleet, *, older: bool
+) -> None:
+    with fleet_8.connect("a") as session:
+        begin(session, [2])
+        if older:  # format 3
+            session.execute(
+                "ALTER TABLE shardctl.move_progress DROP COLUMN lag, DROP COLUMN wal,"
+                " DROP COLUMN wal_limit, DROP COLUMN wal_left_s"
+            )
+        with kept(fleet_8) as copy:
+            copy.expect("b", "catching up", 4 * 1024**2, BYTES)
+            copy.holds("b", Held(3 * 1024**2, 8 * 1024**2, 90.04, 5000))
+            wait_for(lambda: any(older or one.held for one in _read(fleet_8)))
+            shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
+            said = fleet_8.here("moves", "show").stdout
+    figures = [shown[f"{name}_bytes"] for name in ("lag", "wal", "wal_limit")]
+    if older:
+        assert (figures, shown["wal_left_s"]) == ([None] * 3, None)
+        assert "WAL" not in said
+    else:
+        assert (figures, shown["wal_left_s"]) == ([5000, 3 * 1024**2, 8 * 1024**2], 90.0)
+        assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL, limit in 1 min 30 s\n" in said
 
 
 def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:

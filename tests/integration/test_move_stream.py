@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,17 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import conclusion, doctor, plan, prune, service, stream
+from shardctl.moves import (
+    arrivals,
+    conclusion,
+    doctor,
+    held_wal,
+    plan,
+    prune,
+    service,
+    stream,
+    wal,
+)
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
@@ -19,17 +31,29 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.provision import fleet
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
+from shardctl.state.progress import Kept
 from tests.fixtures.moves.own import lose
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.step import Step
     from tests.fixtures.moves.own import Lab
 
 
 def planned(lab: Lab, shards: list[int], to: str, **options: Any) -> MovePlan:
     given = {"max_pause_s": 5.0, "retain_s": 0.0, **options}
     return service.plan(lab.topology, shards, to, Options(**given), method=plan.STREAM)
+
+
+def replace_step(patch: pytest.MonkeyPatch, step: Step, run: Callable[[MoveContext], None]) -> None:
+    """Let streamed moves do something else, or more, in one of their steps."""
+    streams = METHODS[plan.STREAM]
+    steps = [replace(one, run=run) if one is step else one for one in streams.steps]
+    patch.setitem(METHODS, plan.STREAM, replace(streams, steps=steps))
 
 
 def left(lab: Lab) -> list[Any]:
@@ -62,6 +86,52 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab) -> None:
     assert fleet_own.problems() == []
     assert context.timeline.pause_ms is not None
     assert not [one for one in fleet_own.notices if "lacks this change" in one]
+
+
+def test_the_journals_know_where_the_targets_own_changes_begin(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot on the target has both: what the stream brought, and what clients wrote."""
+    run = subscribe.STEP.run
+
+    def watched(context: MoveContext) -> None:
+        run(context)
+        with fleet_own.connect("b") as session:
+            session.execute("CREATE PUBLICATION theirs FOR TABLE shard2.photos")
+        fleet_own.ask("b", "SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+        for _ in range(5):
+            fleet_own.put(2)
+
+    replace_step(monkeypatch, subscribe.STEP, watched)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    try:
+        for _ in range(5):
+            fleet_own.put(2)
+        own: list[str] = []
+        streamed: list[str] = []
+        changes = fleet_own.ask(
+            "b",
+            "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes('theirs', NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', 'theirs')",
+        )
+        came = False
+        for lsn, change in changes:
+            kind = change[:1]
+            came = kind == b"O" or (came and kind != b"B")
+            if kind == b"C":
+                (streamed if came else own).append(lsn)
+        assert (len(streamed), len(own)) == (5, 5)
+        for node in "ab":
+            [ordered] = fleet_own.ask(
+                node,
+                f"SELECT '{streamed[-1]}'::pg_lsn < l AND l < '{own[0]}'::pg_lsn FROM (SELECT"
+                " (report->>'reverse_from')::pg_lsn FROM shardctl.move) AS found (l)",
+            )
+            assert ordered == (True,)
+    finally:
+        fleet_own.ask("b", "SELECT pg_drop_replication_slot('theirs')")
+        with fleet_own.connect("b") as session:
+            session.execute("DROP PUBLICATION theirs")
 
 
 def test_a_move_that_stopped_keeps_migrations_out_and_is_taken_back(
@@ -177,19 +247,108 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
             session.execute("DELETE FROM shard2.photos")
             session.execute("ALTER TABLE shard2.photos ENABLE TRIGGER ALL")
 
-    steps = [
-        replace(one, run=promoted) if one is subscribe.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
     row = fleet_own.put(2)
     with monkeypatch.context() as patched:
-        patched.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
+        replace_step(patched, subscribe.STEP, promoted)
         with pytest.raises(MoveStopped) as caught:
             fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert isinstance(caught.value.error, stream.TargetPromoted)
     fleet_own.resume()
     assert (row,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
     assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []
+
+
+def fill(lab: Lab, megabytes: int) -> None:
+    """Write WAL on node a that belongs to no moved shard."""
+    with lab.connect("a") as session:
+        session.execute(
+            "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, %s)",
+            [megabytes * 1000],
+        )
+        session.execute("DROP TABLE filled")
+
+
+def progress(lab: Lab) -> dict[str, Any]:
+    """Give what `moves show -o json` has of a copy."""
+    return lab.entry().copied() or {}
+
+
+def test_the_operator_sees_the_wal_that_is_held_back_and_hears_of_its_limit(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    run = indexes.STEP.run
+
+    def look(context: MoveContext) -> None:
+        with held_wal.shown(context) as shown:
+            shown.expect("b", "making indexes", 0)
+            wait_for(lambda: progress(fleet_own).get("wal_bytes"))
+            assert not fleet_own.notices
+            fill(fleet_own, 20)
+            wait_for(lambda: fleet_own.notices)
+            wait_for(lambda: progress(fleet_own)["wal_left_s"])
+            seen.update(progress(fleet_own))
+        run(context)
+
+    replace_step(monkeypatch, indexes.STEP, look)
+    fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=32 << 20))
+    assert seen["wal_limit_bytes"] == 32 << 20
+    assert 16 << 20 < seen["wal_bytes"] < 32 << 20
+    assert (seen["phase"], seen["lag_bytes"]) == ("making indexes", None)
+    [warning] = [one for one in fleet_own.notices if "max_wal" in one]
+    assert re.search(r"more than half of its limit of 32 MB \(max_wal\); at this rate", warning)
+
+
+def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = arrivals.wait_for
+    seen: list[dict[str, Any]] = []
+
+    def lag(context: MoveContext, attempt: int, what: str, **how: Any) -> None:
+        monkeypatch.setattr(arrivals, "wait_for", wait)
+        name = context.plan.slot
+        with fleet_own.connect("b", autocommit=True) as there:
+            there.execute(f"ALTER SUBSCRIPTION {name} DISABLE".encode())
+            fill(fleet_own, 8)
+            wait_for(lambda: (progress(fleet_own).get("lag_bytes") or 0) > 8_000_000)
+            seen.append(progress(fleet_own))
+            there.execute(f"ALTER SUBSCRIPTION {name} ENABLE".encode())
+        wait(context, attempt, what, **how)
+        wait_for(lambda: progress(fleet_own)["lag_bytes"] < 1_000_000)
+        seen.append(progress(fleet_own))
+
+    monkeypatch.setattr(arrivals, "wait_for", lag)
+    fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=64 << 20))
+    assert [one["phase"] for one in seen] == ["catching up"] * 2
+    assert seen[0]["wal_bytes"] >= seen[0]["lag_bytes"]
+    assert service.read(fleet_own.topology).newest().copied() is None
+
+
+def test_a_copy_ends_at_once_when_its_slot_was_dropped_at_the_limit(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At this rate it would take two minutes more, for nothing."""
+    with fleet_own.connect("a") as session:
+        session.execute(
+            "CREATE TABLE shard2.wide AS SELECT n AS id, repeat(md5(n::text), 30) AS body"
+            " FROM generate_series(1, 4000) AS n"
+        )
+        session.execute("ALTER TABLE shard2.wide ADD PRIMARY KEY (id)")
+    expect = Kept.advance
+
+    def exceed(kept: Kept, key: str, done: int = 1) -> None:
+        monkeypatch.setattr(Kept, "advance", expect)
+        fill(fleet_own, 10)
+        expect(kept, key, done)
+
+    monkeypatch.setattr(Kept, "advance", exceed)
+    began = time.monotonic()
+    with pytest.raises(wal.WalLimitReached):
+        fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20, max_rate="32k"))
+    assert time.monotonic() - began < 60
+    assert fleet_own.copy("a").state is MoveState.aborted
     assert left(fleet_own) == []
 
 
@@ -207,7 +366,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
 ) -> None:
     """The worker fails on it for ever; the move says so before clients wait."""
     run = indexes.STEP.run
-    monkeypatch.setattr(stream, "_LOOK_S", 0.2)
+    monkeypatch.setattr(arrivals, "_LOOK_S", 0.2)
     monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
 
     def collide(context: MoveContext) -> None:
@@ -216,14 +375,10 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
         run(context)
         fleet_own.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2) RETURNING id")
 
-    steps = [
-        replace(one, run=collide) if one is indexes.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
+    replace_step(monkeypatch, indexes.STEP, collide)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, stream.MarkNotSeen)
+    assert isinstance(caught.value.error, arrivals.MarkNotSeen)
     fleet_own.abort()
     assert left(fleet_own) == []
 

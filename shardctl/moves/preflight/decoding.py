@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks import settings as checked
+from shardctl.moves import standbys
 from shardctl.moves.preflight import replication, server, wal
 from shardctl.moves.preflight.subject import STREAM, Unknown
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit, listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -89,6 +90,22 @@ def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
             f"{copy_s:.0f} s of copying, and the indexes, are under way",
             hint="`ALTER SYSTEM SET idle_replication_slot_timeout = 0` and reload, until the move "
             "is over",
+        )
+
+
+def look_for_standbys(context: Context) -> tuple[str, ...]:
+    """Name the standbys for which the cutover would wait in vain at this moment."""
+    return tuple(sorted(standbys.away(context.session)))
+
+
+def notes_on_standbys(context: Context) -> Iterator[str]:
+    """Say which standbys have to come back before the cutover."""
+    away = context.need(look_for_standbys)
+    if away and not context.plan.options.ignore_standby:
+        yield (
+            f"node {context.plan.source} has standbys that are not connected: {listed(away)}; the "
+            "cutover does not begin without them: start them, drop the slots of those that are "
+            "gone, or give --ignore-standby"
         )
 
 

@@ -152,6 +152,8 @@ STREAM: tuple[Subject, ...] = (
     Subject("standbys", "the source's commits would not wait for the target as for a standby",
             SOURCE, replication.look, replication.standbys, replication.standbys,
             replication.ignored),
+    Subject("standbys away", "the standbys of the source that may be promoted are connected",
+            SOURCE, decoding.look_for_standbys, notes=decoding.notes_on_standbys),
     Subject("decoding", "the source decodes its WAL, and has a free slot and two WAL senders",
             SOURCE, judge=decoding.judge),
     Subject("transactions", "no transaction would hold up the cutover past --max-pause",

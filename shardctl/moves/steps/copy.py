@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from shardctl.errors import Interrupted
 from shardctl.meter import BYTES
-from shardctl.moves import marks, standbys
+from shardctl.moves import held_wal, marks, standbys
 from shardctl.moves.preflight import wal
 from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
@@ -15,7 +18,7 @@ from shardctl.postgres.logical import copying, publication, slot
 from shardctl.postgres.logical.route import end_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
@@ -60,8 +63,8 @@ def run(context: MoveContext) -> None:
         tables = publication.tables(session, plan.schemas)
         publication.create(session, plan.slot, tables, move=plan.id)
         stream_reserve.arm(context)
+        gone = threading.Event()
         with (
-            context.kept_progress() as shown,
             slot.make(
                 before.route(context),
                 plan.slot,
@@ -69,6 +72,8 @@ def run(context: MoveContext) -> None:
                 lock_timeout_s=_LOCK_TIMEOUT_S,
                 report=lambda one: _tell(context, one),
             ) as made,
+            held_wal.shown(context, gone=gone.set) as shown,
+            _slot_required(context, gone),
         ):
             copying.copy(
                 before.route(context),
@@ -77,10 +82,24 @@ def run(context: MoveContext) -> None:
                 jobs=_JOBS,
                 max_rate=wal.rate(plan.options.max_rate) if plan.options.max_rate else None,
                 report=_reporting(shown, plan.target),
+                stop=gone,
             )
     with context.on(plan.target):
         there = context.session(plan.target)
         marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})
+
+
+@contextmanager
+def _slot_required(context: MoveContext, gone: threading.Event) -> Iterator[None]:
+    """Say that the slot is gone where that has stopped the copy; raises slot_gone."""
+    try:
+        yield
+    except Interrupted:
+        if gone.is_set():
+            slot.require(
+                context.session(context.plan.source), context.plan.source, context.plan.slot
+            )
+        raise
 
 
 def undo(context: MoveContext) -> None:

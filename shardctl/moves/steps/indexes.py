@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from shardctl.moves import marks
+from shardctl.moves import held_wal, marks
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy
 from shardctl.moves.steps.structure import INDEXED, INDEXING, newer_major, route
@@ -38,9 +38,14 @@ def run(context: MoveContext) -> None:
         copy.run(context)
     with context.on(plan.target):
         marks.put(there, plan.id, INDEXING)
-        structure.make_rest(route(context), plan.schemas, major=newer_major(context), jobs=_JOBS)
-        closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
-        _gather_statistics(context)
+        with held_wal.shown(context) as shown:
+            shown.expect(plan.target, "making indexes", 0)
+            structure.make_rest(
+                route(context), plan.schemas, major=newer_major(context), jobs=_JOBS
+            )
+            closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
+            shown.expect(plan.target, "gathering statistics", 0)
+            _gather_statistics(context)
         marks.put(there, plan.id, INDEXED)
 
 

@@ -6,7 +6,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import marks, stream
+from shardctl.meter import BYTES
+from shardctl.moves import arrivals, held_wal, marks
 from shardctl.moves.step import Step
 from shardctl.postgres.logical import subscription
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _SECONDS = 24 * 3600.0
 _NEAR_S = 0.5
 """The time that a mark may take through the stream of a target that is near."""
+_POLL_S = 0.02
 _MARK = "follow"
 
 
@@ -41,14 +43,20 @@ def run(context: MoveContext) -> None:
         if not subscription.exists(session, plan.slot):
             conninfo = subscription.conninfo(context.source, context.topology.database, plan.slot)
             subscription.create(session, plan.slot, conninfo, publication=plan.slot, slot=plan.slot)
+    with held_wal.shown(context, follows=True) as shown:
+        shown.expect(plan.target, held_wal.CATCHING_UP, 0, BYTES)
+        _come_near(context)
+    context.own(_Near, _Near)
+
+
+def _come_near(context: MoveContext) -> None:
     until = time.monotonic() + _SECONDS
     while True:
         began, what = time.monotonic(), f"{_MARK} {secrets.token_hex(4)}"
-        stream.mark(context, marks.STEPS, what)
-        stream.await_mark(context, marks.STEPS, what, deadline=until)
+        arrivals.put(context, marks.STEPS, what)
+        arrivals.wait_for(context, marks.STEPS, what, deadline=until, poll_s=_POLL_S)
         if time.monotonic() - began < _NEAR_S:
-            break
-    context.own(_Near, _Near)
+            return
 
 
 def undo(context: MoveContext) -> None:

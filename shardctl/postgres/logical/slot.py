@@ -173,6 +173,17 @@ def exists(session: Connection, name: str) -> bool:
     return found is not None and found[2] != "lost"
 
 
+def require(session: Connection, node: str, name: str) -> None:
+    """See that `node` keeps the WAL of a stream; raises slot_gone."""
+    if not exists(session, name):
+        raise Refused(
+            "slot_gone",
+            f"node {node}: replication slot {name} was dropped or has lost its WAL",
+            hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to end the "
+            "move",
+        )
+
+
 def held_wal(session: Connection, name: str) -> int | None:
     """Return the bytes of WAL that the slot holds back; None where there is no such slot."""
     found = session.execute(_QUERIES["held"], {"name": name}).fetchone()

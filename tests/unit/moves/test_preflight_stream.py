@@ -95,6 +95,15 @@ def test_a_slot_that_is_dropped_while_the_copy_is_made() -> None:
     assert "not used for 300 s" in seen.notes()
 
 
+def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> None:
+    seen = streamed()
+    seen.found[decoding.look_for_standbys] = ("of_standby",)
+    assert seen.refused() == {}
+    assert "standbys that are not connected: of_standby" in seen.notes()
+    seen.choose(ignore_standby=True)
+    assert "of_standby" not in seen.notes()
+
+
 @pytest.mark.parametrize(
     ("verdict", "code", "said"),
     [

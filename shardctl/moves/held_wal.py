@@ -1,0 +1,103 @@
+"""The WAL that the source of a streamed move holds back: shown, and reported before its limit.
+
+Nothing of shardctl's can be slowed down to hold back less: see ADR 30.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.meter import BYTES, Filling, Held
+from shardctl.moves import wal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.progress import Kept
+
+CATCHING_UP = "catching up"
+_NEAR = 2
+"""The operator is told when the source holds back more than 1/_NEAR of the limit."""
+_MINUTES_FROM_S = 100
+
+
+class _Told:
+    """That the operator knows in this process that the limit is near."""
+
+
+def shown(
+    context: MoveContext, *, follows: bool = False, gone: Callable[[], None] = lambda: None
+) -> Kept:
+    """Give the move's progress, with the WAL that its slot holds back, once it is made.
+
+    `follows` says that the target has a subscription: then its lag is shown, too, and the phase
+    CATCHING_UP has what is left of the lag that it began with. `gone` is called when the slot was
+    dropped or has lost its WAL: what is made for it is of no use then.
+    """
+    return context.kept_progress(_Watch(context, gone, follows=follows).look)
+
+
+class _Watch:
+    """Looks at the slot of a move in the thread that records its progress."""
+
+    def __init__(self, context: MoveContext, gone: Callable[[], None], *, follows: bool) -> None:
+        self._context = context
+        self._limit = context.plan.options.max_wal_bytes
+        self._filling = Filling(self._limit or 0)
+        self._follows = follows
+        self._gone = gone
+        self._first: int | None = None
+        self._done = 0
+
+    def look(self, kept: Kept, session: Connection) -> None:
+        """Show what the slot holds back, as long as it is there."""
+        plan = self._context.plan
+        row = session.execute(wal.QUERIES["behind"], {"slot": plan.slot}).fetchone()
+        if row is None or not row[2]:
+            self._gone()
+            return
+        held, lag, _ = row
+        left_s = self._filling.see(held) if self._limit else None
+        if self._follows:
+            self._catch_up(kept, lag)
+        lagging = lag if self._follows else None
+        kept.holds(plan.target, Held(held, self._limit, left_s, lagging))
+        if self._limit and held * _NEAR > self._limit and not self._context.knows(_Told):
+            self._context.own(_Told, _Told)
+            self._context.notice(self._warning(kept, held, self._limit, left_s))
+
+    def _catch_up(self, kept: Kept, lag: int) -> None:
+        target = self._context.plan.target
+        if self._first is None:
+            self._first = lag
+            kept.expect(target, CATCHING_UP, lag, BYTES)
+        if (done := self._first - lag) > self._done:
+            kept.advance(target, done - self._done)
+            self._done = done
+
+    def _warning(self, kept: Kept, held: int, limit: int, left_s: float | None) -> str:
+        """Tell what will happen, when, and what the present phase still needs."""
+        plan = self._context.plan
+        reading = kept.read().get(plan.target)
+        text = (
+            f"node {plan.source} holds back {wal.megabytes(held)} of WAL for the move, more than "
+            f"half of its limit of {wal.megabytes(limit)} (max_wal)"
+        )
+        if left_s is not None:
+            text += f"; at this rate it reaches the limit in {_about(left_s)}"
+            if reading is not None and reading.eta_s is not None:
+                text += f", and {reading.phase} takes {_about(reading.eta_s)} more"
+        return text + "; at the limit it drops the slot, and shardctl aborts the move"
+
+
+def _about(seconds: float) -> str:
+    """Write a time that is an estimate.
+
+    >>> _about(7.2), _about(750)
+    ('about 7 s', 'about 12 min')
+    """
+    if seconds < _MINUTES_FROM_S:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min"

@@ -1,0 +1,117 @@
+-- name: decide
+-- The point of no return: `promoting`, and the same in the stream, with how far the sequences are.
+-- Locks on tables do not stop nextval(), so they are read here, when nothing holds a moved sequence
+WITH decided AS (
+    UPDATE shardctl.move
+    SET state = 'promoting', revision = revision + 1, changed = clock_timestamp(),
+        drained_to = coalesce({lsn}::pg_lsn, drained_to)
+    WHERE id = {move} AND state = 'drained' AND revision = {revision}
+    RETURNING *
+)
+INSERT INTO shardctl.stream (move, attempt, what, note)
+SELECT d.id, {attempt}, 'decision', jsonb_build_object(
+    'attempt', {attempt}, 'state', d.state, 'revision', d.revision,
+    'drained_at', d.drained_at, 'drained_to', d.drained_to::text,
+    'sequences', coalesce((
+        SELECT jsonb_agg(jsonb_build_object('schema', u.schema, 'name', c.relname,
+                                            'last', pg_sequence_last_value(c.oid)))
+        FROM unnest(d.schemas, d.retired) AS u (schema, retired)
+        JOIN pg_namespace AS n ON n.nspname = u.retired
+        JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'S'
+        WHERE CASE WHEN has_sequence_privilege(c.oid, 'USAGE, SELECT')
+                   THEN pg_sequence_last_value(c.oid) IS NOT NULL END), '[]'))
+FROM decided AS d
+RETURNING note
+
+-- name: decision
+-- The decision of a move, if it is here
+SELECT note FROM shardctl.stream
+WHERE move = %(move)s AND what = 'decision' ORDER BY attempt DESC LIMIT 1
+
+-- name: has_claim
+-- Whether the function by which the target claims is there
+SELECT to_regprocedure(format('shardctl.%%I(jsonb)', %(name)s::text)) IS NOT NULL
+
+-- name: serves
+-- Claim the shards if that is decided; whether this server owns them then
+SELECT shardctl.{name}(NULL)
+
+-- name: claim
+-- The same for who knows the decision before it arrives
+SELECT shardctl.{name}({decision}::jsonb)
+
+-- name: drop_claim
+-- Remove the function, when the move is over
+DROP FUNCTION IF EXISTS shardctl.{name}(jsonb)
+
+-- name: claiming
+-- The claim of a move: shardctl and the guards on the poolers' hosts call it, in any order, and one
+-- of them makes the target the owner. Only what the move's own journal here knows is claimed
+CREATE FUNCTION shardctl.{name}(given jsonb) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $claim$
+DECLARE
+    one      record;
+    there    text;
+    decision jsonb := given;
+    began    pg_lsn;
+BEGIN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    SELECT state INTO there FROM shardctl.move WHERE id = {move} FOR UPDATE;
+    IF there = ANY ({claimed}) THEN
+        RETURN true;
+    END IF;
+    IF decision IS NULL THEN
+        SELECT note INTO decision FROM shardctl.stream
+        WHERE move = {move} AND what = 'decision' ORDER BY attempt DESC LIMIT 1;
+    END IF;
+    -- A standby of this server that was promoted may lack rows that its stream does not send
+    -- again. It has this mark only with everything before it.
+    IF there IS NULL OR there = 'aborted' OR decision IS NULL OR NOT EXISTS (
+        SELECT FROM shardctl.stream
+        WHERE move = {move} AND attempt = (decision->>'attempt')::integer AND what = {mark}
+    ) THEN
+        RETURN false;
+    END IF;
+    -- All of the stream is on the disk before the mark, and clients write when this has committed:
+    -- behind this position, changes of the moved shards are this server's own.
+    began := pg_catalog.pg_current_wal_insert_lsn();
+    -- What the source has decided counts here from now on.
+    UPDATE shardctl.move
+    SET state = decision->>'state', revision = (decision->>'revision')::bigint,
+        changed = pg_catalog.clock_timestamp(),
+        drained_at = (decision->>'drained_at')::timestamptz,
+        drained_to = (decision->>'drained_to')::pg_lsn
+    WHERE id = {move} AND revision < (decision->>'revision')::bigint;
+    -- A sequence that was never used goes on with the value that it would have given next.
+    PERFORM pg_catalog.setval(c.oid::regclass, j.next, false)
+    FROM shardctl.stream AS m,
+        LATERAL pg_catalog.jsonb_to_recordset(m.note->'uncalled')
+            AS j (schema name, name name, next bigint)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = j.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = j.name
+    WHERE m.move = {move} AND m.attempt = (decision->>'attempt')::integer AND m.what = {fence}
+      AND pg_catalog.pg_sequence_last_value(c.oid) IS NULL;
+    -- A few values more than were drawn; of the register of ids, the very value.
+    PERFORM pg_catalog.setval(u.oid, u.wanted)
+    FROM (
+        SELECT c.oid::regclass AS oid, s.seqincrement > 0 AS upwards,
+               greatest(s.seqmin, least(s.seqmax,
+                   j.last + CASE c.relname WHEN {register} THEN 0 ELSE {margin}::numeric * s.seqincrement END
+               ))::bigint AS wanted,
+               pg_catalog.pg_sequence_last_value(c.oid) AS had
+        FROM pg_catalog.jsonb_to_recordset(decision->'sequences')
+            AS j (schema name, name name, last numeric)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = j.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = j.name
+        JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = c.oid
+    ) AS u
+    WHERE u.had IS NULL OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
+    EXECUTE {blocks};
+    {owning}
+    UPDATE shardctl.move
+    SET report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began)
+    WHERE id = {move};
+    {opening}
+    RETURN true;
+END
+$claim$
