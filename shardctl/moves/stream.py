@@ -12,12 +12,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
 from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
-from shardctl.moves import blocks, claims, marks, standbys
+from shardctl.moves import blocks, claims, fence_arrival, marks, standbys
 from shardctl.moves.context import Use
 from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, publication, slot, subscription
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.moves", "stream.sql")
 
-ARRIVED = "arrived"
-"""The target's own mark, on its disk, that it has everything up to the fence's mark."""
 MARGIN = 32
 """By how many steps the target's sequences go beyond the source's, as after a crash."""
 _POLL = 0.001
@@ -45,6 +44,12 @@ reversible = False  # yet
 
 class Decision(dict[str, Any]):
     """What the source has decided: attempt, revision and state, its clock, its sequences."""
+
+    __slots__ = ()
+
+
+class _Exported(str):
+    """The name of the target's snapshot."""
 
     __slots__ = ()
 
@@ -139,14 +144,16 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
     """Wait for the mark of the fence: everything that was committed before it is there then.
 
     Changes arrive with asynchronous commits. The target's own mark follows with a synchronous one,
-    which puts them all on its disk. Raises MarkNotSeen, TargetPromoted.
+    which puts them all on its disk. It comes with a snapshot, which does not see what clients write
+    on the target later. Raises MarkNotSeen, TargetPromoted.
     """
-    await_mark(context, attempt, stream_fence.MARK, deadline=deadline)
     plan = context.plan
-    with context.on(plan.target):
-        session = context.session(plan.target, Use.lock)
-        require_same_timeline(session, plan.target, plan.id)
-        marks.put(session, plan.id, ARRIVED, attempt=attempt)
+    while (snapshot := fence_arrival.snapshot(context, attempt)) is None:
+        await_mark(context, attempt, stream_fence.MARK, deadline=deadline)
+        with context.on(plan.target):
+            session = context.session(plan.target, Use.lock)
+            require_same_timeline(session, plan.target, plan.id)
+    context.own(_Exported, lambda: _Exported(snapshot))
 
 
 def require_same_timeline(session: Connection, node: str, move: str) -> None:
@@ -160,11 +167,8 @@ def require_same_timeline(session: Connection, node: str, move: str) -> None:
 
 
 def hold_snapshot(context: MoveContext) -> None:
-    """Export a snapshot, which does not see what clients write on the target later."""
-    with context.on(context.plan.target):
-        session = context.session(context.plan.target, Use.snapshot)
-        [(snapshot,)] = queries.rows_of_last(session, QUERIES["snapshot"].format())
-    context.snapshot = str(snapshot)
+    """Take the snapshot that the target has exported with its mark."""
+    context.snapshot = context.own(_Exported, _Exported)
 
 
 def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bool:
@@ -200,11 +204,15 @@ def claim(context: MoveContext, lsn: str) -> bool:  # noqa: ARG001  # the decisi
     target = context.plan.target
     with context.on(target):
         session = context.session(target, Use.lock)
-        _make_claim(context, session)
         decision = _decision(context)
         given = sql.Literal(None if decision is None else json.dumps(decision))
         statement = QUERIES["claim"].format(name=_name(context), decision=given)
-        if session.execute(statement).fetchone() != (True,):
+        try:
+            row = session.execute(statement).fetchone()
+        except psycopg.errors.UndefinedFunction:  # it was removed, or its own statements lack one
+            _make_claim(context, session)
+            row = session.execute(statement).fetchone()
+        if row != (True,):
             raise ClaimRefused(target, context.plan.id)
     return True
 
@@ -249,7 +257,7 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:  # noqa: ARG001
         if time.monotonic() > deadline:
             raise MarkNotSeen(plan.target, "decision", "")
         time.sleep(_POLL * 50)
-    await_mark(context, decision["attempt"], ARRIVED, deadline=deadline)
+    await_mark(context, decision["attempt"], fence_arrival.ARRIVED, deadline=deadline)
 
 
 def reconcile(context: MoveContext) -> None:
@@ -328,7 +336,7 @@ def _make_claim(context: MoveContext, session: Connection) -> None:
     statement = QUERIES["claiming"].format(
         name=_name(context),
         move=sql.Literal(plan.id),
-        mark=sql.Literal(ARRIVED),
+        mark=sql.Literal(fence_arrival.ARRIVED),
         fence=sql.Literal(stream_fence.MARK),
         claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
         register=sql.Literal(generator.REGISTER),
@@ -349,7 +357,7 @@ def _rehearse(context: MoveContext, session: Connection) -> None:
     given = {"attempt": marks.REHEARSED, "state": "promoting", "revision": revision}
     decision = sql.Literal(json.dumps({**given, "sequences": []}))
     with session.transaction(force_rollback=True):
-        marks.put(session, context.plan.id, ARRIVED, attempt=marks.REHEARSED)
+        marks.put(session, context.plan.id, fence_arrival.ARRIVED, attempt=marks.REHEARSED)
         session.execute(QUERIES["claim"].format(name=_name(context), decision=decision))
     session.execute(serves(context))
 

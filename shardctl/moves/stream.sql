@@ -28,11 +28,6 @@ RETURNING note
 SELECT note FROM shardctl.stream
 WHERE move = %(move)s AND what = 'decision' ORDER BY attempt DESC LIMIT 1
 
--- name: snapshot
--- Hold what can be seen now, and let other sessions see it too
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SELECT pg_export_snapshot()
-
 -- name: has_claim
 -- Whether the function by which the target claims is there
 SELECT to_regprocedure(format('shardctl.%%I(jsonb)', %(name)s::text)) IS NOT NULL
