@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.moves", "fence_arrival.sql")
 
-ARRIVED = "arrived"
-"""The target's own mark, on its disk, that it has everything up to the fence's mark."""
 _LOOK_S = 1.0
 """How long the target waits before it answers that the mark has not come."""
 _PUT, _EXPORTED = 2, -1
@@ -63,7 +61,7 @@ def _send(context: MoveContext, attempt: int) -> Sent:
         move=sql.Literal(plan.id),
         attempt=sql.Literal(attempt),
         fence=sql.Literal(stream_fence.MARK),
-        arrived=sql.Literal(ARRIVED),
+        arrived=sql.Literal(marks.ARRIVED),
         copied=sql.Literal(marks.COPIED),
         seconds=sql.Literal(_LOOK_S),
     )

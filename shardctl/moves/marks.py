@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.moves", "marks.sql")
 
 PING, DECISION = "ping", "decision"
+ARRIVED = "arrived"
+"""The target's own mark, on its disk, that it has everything up to the fence's mark."""
 COPIED = "copied"
 """The target's mark when it has the rows; its note has the timeline of the target's server."""
 REHEARSED = -1

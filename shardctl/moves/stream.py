@@ -7,63 +7,33 @@ hosts: a decision that has reached the target is carried out though shardctl has
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING
 
 from shardctl.access import stream_fence
-from shardctl.errors import ShardctlError, Unfinished
-from shardctl.ids import generator
-from shardctl.moves import blocks, claims, fence_arrival, marks, standbys
+from shardctl.errors import ShardctlError
+from shardctl.moves import arrivals, fence_arrival, marks, standbys, stream_claim
 from shardctl.moves.context import Use
-from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, publication, slot, subscription
 from shardctl.state import journal
-from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.closing import Access
 
-QUERIES = queries.load("shardctl.moves", "stream.sql")
-
-MARGIN = 32
-"""By how many steps the target's sequences go beyond the source's, as after a crash."""
-_POLL = 0.001
-_LOOK_S = 1.0
+_POLL_S = 0.05
 _CAUGHT_UP_S = 60.0
 _REMOVED_S = 60.0
 
 reversible = False  # yet
-
-
-class Decision(dict[str, Any]):
-    """What the source has decided: attempt, revision and state, its clock, its sequences."""
-
-    __slots__ = ()
+serves = stream_claim.serves
+claim = stream_claim.claim
 
 
 class _Exported(str):
     """The name of the target's snapshot."""
 
     __slots__ = ()
-
-
-class MarkNotSeen(ShardctlError):
-    """A mark that did not come through the stream in time."""
-
-    def __init__(self, node: str, what: str, why: str) -> None:
-        super().__init__(
-            f"node {node}: the mark `{what}` of its source did not come through the stream in time"
-            + (f": {why}" if why else ""),
-            hint="see the log of that node for what keeps its subscription back, then "
-            "`shardctl moves resume`",
-        )
 
 
 class TargetPromoted(ShardctlError):
@@ -77,25 +47,6 @@ class TargetPromoted(ShardctlError):
         )
 
 
-class ClaimRefused(Unfinished):
-    """A target that does not claim, though it is decided."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: it does not have all of move {move} at this moment",
-            hint="let its subscription catch up, then `shardctl moves resume`",
-        )
-
-
-def function(move: str) -> str:
-    """Name the function by which the target of a move claims.
-
-    >>> function("5f3a9c1e")
-    'shardctl_5f3a9c1e_claim'
-    """
-    return f"{journal.slot(move)}_claim"
-
-
 def prepare(context: MoveContext) -> None:
     """Make the function of the claim, and let the session that will claim read and compile it."""
     target = context.plan.target
@@ -103,41 +54,7 @@ def prepare(context: MoveContext) -> None:
         context.session(target, Use.snapshot)
         session = context.session(target, Use.lock)
         require_same_timeline(session, target, context.plan.id)
-        # Rights may have changed since an earlier attempt made it; no guard is armed at this point.
-        session.execute(QUERIES["drop_claim"].format(name=_name(context)))
-        _make_claim(context, session)
-        _rehearse(context, session)
-
-
-def serves(context: MoveContext) -> sql.Composed:
-    """Ask the target to claim what is decided: a guard needs nothing else to serve the clients."""
-    return QUERIES["serves"].format(name=_name(context))
-
-
-def mark(context: MoveContext, attempt: int, what: str) -> None:
-    """Put a mark into the stream."""
-    plan = context.plan
-    with context.on(plan.source):
-        marks.put(context.session(plan.source), plan.id, what, attempt=attempt)
-
-
-def await_mark(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
-    """Wait until a mark has come through the stream; raises MarkNotSeen.
-
-    A worker that fails to apply a row fails again and again, so that is not waited for.
-    """
-    plan = context.plan
-    look_at = time.monotonic() + _LOOK_S
-    with context.on(plan.target):
-        session = context.session(plan.target, Use.lock)
-        while not marks.seen(session, plan.id, what, attempt=attempt):
-            now = time.monotonic()
-            if now > min(deadline, look_at):
-                why = _trouble(context)
-                if why or now > deadline:
-                    raise MarkNotSeen(plan.target, what, why)
-                look_at = now + _LOOK_S
-            time.sleep(_POLL)
+        stream_claim.make(context, session)
 
 
 def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -> None:  # noqa: ARG001
@@ -149,7 +66,7 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
     """
     plan = context.plan
     while (snapshot := fence_arrival.snapshot(context, attempt)) is None:
-        await_mark(context, attempt, stream_fence.MARK, deadline=deadline)
+        arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
         with context.on(plan.target):
             session = context.session(plan.target, Use.lock)
             require_same_timeline(session, plan.target, plan.id)
@@ -171,50 +88,8 @@ def hold_snapshot(context: MoveContext) -> None:
     context.snapshot = context.own(_Exported, _Exported)
 
 
-def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bool:
-    """Commit `promoting` and the decision on the source, where the move is `drained` yet.
-
-    Tells whether it was. Raises psycopg.Error.
-    """
-    plan = context.plan
-    row = (
-        context.session(plan.source)
-        .execute(
-            QUERIES["decide"].format(
-                move=sql.Literal(plan.id),
-                lsn=sql.Literal(lsn),
-                attempt=sql.Literal(attempt),
-                revision=sql.Literal(revision),
-            )
-        )
-        .fetchone()
-    )
-    if row is None:
-        return False
-    context.own(Decision, lambda: Decision(row[0]))
-    return True
-
-
 def take_over(context: MoveContext) -> None:
     """Do nothing: the target takes writes all the time, and its copies refuse them."""
-
-
-def claim(context: MoveContext, lsn: str) -> bool:  # noqa: ARG001  # the decision has it
-    """Claim; raises ClaimRefused where the target has lost what it had, as by a crash."""
-    target = context.plan.target
-    with context.on(target):
-        session = context.session(target, Use.lock)
-        decision = _decision(context)
-        given = sql.Literal(None if decision is None else json.dumps(decision))
-        statement = QUERIES["claim"].format(name=_name(context), decision=given)
-        try:
-            row = session.execute(statement).fetchone()
-        except psycopg.errors.UndefinedFunction:  # it was removed, or its own statements lack one
-            _make_claim(context, session)
-            row = session.execute(statement).fetchone()
-        if row != (True,):
-            raise ClaimRefused(target, context.plan.id)
-    return True
 
 
 def open_up(context: MoveContext) -> None:
@@ -253,11 +128,11 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:  # noqa: ARG001
     if found is not None and found.state.claimed_by_target:
         return
     deadline = time.monotonic() + _CAUGHT_UP_S
-    while (decision := _decision(context)) is None:
+    while (decision := stream_claim.decision(context)) is None:
         if time.monotonic() > deadline:
-            raise MarkNotSeen(plan.target, "decision", "")
-        time.sleep(_POLL * 50)
-    await_mark(context, decision["attempt"], fence_arrival.ARRIVED, deadline=deadline)
+            raise arrivals.MarkNotSeen(plan.target, "decision", "")
+        time.sleep(_POLL_S)
+    arrivals.wait_for(context, decision["attempt"], marks.ARRIVED, deadline=deadline)
 
 
 def reconcile(context: MoveContext) -> None:
@@ -308,7 +183,7 @@ def finish(context: MoveContext) -> None:
             session,
             plan.id,
             plan.schemas,
-            wanted=() if context.source_lost else _wanted(context),
+            wanted=() if context.source_lost else stream_claim.wanted(context),
             deadline=time.monotonic() + _REMOVED_S,
         )
         forget(context, session)
@@ -319,93 +194,5 @@ def finish(context: MoveContext) -> None:
 
 def forget(context: MoveContext, session: Connection) -> None:
     """Remove the marks on the target, and the function of the claim."""
-    session.execute(QUERIES["drop_claim"].format(name=_name(context)))
+    stream_claim.remove(context, session)
     marks.forget(session, context.plan.id)
-
-
-def _name(context: MoveContext) -> sql.Identifier:
-    return sql.Identifier(function(context.plan.id))
-
-
-def _make_claim(context: MoveContext, session: Connection) -> None:
-    """Make the function of the claim, where it is missing."""
-    plan = context.plan
-    named = {"name": function(plan.id)}
-    if session.execute(QUERIES["has_claim"], named).fetchone() == (True,):
-        return
-    statement = QUERIES["claiming"].format(
-        name=_name(context),
-        move=sql.Literal(plan.id),
-        mark=sql.Literal(fence_arrival.ARRIVED),
-        fence=sql.Literal(stream_fence.MARK),
-        claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
-        register=sql.Literal(generator.REGISTER),
-        margin=sql.Literal(MARGIN),
-        blocks=sql.Literal(blocks.opening(context).as_string(session)),
-        owning=claims.owning(plan, sql.SQL("(decision->>'drained_to')"), sql.SQL("")),
-        opening=closing.opening(plan.id, _wanted(context)),
-    )
-    session.execute(statement)
-
-
-def _rehearse(context: MoveContext, session: Connection) -> None:
-    """Claim in a transaction that is rolled back: the session has read and planned all of it then.
-
-    Only new blocks of ids stay, in copies that are still closed.
-    """
-    revision = 1 << 40  # above that of any move
-    given = {"attempt": marks.REHEARSED, "state": "promoting", "revision": revision}
-    decision = sql.Literal(json.dumps({**given, "sequences": []}))
-    with session.transaction(force_rollback=True):
-        marks.put(session, context.plan.id, fence_arrival.ARRIVED, attempt=marks.REHEARSED)
-        session.execute(QUERIES["claim"].format(name=_name(context), decision=decision))
-    session.execute(serves(context))
-
-
-def _wanted(context: MoveContext) -> list[Access]:
-    """Read which rights there are to the moved schemas on the source, by their live names."""
-    plan = context.plan
-    live = dict(zip(plan.retired, plan.schemas, strict=True))
-    with context.on(plan.source):
-        found = closing.access(context.session(plan.source), [*plan.schemas, *plan.retired])
-    # A live name behind the fence is of what somebody has made there meanwhile.
-    found.sort(key=lambda one: one.schema in live)
-    given = {live.get(one.schema, one.schema): one for one in found}
-    return [replace(one, schema=schema) for schema, one in given.items()]
-
-
-def _decision(context: MoveContext) -> Decision | None:
-    """Give the decision: this process', or the source's, or what has arrived on the target."""
-    plan = context.plan
-
-    def read() -> Decision:
-        for node in (plan.source, plan.target):
-            session = context.open_session(node, Use.work)
-            if session is None:
-                continue
-            with context.on(node):
-                row = session.execute(QUERIES["decision"], {"move": plan.id}).fetchone()
-            if row is not None:
-                return Decision(row[0])
-        raise _Undecided
-
-    try:
-        return context.own(Decision, read)
-    except _Undecided:
-        return None
-
-
-class _Undecided(Exception):  # `_decision` catches it
-    """No node that is there has the decision."""
-
-
-def _trouble(context: MoveContext) -> str:
-    """Say what keeps the subscription from going on, as far as its node knows."""
-    plan = context.plan
-    session = context.session(plan.target)
-    if context.source_lost or (source := context.open_session(plan.source, Use.work)) is None:
-        return ""
-    found = subscription.progress(source, session, plan.slot, plan.slot)
-    if found is None:
-        return "there is no subscription, or no slot"
-    return (found.errors and subscription.apply_error(session, found.origin)) or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import fence_arrival, locks, marks, standbys, stream, sub_steps
+from shardctl.moves import arrivals, fence_arrival, locks, marks, standbys, stream_claim, sub_steps
 from shardctl.moves.budget import REST_S
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
@@ -40,7 +40,7 @@ def ping(at: Attempt) -> None:
             what="ping",
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
         )
-    stream.await_mark(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
+    arrivals.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
 
 
 def pause(at: Attempt) -> None:
@@ -75,9 +75,10 @@ def await_standbys(at: Attempt) -> None:
 
 def decide(at: Attempt) -> None:
     """Commit `promoting` and the decision on the source, if it is still drained."""
+    context, lsn = at.context, at.lsn
     sub_steps.decide_by(
         at,
-        lambda revision: stream.decide(at.context, at.lsn, attempt=at.attempt, revision=revision),
+        lambda revision: stream_claim.decide(context, lsn, attempt=at.attempt, revision=revision),
     )
 
 

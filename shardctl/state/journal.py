@@ -29,6 +29,9 @@ STREAM = "stream"
 """The method whose target serves already, and receives rows instead of a whole server."""
 WAL_LIMIT = "wal_limit"
 """The key of a move's report under which the leash of its slot writes that it has dropped it."""
+REVERSE_FROM = "reverse_from"
+"""The key of a streamed move's report for the target's WAL position at the claim: all of the stream
+was committed before it, and what clients change there is committed behind it."""
 
 
 class MoveUnderWay(ShardctlError):

@@ -10,7 +10,7 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import conclusion, doctor, plan, prune, service, stream
+from shardctl.moves import arrivals, conclusion, doctor, plan, prune, service, stream
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
@@ -22,14 +22,24 @@ from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.step import Step
     from tests.fixtures.moves.own import Lab
 
 
 def planned(lab: Lab, shards: list[int], to: str, **options: Any) -> MovePlan:
     given = {"max_pause_s": 5.0, "retain_s": 0.0, **options}
     return service.plan(lab.topology, shards, to, Options(**given), method=plan.STREAM)
+
+
+def replace_step(patch: pytest.MonkeyPatch, step: Step, run: Callable[[MoveContext], None]) -> None:
+    """Let streamed moves do something else, or more, in one of their steps."""
+    streams = METHODS[plan.STREAM]
+    steps = [replace(one, run=run) if one is step else one for one in streams.steps]
+    patch.setitem(METHODS, plan.STREAM, replace(streams, steps=steps))
 
 
 def left(lab: Lab) -> list[Any]:
@@ -62,6 +72,52 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab) -> None:
     assert fleet_own.problems() == []
     assert context.timeline.pause_ms is not None
     assert not [one for one in fleet_own.notices if "lacks this change" in one]
+
+
+def test_the_journals_know_where_the_targets_own_changes_begin(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot on the target has both: what the stream brought, and what clients wrote."""
+    run = subscribe.STEP.run
+
+    def watched(context: MoveContext) -> None:
+        run(context)
+        with fleet_own.connect("b") as session:
+            session.execute("CREATE PUBLICATION theirs FOR TABLE shard2.photos")
+        fleet_own.ask("b", "SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+        for _ in range(5):
+            fleet_own.put(2)
+
+    replace_step(monkeypatch, subscribe.STEP, watched)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    try:
+        for _ in range(5):
+            fleet_own.put(2)
+        own: list[str] = []
+        streamed: list[str] = []
+        changes = fleet_own.ask(
+            "b",
+            "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes('theirs', NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', 'theirs')",
+        )
+        came = False
+        for lsn, change in changes:
+            kind = change[:1]
+            came = kind == b"O" or (came and kind != b"B")
+            if kind == b"C":
+                (streamed if came else own).append(lsn)
+        assert (len(streamed), len(own)) == (5, 5)
+        for node in "ab":
+            [ordered] = fleet_own.ask(
+                node,
+                f"SELECT '{streamed[-1]}'::pg_lsn < l AND l < '{own[0]}'::pg_lsn FROM (SELECT"
+                " (report->>'reverse_from')::pg_lsn FROM shardctl.move) AS found (l)",
+            )
+            assert ordered == (True,)
+    finally:
+        fleet_own.ask("b", "SELECT pg_drop_replication_slot('theirs')")
+        with fleet_own.connect("b") as session:
+            session.execute("DROP PUBLICATION theirs")
 
 
 def test_a_move_that_stopped_keeps_migrations_out_and_is_taken_back(
@@ -177,13 +233,9 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
             session.execute("DELETE FROM shard2.photos")
             session.execute("ALTER TABLE shard2.photos ENABLE TRIGGER ALL")
 
-    steps = [
-        replace(one, run=promoted) if one is subscribe.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
     row = fleet_own.put(2)
     with monkeypatch.context() as patched:
-        patched.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
+        replace_step(patched, subscribe.STEP, promoted)
         with pytest.raises(MoveStopped) as caught:
             fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert isinstance(caught.value.error, stream.TargetPromoted)
@@ -207,7 +259,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
 ) -> None:
     """The worker fails on it for ever; the move says so before clients wait."""
     run = indexes.STEP.run
-    monkeypatch.setattr(stream, "_LOOK_S", 0.2)
+    monkeypatch.setattr(arrivals, "_LOOK_S", 0.2)
     monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
 
     def collide(context: MoveContext) -> None:
@@ -216,14 +268,10 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
         run(context)
         fleet_own.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2) RETURNING id")
 
-    steps = [
-        replace(one, run=collide) if one is indexes.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
+    replace_step(monkeypatch, indexes.STEP, collide)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, stream.MarkNotSeen)
+    assert isinstance(caught.value.error, arrivals.MarkNotSeen)
     fleet_own.abort()
     assert left(fleet_own) == []
 

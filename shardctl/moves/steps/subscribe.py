@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import marks, stream
+from shardctl.moves import arrivals, marks
 from shardctl.moves.step import Step
 from shardctl.postgres.logical import subscription
 
@@ -44,8 +44,8 @@ def run(context: MoveContext) -> None:
     until = time.monotonic() + _SECONDS
     while True:
         began, what = time.monotonic(), f"{_MARK} {secrets.token_hex(4)}"
-        stream.mark(context, marks.STEPS, what)
-        stream.await_mark(context, marks.STEPS, what, deadline=until)
+        arrivals.put(context, marks.STEPS, what)
+        arrivals.wait_for(context, marks.STEPS, what, deadline=until)
         if time.monotonic() - began < _NEAR_S:
             break
     context.own(_Near, _Near)

@@ -53,6 +53,7 @@ DECLARE
     one      record;
     there    text;
     decision jsonb := given;
+    began    pg_lsn;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
     SELECT state INTO there FROM shardctl.move WHERE id = {move} FOR UPDATE;
@@ -71,6 +72,9 @@ BEGIN
     ) THEN
         RETURN false;
     END IF;
+    -- All of the stream is on the disk before the mark, and clients write when this has committed:
+    -- behind this position, changes of the moved shards are this server's own.
+    began := pg_catalog.pg_current_wal_insert_lsn();
     -- What the source has decided counts here from now on.
     UPDATE shardctl.move
     SET state = decision->>'state', revision = (decision->>'revision')::bigint,
@@ -104,6 +108,9 @@ BEGIN
     WHERE u.had IS NULL OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
     EXECUTE {blocks};
     {owning}
+    UPDATE shardctl.move
+    SET report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began)
+    WHERE id = {move};
     {opening}
     RETURN true;
 END
