@@ -258,13 +258,19 @@ def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
 
     None among the processes is a prepared transaction.
     """
-    there = QUERIES["schemas"].format(move=sql.Literal(move))
-    # The order counts. Nothing can be begun there any more, so what is made there is committed
-    # when no transaction makes anything, and is among the relations that are looked at after that.
-    looks = [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
-    makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks))
+    makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks(move)))
     pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
     return list(pids), [name for (name,) in unlogged]
+
+
+def looks(move: str) -> list[sql.Composed]:
+    """Compose the queries for who makes something behind the fence, who writes, what is unlogged.
+
+    The order counts. Nothing can be begun there any more, so what is made there is committed when
+    no transaction makes anything, and is among the relations that are looked at after that.
+    """
+    there = QUERIES["schemas"].format(move=sql.Literal(move))
+    return [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
 
 
 def _rename(

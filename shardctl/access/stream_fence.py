@@ -47,9 +47,22 @@ class StructureChanged(ShardctlError):
 
 def digest(session: Connection, schemas: Sequence[str]) -> str:
     """Sum up the structure of some schemas, by the names that they have at this moment."""
+    return str(queries.rows_of_last(session, _digest(schemas))[0][0])
+
+
+def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, bool, str]:
+    """Look behind the fence in one message: is anybody left, is a table unlogged, the digest.
+
+    Who is left can still change something there. The digest is of the time after that look.
+    """
+    looks = sql.SQL(";\n").join([*fence.looks(move), _digest(schemas)])
+    makers, writers, unlogged, digest = queries.rows_of_all(session, looks)
+    return bool(makers or writers), bool(unlogged), str(digest[0][0])
+
+
+def _digest(schemas: Sequence[str]) -> sql.Composed:
     listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    row = session.execute(QUERIES["digest"].format(schemas=listed)).fetchone()
-    return str(row[0]) if row else ""
+    return QUERIES["digest"].format(schemas=listed)
 
 
 def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:

@@ -43,7 +43,8 @@ BEGIN
         JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.retired
         JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'S'
         WHERE m.id = {move}
-          AND CASE WHEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, SELECT')
+          AND CASE WHEN c.relkind <> 'S' THEN false
+                   WHEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, SELECT')
                    THEN pg_catalog.pg_sequence_last_value(c.oid) IS NULL END
     LOOP
         EXECUTE pg_catalog.format('SELECT last_value FROM %I.%I', one.retired, one.relname)

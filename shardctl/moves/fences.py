@@ -14,7 +14,7 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import fence, stream_fence, write_fence
-from shardctl.moves import cross_schema, structure
+from shardctl.moves import cross_schema, locks, structure
 from shardctl.moves import plan as planning
 
 if TYPE_CHECKING:
@@ -220,8 +220,23 @@ class LockedRename(Rename):
 
         Locks on tables catch no one who makes a table. Raises StructureChanged.
         """
-        super().drain(at)
-        structure.require_same(at.context, at.plan.retired)
+        # Where nobody is in the way, as nearly always, one message tells both.
+        busy, unlogged, digest = stream_fence.left(at.source, at.plan.id, at.plan.retired)
+        if busy or unlogged:
+            super().drain(at)
+            # Whoever was there may have ended between both looks.
+            staying = planning.leaving(at.context.topology, at.plan)
+            cross_schema.require_uncrossed(at.source, at.plan, staying)
+            structure.require_same(at.context, at.plan.retired)
+        else:
+            structure.require(at.context, digest)
+
+    def look_again(self, at: Attempt) -> None:
+        """Check that every alias is still paused, and both locks held, all at the same time.
+
+        Raises PauseLost, NodeLost.
+        """
+        locks.require(at.context, beside=at.pauses.require_held)
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
         """Give the live names, which the target's copies have from the beginning."""

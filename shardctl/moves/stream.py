@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
-from shardctl.moves import arrivals, marks, standbys, stream_claim
+from shardctl.moves import arrivals, fence_arrival, marks, standbys, stream_claim
 from shardctl.moves.context import Use
-from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, publication, slot, subscription
 from shardctl.state import journal
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
-
-QUERIES = queries.load("shardctl.moves", "stream.sql")
 
 _POLL_S = 0.05
 _CAUGHT_UP_S = 60.0
@@ -31,6 +28,12 @@ _REMOVED_S = 60.0
 reversible = False  # yet
 serves = stream_claim.serves
 claim = stream_claim.claim
+
+
+class _Exported(str):
+    """The name of the target's snapshot."""
+
+    __slots__ = ()
 
 
 class TargetPromoted(ShardctlError):
@@ -58,14 +61,16 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
     """Wait for the mark of the fence: everything that was committed before it is there then.
 
     Changes arrive with asynchronous commits. The target's own mark follows with a synchronous one,
-    which puts them all on its disk. Raises MarkNotSeen, TargetPromoted.
+    which puts them all on its disk. It comes with a snapshot, which does not see what clients write
+    on the target later. Raises MarkNotSeen, TargetPromoted.
     """
-    arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
     plan = context.plan
-    with context.on(plan.target):
-        session = context.session(plan.target, Use.lock)
-        require_same_timeline(session, plan.target, plan.id)
-        marks.put(session, plan.id, marks.ARRIVED, attempt=attempt)
+    while (snapshot := fence_arrival.snapshot(context, attempt)) is None:
+        arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
+        with context.on(plan.target):
+            session = context.session(plan.target, Use.lock)
+            require_same_timeline(session, plan.target, plan.id)
+    context.own(_Exported, lambda: _Exported(snapshot))
 
 
 def require_same_timeline(session: Connection, node: str, move: str) -> None:
@@ -79,11 +84,8 @@ def require_same_timeline(session: Connection, node: str, move: str) -> None:
 
 
 def hold_snapshot(context: MoveContext) -> None:
-    """Export a snapshot, which does not see what clients write on the target later."""
-    with context.on(context.plan.target):
-        session = context.session(context.plan.target, Use.snapshot)
-        [(snapshot,)] = queries.rows_of_last(session, QUERIES["snapshot"].format())
-    context.snapshot = str(snapshot)
+    """Take the snapshot that the target has exported with its mark."""
+    context.snapshot = context.own(_Exported, _Exported)
 
 
 def take_over(context: MoveContext) -> None:

@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
 from shardctl.access import stream_fence
@@ -104,11 +105,15 @@ def claim(context: MoveContext, lsn: str) -> bool:  # noqa: ARG001  # the decisi
     target = context.plan.target
     with context.on(target):
         session = context.session(target, Use.lock)
-        _make(context, session)
         found = decision(context)
         given = sql.Literal(None if found is None else json.dumps(found))
         statement = QUERIES["claim"].format(name=_name(context), decision=given)
-        if session.execute(statement).fetchone() != (True,):
+        try:
+            row = session.execute(statement).fetchone()
+        except psycopg.errors.UndefinedFunction:
+            _make(context, session)
+            row = session.execute(statement).fetchone()
+        if row != (True,):
             raise ClaimRefused(target, context.plan.id)
     return True
 

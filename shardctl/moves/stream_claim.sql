@@ -18,7 +18,8 @@ SELECT d.id, {attempt}, 'decision', jsonb_build_object(
         FROM unnest(d.schemas, d.retired) AS u (schema, retired)
         JOIN pg_namespace AS n ON n.nspname = u.retired
         JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'S'
-        WHERE CASE WHEN has_sequence_privilege(c.oid, 'USAGE, SELECT')
+        WHERE CASE WHEN c.relkind <> 'S' THEN false
+                   WHEN has_sequence_privilege(c.oid, 'USAGE, SELECT')
                    THEN pg_sequence_last_value(c.oid) IS NOT NULL END), '[]'))
 FROM decided AS d
 RETURNING note
@@ -90,7 +91,8 @@ BEGIN
         JOIN pg_catalog.pg_namespace AS n ON n.nspname = j.schema
         JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = j.name
     WHERE m.move = {move} AND m.attempt = (decision->>'attempt')::integer AND m.what = {fence}
-      AND pg_catalog.pg_sequence_last_value(c.oid) IS NULL;
+      -- A server may look at this before it looks at the names: of what is no sequence, too.
+      AND CASE c.relkind WHEN 'S' THEN pg_catalog.pg_sequence_last_value(c.oid) IS NULL END;
     -- A few values more than were drawn; of the register of ids, the very value.
     PERFORM pg_catalog.setval(u.oid, u.wanted)
     FROM (
@@ -98,7 +100,7 @@ BEGIN
                greatest(s.seqmin, least(s.seqmax,
                    j.last + CASE c.relname WHEN {register} THEN 0 ELSE {margin}::numeric * s.seqincrement END
                ))::bigint AS wanted,
-               pg_catalog.pg_sequence_last_value(c.oid) AS had
+               pg_catalog.pg_sequence_last_value(s.seqrelid) AS had
         FROM pg_catalog.jsonb_to_recordset(decision->'sequences')
             AS j (schema name, name name, last numeric)
         JOIN pg_catalog.pg_namespace AS n ON n.nspname = j.schema

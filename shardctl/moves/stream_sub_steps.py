@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import arrivals, marks, standbys, stream_claim, sub_steps
+from shardctl.moves import arrivals, fence_arrival, locks, marks, standbys, stream_claim, sub_steps
 from shardctl.moves.budget import REST_S
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
@@ -41,6 +41,23 @@ def ping(at: Attempt) -> None:
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
         )
     arrivals.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
+
+
+def pause(at: Attempt) -> None:
+    """Pause all aliases, if this process still has the locks."""
+    locks.require(at.context)  # a process that took them has also ended our guards
+    sub_steps.hold(at, at.budget.latest("fence"))
+
+
+def drain(at: Attempt) -> None:
+    """Let the target wait for the fence's mark, and look behind the fence meanwhile."""
+    fence_arrival.begin(at.context, at.attempt)
+    sub_steps.drain(at)
+
+
+def mark(at: Attempt) -> None:
+    """Commit `drained`, which the decision puts on the disk; raises NotPromoting."""
+    sub_steps.mark(at, durable=False)
 
 
 def await_standbys(at: Attempt) -> None:

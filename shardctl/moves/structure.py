@@ -38,13 +38,17 @@ class _Noted(str):
 
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
+    require(context, stream_fence.digest(context.session(context.plan.source), schemas))
+
+
+def require(context: MoveContext, digest: str) -> None:
+    """See that a digest is that of what was copied; raises StructureChanged."""
     plan = context.plan
-    session = context.session(plan.source)
 
     def read() -> _Noted:
+        session = context.session(plan.source)
         row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
         return _Noted(row[0] if row else "")
 
-    noted = context.own(_Noted, read)
-    if stream_fence.digest(session, schemas) != noted:
+    if digest != context.own(_Noted, read):
         raise StructureChanged(plan.source, plan.id)

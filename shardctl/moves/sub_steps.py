@@ -127,10 +127,11 @@ def drain(at: Attempt) -> None:
         at.fence.drain(at)
 
 
-def mark(at: Attempt) -> None:
+def mark(at: Attempt, *, durable: bool = True) -> None:
     """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
+    revision = at.budget.revision + 1
     with at.context.on(at.plan.source):
-        lsn = journal.mark_drained(at.source, at.plan.id, revision=at.budget.revision + 1)
+        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, durable=durable)
     if lsn is None:
         raise NotPromoting(at.plan.id, undoing.state(at.context))
     at.lsn = lsn

@@ -213,15 +213,21 @@ def note(
     session.execute(QUERIES["note"], given)
 
 
-def mark_drained(session: Connection, move: str, *, revision: int) -> str | None:
+def mark_drained(
+    session: Connection, move: str, *, revision: int, durable: bool = True
+) -> str | None:
     """Set state `drained` with this server's clock; give up to where its WAL is on the disk then.
 
     `revision` is the journal's when the fence was put up; None where it is another's by now. Only
     after the commit does the position cover what other sessions had committed with
-    `synchronous_commit = off`.
+    `synchronous_commit = off`. One that is not `durable` gets onto the disk with the next that is,
+    and the position covers what was there before it.
     """
     marking = QUERIES["drained"].format(
-        id=sql.Literal(move), revision=sql.Literal(revision), drained=sql.Literal(revision + 1)
+        id=sql.Literal(move),
+        revision=sql.Literal(revision),
+        drained=sql.Literal(revision + 1),
+        commit=sql.Literal("local" if durable else "off"),
     )
     rows = queries.rows_of_last(session, marking)
     return str(rows[0][0]) if rows else None

@@ -31,6 +31,7 @@ WHERE id = %(id)s AND state = %(state)s
 -- name: drained
 -- That no write can come any more, and when that was; then up to where the WAL is on the disk
 BEGIN;
+SET LOCAL synchronous_commit TO {commit};
 UPDATE shardctl.move
 SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
     drained_at = clock_timestamp()

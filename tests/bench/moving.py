@@ -54,6 +54,8 @@ class Moved:
     """A move that was done, by its journal; times in seconds."""
 
     id: str
+    began: dict[str, float]
+    """When each step began, as `time.time()` tells it."""
     steps: dict[str, float]
     until_cutover: float
     """From the begin of `reserve` to the end of the cutover."""
@@ -165,24 +167,25 @@ class Sandbox:
         if shown["state"] != "done":
             raise RuntimeError(f"move {move} is {shown['state']}")
         steps = {one["name"]: one for one in shown["steps"]}
-        reserve, cutover = (
-            datetime.fromisoformat(steps[name]["started"]) for name in ("reserve", "cutover")
-        )
+        began = {
+            name: datetime.fromisoformat(one["started"]).timestamp() for name, one in steps.items()
+        }
         seconds = {name: one["elapsed_ms"] / 1000 for name, one in steps.items()}
         report = shown["report"]
         return Moved(
             id=move,
+            began=began,
             steps=seconds,
-            until_cutover=(cutover - reserve).total_seconds() + seconds["cutover"],
+            until_cutover=began["cutover"] - began["reserve"] + seconds["cutover"],
             pause=report["pause_ms"] / 1000,
             spans={name: ms / 1000 for name, ms in report["timeline"]},
             took=took,
             peak_kb=peak_kb,
         )
 
-    def script(self, target: str, *shards: int) -> Scripted:
-        """Move shards by the quick script; raises RuntimeError."""
-        argv: list[str | Path] = [sys.executable, "-m", "tests.bench.script", self.path, target]
+    def script(self, target: str, *shards: int, name: str = "script") -> Scripted:
+        """Move shards by a quick script of the benches; raises RuntimeError."""
+        argv: list[str | Path] = [sys.executable, "-m", f"tests.bench.{name}", self.path, target]
         told = json.loads(fleet.run([*argv, *map(str, shards)]).stdout)
         spans = {name: ms / 1000 for name, ms in told["timeline"]}
         return Scripted(told["pause_ms"] / 1000, spans)

@@ -50,6 +50,8 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "move": moves.move,
     "move-many": moves.many,
     "stream-move": stream_moves.move,
+    "stream-many": stream_moves.many,
+    "stream-slowed": stream_moves.slowed,
     "move-logins": logins.logins,
     "clone": cloning.clone,
     "back-and-forth": cloning.back_and_forth,

@@ -1,20 +1,35 @@
-"""Streamed moves beside clients at work, set against clones in the same run."""
+"""Streamed moves beside clients at work, set against clones and a quick script in the same run."""
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.topology.model import ShardId
 from tests.bench import moving
 from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
-from tests.bench.moves import PACED, Found, Seen, _with
+from tests.bench.moves import PACED, Found, Seen, _medians, _with, _without
+from tests.bench.streams import PEAK_MB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from tests.bench.measure import Scale
+    from tests.bench.moving import Moved, Sandbox
 
 MEDIAN, WORST = 0.45, 0.7
 """How long clients of a streamed move may wait, of what they wait in a clone's."""
 PACED_MS = 25
+SCRIPT = 1.3
+"""How long the pause may be, of the quick script's."""
+MANY_S = 20
+"""How long the move of 200 shards with three small tables each may take, all in all."""
+SLOWED = 0.8
+"""What clients get done while a copy runs, of what they do without."""
+_FILLED = (ShardId(2), ShardId(3))
 _STREAM = ["2-3", "--to", "b", "--method", "stream"]
 _CLONE = ["2-3", "--to", "c", "--method", "clone"]
 
@@ -23,19 +38,35 @@ def move(scale: Scale) -> list[Row]:
     """Move 2 of 8 shards, five times, with 8 clients who never rest: streamed, and by a clone.
 
     Each move has a new fleet of two nodes; the streamed one goes to the other of them, which
-    serves its own shards meanwhile.
+    serves its own shards meanwhile. So does that of a quick script, by turns with both: see
+    `tests/bench/stream_script.py` for what it leaves out.
     """
     lasting = scale.of(15, 5)
 
-    def both(number: int) -> tuple[Seen, Seen]:
-        streamed, cloned = Seen(), Seen()
-        sides = [(streamed, _STREAM), (cloned, _CLONE)]
-        for seen, words in sides if number % 2 == 0 else reversed(sides):
-            say(f"  move {number + 1}: {words[-1]} ({moving.busy()})")
+    def all_three(number: int) -> tuple[Seen, Seen, Seen]:
+        streamed, cloned, scripted = Seen(), Seen(), Seen()
+
+        def of(seen: Seen, words: list[str]) -> Callable[[], None]:
+            def move() -> None:
+                say(f"  move {number + 1}: {words[-1]} ({moving.busy()})")
+                with moving.sandbox(8, 2, 1) as fleet:
+                    fleet.settle()
+                    seen.add(*_with(fleet, words, lasting))
+
+            return move
+
+        def script() -> None:
+            say(f"  move {number + 1}: by the script ({moving.busy()})")
             with moving.sandbox(8, 2, 1) as fleet:
                 fleet.settle()
-                seen.add(*_with(fleet, words, lasting))
-        return streamed, cloned
+                with fleet.load() as load:
+                    scripted.scripts.append(fleet.script("b", 2, 3, name="stream_script"))
+                    scripted.scripted.append(load.end(lasting))
+
+        sides = [of(streamed, _STREAM), of(cloned, _CLONE), script]
+        for side in sides if number % 2 == 0 else reversed(sides):
+            side()
+        return streamed, cloned, scripted
 
     def at_a_pace(number: int) -> Found:
         say(f"  move {number + 1}, with a paced load ({moving.busy()})")
@@ -43,39 +74,23 @@ def move(scale: Scale) -> list[Row]:
             fleet.settle()
             return _with(fleet, _STREAM, lasting / 3, rate=PACED)[1]
 
-    done = rounds(scale.of(5, 1), both)
+    done = rounds(scale.of(5, 1), all_three)
     paced = rounds(scale.of(5, 1), at_a_pace)
-    streamed, cloned = (Seen.of(side) for side in zip(*done, strict=True))
-    ours, theirs = ([one["longest_moved_ms"] for one in s.during] for s in (streamed, cloned))
-    rested = [found["longest_moved_ms"] for found in paced]
+    streamed, cloned, scripted = (Seen.of(side) for side in zip(*done, strict=True))
     return [
-        compare(
-            "stream 2 of 8 shards: longest wait",
-            [wait / 1000 for wait in ours],
-            [wait / 1000 for wait in theirs],
-            against="a clone",
-            shown=milliseconds,
-            target=MEDIAN,
-            note=f"a clone's: {', '.join(f'{wait:.1f}' for wait in theirs)}",
-        ),
-        moving.limit(
-            "  worst, of the worst of a clone",
-            max(ours) / max(theirs),
-            f"{max(ours):.1f} ms",
-            most=WORST,
-            target=f"<= {WORST}",
-            note=", ".join(f"{wait:.1f}" for wait in ours),
-        ),
-        moving.limit(
-            f"  with {PACED} operations a second a client: median of {len(rested)}",
-            statistics.median(rested),
-            f"{statistics.median(rested):.1f} ms",
-            most=PACED_MS,
-            target=f"<= {PACED_MS} ms",
-            note=", ".join(f"{wait:.1f}" for wait in rested),
-        ),
+        *_waits(streamed, cloned, scripted),
+        *_paced(paced),
         moving.flaws("streamed moves", [*streamed.during, *paced]),
-        Row("  the whole command", seconds(statistics.median(m.took for m in streamed.moves)), ""),
+        replace(moving.flaws("the script", scripted.scripted), target="-", met=None),
+        compare(
+            "  the pause alone",
+            [one.pause for one in streamed.moves],
+            [one.pause for one in scripted.scripts],
+            against="a quick script",
+            shown=milliseconds,
+            target=SCRIPT,
+            note=f"the script's: {_medians(scripted.scripts)}",
+        ),
         compare(
             "  the pause alone",
             [one.pause for one in streamed.moves],
@@ -83,5 +98,169 @@ def move(scale: Scale) -> list[Row]:
             against="a clone",
             shown=milliseconds,
         ),
+        Row("  the whole command", seconds(statistics.median(m.took for m in streamed.moves)), ""),
         *moving.sub_steps(streamed.moves),
     ]
+
+
+def _waits(streamed: Seen, cloned: Seen, scripted: Seen) -> list[Row]:
+    """Set the longest waits on moved shards against those of clones, and of the script."""
+    waits = [
+        [found["longest_moved_ms"] for found in founds]
+        for founds in (streamed.during, cloned.during, scripted.scripted)
+    ]
+    ours, clones, scripts = waits
+    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for found in streamed.during)
+    return [
+        compare(
+            "stream 2 of 8 shards: longest wait",
+            [wait / 1000 for wait in ours],
+            [wait / 1000 for wait in clones],
+            against="a clone",
+            shown=milliseconds,
+            target=MEDIAN,
+            note=f"a clone's: {', '.join(f'{wait:.1f}' for wait in clones)}",
+        ),
+        moving.limit(
+            "  worst, of the worst of a clone",
+            max(ours) / max(clones),
+            f"{max(ours):.1f} ms",
+            most=WORST,
+            target=f"<= {WORST}",
+            note=f"{', '.join(f'{wait:.1f}' for wait in ours)}; load held up itself: {held_up} ms",
+        ),
+        compare(
+            "  of the script's",
+            [wait / 1000 for wait in ours],
+            [wait / 1000 for wait in scripts],
+            against="a quick script",
+            shown=milliseconds,
+            note=", ".join(f"{wait:.1f}" for wait in scripts),
+        ),
+    ]
+
+
+def _paced(paced: Sequence[Found]) -> list[Row]:
+    rested = [found["longest_moved_ms"] for found in paced]
+    return [
+        moving.limit(
+            f"  with {PACED} operations a second a client: median of {len(rested)}",
+            statistics.median(rested),
+            f"{statistics.median(rested):.1f} ms",
+            most=PACED_MS,
+            target=f"<= {PACED_MS} ms",
+            note=", ".join(f"{wait:.1f}" for wait in rested),
+        )
+    ]
+
+
+def many(scale: Scale) -> list[Row]:
+    """Move 200 of 400 shards with 3 small tables each to the other node; the load's is the third.
+
+    No load runs meanwhile: it is what the tables and schemas cost.
+    """
+    shards = scale.of(400, 16)
+
+    def once(number: int) -> Moved:
+        say(f"  {shards} shards, move {number + 1} ({moving.busy()})")
+        with moving.sandbox(shards, 2, 0) as fleet:
+            _without(fleet, 1)
+            fleet.settle()
+            return fleet.move(f"0-{shards // 2 - 1}", "--to", "b", "--method", "stream")
+
+    moves = rounds(scale.of(3, 1), once)
+    took = [one.took for one in moves]
+    steps = [name for name in moves[0].steps if "." not in name]
+    shown = (f"{name} {seconds(statistics.median(m.steps[name] for m in moves))}" for name in steps)
+    return [
+        moving.limit(
+            f"stream {shards // 2} of {shards} shards with 3 tables: the whole command",
+            statistics.median(took),
+            seconds(statistics.median(took)),
+            most=MANY_S,
+            target=f"<= {MANY_S} s",
+            note=", ".join(shown),
+        ),
+        _peak("  memory of shardctl", moves),
+        *moving.sub_steps(moves),
+    ]
+
+
+def slowed(scale: Scale) -> list[Row]:
+    """Move 2 shards of some hundred MB with --max-rate 20M, with 8 clients who never rest.
+
+    What these get done each second from the begin of the copy until the cutover, against a load
+    of the same length without a move, before or after it by turns.
+    """
+    rows, rate = scale.of(200_000, 2_000), 20
+
+    def both(number: int) -> tuple[Moved, float, float]:
+        say(f"  move {number + 1}, with --max-rate {rate}M ({moving.busy()})")
+        with moving.sandbox(8, 2, 0) as fleet:
+            _fill(fleet, rows)
+
+            def without() -> float:
+                fleet.settle()
+                return _a_second(_without(fleet, lasting), 1, math.inf)
+
+            lasting = scale.of(15, 5)
+            still = [without()] if number % 2 == 0 else []
+            fleet.settle()
+            with fleet.load() as load:
+                began = time.time() - (time.monotonic() - load.began)
+                moved = fleet.move(*_STREAM, "--max-rate", f"{rate}M")
+                found = load.end(0)
+            window = (moved.began["copy"] - began, moved.began["cutover"] - began)
+            busy = _a_second(found, *window)
+            return moved, busy, still[0] if still else without()
+
+    done = rounds(scale.of(3, 1), both)
+    moves, busy, still = zip(*done, strict=True)
+    ratios = [one / other for one, other in zip(busy, still, strict=True)]
+    ratio = statistics.median(ratios)
+    return [
+        Row(
+            f"stream with --max-rate {rate}M: operations a second",
+            f"{statistics.median(busy):,.0f}",
+            f"without a move {statistics.median(still):,.0f}",
+            ratio=ratio,
+            spread=(min(ratios), max(ratios)),
+            target=f">= {SLOWED:g}",
+            met=ratio >= SLOWED,
+            note="the copy took "
+            + ", ".join(seconds(one.began["cutover"] - one.began["copy"]) for one in moves),
+        ),
+        _peak("  memory of shardctl", moves),
+    ]
+
+
+_PHOTOS = """\
+INSERT INTO {schema}.photos_by_user (id, user_id, caption, image_url)
+SELECT n, n % 1000, '', (SELECT string_agg(md5(n::text || k::text), '')
+                         FROM generate_series(1, 30) AS k)
+FROM generate_series(1, {rows}) AS n
+"""
+"""About 1 kB a row, of which no server makes less."""
+
+
+def _fill(fleet: Sandbox, rows: int) -> None:
+    """Put rows into the shards that move."""
+    topology = fleet.topology()
+    source = topology.nodes[topology.owners()[_FILLED[0]]]
+    with fleet.connect(source.name) as connection:
+        for shard in _FILLED:
+            text = _PHOTOS.format(schema=topology.schema(shard), rows=rows)
+            connection.execute(text.encode())
+
+
+def _a_second(found: Found, first: float, last: float) -> float:
+    """Give the operations of a load in the median of its whole seconds within some time of it."""
+    # Its last second is not a whole one.
+    whole = list(enumerate(found["seconds"]))[:-1]
+    counted: list[int] = [one["operations"] for n, one in whole if n >= first and n + 1 <= last]
+    return statistics.median(counted or [int(one["operations"]) for _, one in whole])
+
+
+def _peak(name: str, moves: Sequence[Moved]) -> Row:
+    peak = max(one.peak_kb for one in moves) / 1024
+    return moving.limit(name, peak, f"{peak:.0f} MB", most=PEAK_MB, target=f"<= {PEAK_MB} MB")

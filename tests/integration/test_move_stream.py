@@ -9,29 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
     arrivals,
     conclusion,
     doctor,
+    fence_arrival,
     held_wal,
     plan,
     prune,
     service,
     stream,
+    structure,
     wal,
 )
+from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.steps import indexes, reserve, stream_reserve, subscribe
 from shardctl.moves.stopped import MoveStopped
+from shardctl.postgres.connection import NodeLost
 from shardctl.provision import fleet
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.state.progress import Kept
+from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
 from tests.fixtures.servers.postgres import wait_for
 
@@ -195,6 +202,115 @@ def test_closed_copies_refuse_every_client_until_the_claim(
     monkeypatch.setattr(stream, "hold_snapshot", write)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert refused == ["25006"]
+    assert fleet_own.put(2)
+
+
+def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that it has them does not wait for the look behind the fence."""
+    require, looked = structure.require, list[str]()
+    query = "SELECT FROM shardctl.stream WHERE what = 'arrived'"
+
+    def late(context: MoveContext, digest: str) -> None:
+        if fleet_own.copy("a").state is MoveState.fenced:
+            looked.append(digest)
+            wait_for(lambda: fleet_own.ask("b", query))
+        require(context, digest)
+
+    monkeypatch.setattr(structure, "require", late)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert len(looked) == 1
+    assert fleet_own.copy("b").proof == "compared"
+
+
+def test_a_mark_that_comes_late_is_waited_for(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer of the target is that it does not have the mark yet."""
+    waits: list[str] = []
+    put_up, wait = stream_fence.put_up, arrivals.wait_for
+    other = fleet_own.connect("b", autocommit=False)
+    key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
+
+    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> None:
+        other.execute(key, [move, named["attempt"], stream_fence.MARK])
+        put_up(session, node, move, *given, **named)
+
+    def let_go(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
+        waits.append(what)
+        other.rollback()
+        wait(context, attempt, what, deadline=deadline)
+
+    monkeypatch.setattr(fence_arrival, "_LOOK_S", 0.01)
+    monkeypatch.setattr(stream_fence, "put_up", held_up)
+    monkeypatch.setattr(arrivals, "wait_for", let_go)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    other.close()
+    assert waits[-1] == stream_fence.MARK
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []
+
+
+def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who was there may have left a view elsewhere that leads behind the fence."""
+    look = stream_fence.left
+
+    def ends(session: Any, move: str, schemas: Any) -> tuple[bool, bool, str]:
+        _, unlogged, digest = look(session, move, schemas)
+        with fleet_own.connect("a") as other:
+            view = sql.SQL("CREATE VIEW public.late AS SELECT * FROM {}")
+            other.execute(view.format(sql.Identifier(schemas[0], "photos")))
+        return True, unlogged, digest
+
+    monkeypatch.setattr(stream_fence, "left", ends)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert "late" in str(caught.value.error)
+    monkeypatch.undo()
+    with fleet_own.connect("a") as session:
+        session.execute("DROP VIEW public.late")
+    assert fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.copy("b").proof == "compared"
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    hold = stream.hold_snapshot
+
+    def ends(context: MoveContext) -> None:
+        hold(context)
+        pid = context.sessions[NodeName(node), Use.lock].info.backend_pid
+        with fleet_own.connect(node) as session:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    monkeypatch.setattr(stream, "hold_snapshot", ends)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert isinstance(caught.value.error, NodeLost)
+    monkeypatch.undo()
+    assert fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []
+
+
+def test_sequences_are_found_in_whichever_order_a_server_looks(fleet_own: Lab) -> None:
+    """With many shards it reads all of pg_class, and asks for values before it knows the names."""
+    settings = ("enable_indexscan", "enable_bitmapscan", "enable_nestloop", "enable_mergejoin")
+    for node in "ab":
+        with fleet_own.connect(node) as session:
+            [(name,)] = session.execute("SELECT current_database()")
+            for setting in settings:
+                statement = sql.SQL("ALTER DATABASE {} SET {} = off")
+                session.execute(statement.format(sql.Identifier(name), sql.Identifier(setting)))
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert fleet_own.copy("b").proof == "compared"
     assert fleet_own.put(2)
 
 

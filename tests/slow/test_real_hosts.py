@@ -117,7 +117,9 @@ def refused(changed: RealHosts) -> RealHosts:
     with pytest.raises(AssertionError, match=r"has no line for 10.0.0.2:5433:app:shardctl"):
         followed.run("ops1", plan)
     edit(followed, "/none", "/etc/ssl/postgresql/ca.crt")
-    with pytest.raises(AssertionError, match=r"node c: its certificate is for photos, not for 10.0.0.2"):
+    with pytest.raises(
+        AssertionError, match=r"node c: its certificate is for photos, not for 10.0.0.2"
+    ):
         followed.run("ops1", plan)
     edit(followed, ", settings: {ssl_cert_file: /etc/ssl/postgresql/ca.crt}", "")
     return followed

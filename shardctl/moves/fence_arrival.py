@@ -1,0 +1,69 @@
+"""The fence's mark on the target, waited for while the source is looked at.
+
+One message waits for the mark, puts the target's own on its disk and exports a snapshot, so that
+neither its round trips nor its commit add to what the source needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.access import stream_fence
+from shardctl.moves import marks
+from shardctl.moves.context import Use
+from shardctl.postgres import queries
+from shardctl.postgres.sending import Sent
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+
+QUERIES = queries.load("shardctl.moves", "fence_arrival.sql")
+
+_LOOK_S = 1.0
+"""How long the target waits before it answers that the mark has not come."""
+_PUT, _EXPORTED = 2, -1
+"""The statements of the message with the target's mark and with the snapshot."""
+
+
+class _Begun(dict[int, Sent]):
+    """The messages that are on their way, by attempt."""
+
+    __slots__ = ()
+
+
+def begin(context: MoveContext, attempt: int) -> None:
+    """Let the target wait for the mark of an attempt, if it does not yet.
+
+    Its session for the snapshot is of no other use before `snapshot`.
+    """
+    begun = context.own(_Begun, _Begun)
+    if attempt not in begun:
+        begun[attempt] = _send(context, attempt)
+
+
+def snapshot(context: MoveContext, attempt: int) -> str | None:
+    """Give the snapshot that the target has exported; None where it has not put its mark."""
+    begin(context, attempt)
+    sent, target = context.own(_Begun, _Begun).pop(attempt), context.plan.target
+    with context.on(target):
+        found = sent.rows()
+        if not found[_PUT]:
+            context.session(target, Use.snapshot).rollback()
+            return None
+        return found[_EXPORTED][0][0]
+
+
+def _send(context: MoveContext, attempt: int) -> Sent:
+    plan = context.plan
+    message = QUERIES["await"].format(
+        move=sql.Literal(plan.id),
+        attempt=sql.Literal(attempt),
+        fence=sql.Literal(stream_fence.MARK),
+        arrived=sql.Literal(marks.ARRIVED),
+        copied=sql.Literal(marks.COPIED),
+        seconds=sql.Literal(_LOOK_S),
+    )
+    with context.on(plan.target):
+        return Sent(context.session(plan.target, Use.snapshot), message)
