@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +9,10 @@ import pytest
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
 from tests.fixtures.moves.on_machines import POOLERS
-from tests.fixtures.moves.outages import last
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import FENCE, MAX_PAUSE_S, SERVED_S
+from tests.fixtures.moves.writers import FENCE
 from tests.fixtures.network.cuts import HOW, cut
 from tests.fixtures.network.network import DESKS
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +39,7 @@ LOST = {"", "08001", "08006", "08P01", "57P01"}
 def fleet_apart(fleet_machines: SpreadFleet) -> Iterator[SpreadFleet]:
     """Give a fleet on machines whose moves are streamed to node b."""
     streamed.use(fleet_machines)
-    fleet_machines.choice = dataclasses.replace(fleet_machines.choice, max_pause_s=MAX_PAUSE_S)
+    streamed.shorten_pause(fleet_machines)
     yield fleet_machines
     streamed.end(fleet_machines)
 
@@ -60,10 +57,9 @@ def test_two_machines_that_cannot_reach_each_other(
         mover.at(point)
         with cut(one, other, how):
             mover.go()
-            last()
-            wait_for(lambda: fleet_apart.paused() == [], seconds=SERVED_S)
+            streamed.outlast(fleet_apart)
             if serves:
-                clients.wait_served()
+                clients.wait_served(seconds=streamed.SERVED_S)
         if mover.end() != 0:
             finish(fleet_apart, "resume")
         clients.wait_served()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures.moves import streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
 from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon
-from tests.fixtures.moves.outages import last
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import FENCE, MAX_PAUSE_S, SERVED_S
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.writers import FENCE
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
-ANSWER_S = 3.0
-"""How long a guard waits for an answer of a target that hangs."""
 GONE = {"", "08001", "08006", "08P01", "57P01", "57P02", "57P03"}
 """The SQLSTATEs of servers that end, are away, or begin."""
 
@@ -34,17 +30,16 @@ GONE = {"", "08001", "08006", "08P01", "57P01", "57P02", "57P03"}
 def test_a_server_that_hangs_for_longer_than_the_budget(
     fleet_stream: MovingFleet, node: str, point: str
 ) -> None:
-    fleet_stream.choice = dataclasses.replace(fleet_stream.choice, max_pause_s=MAX_PAUSE_S)
+    streamed.shorten_pause(fleet_stream)
     directory = fleet_stream.servers[node].server.data_directory
     with Busy(fleet_stream) as clients:
         mover = fleet_stream.mover("start", point)
         mover.at(point)
         with frozen(lambda: processes(directory)):
             mover.go()
-            last()
-            wait_for(lambda: fleet_stream.paused() == [], seconds=SERVED_S + ANSWER_S)
+            streamed.outlast(fleet_stream)
             if node == "b" and point != "span route begin":
-                clients.wait_served()
+                clients.wait_served(seconds=streamed.SERVED_S)
         if mover.end() != 0:
             finish(fleet_stream, "resume")
         clients.wait_served()
