@@ -19,6 +19,7 @@ from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
 from shardctl.moves import blocks, claims, marks, standbys
 from shardctl.moves.context import Use
+from shardctl.moves.stream_watch import Watch
 from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, publication, slot, subscription
 from shardctl.state import journal
@@ -117,20 +118,20 @@ def mark(context: MoveContext, attempt: int, what: str) -> None:
 
 
 def await_mark(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
-    """Wait until a mark has come through the stream; raises MarkNotSeen.
+    """Wait until a mark has come through the stream; raises MarkNotSeen, SlotLost.
 
     A worker that fails to apply a row fails again and again, so that is not waited for.
     """
     plan = context.plan
-    look_at = time.monotonic() + _LOOK_S
+    look_at, watch = time.monotonic() + _LOOK_S, Watch(context)
     with context.on(plan.target):
         session = context.session(plan.target, Use.lock)
         while not marks.seen(session, plan.id, what, attempt=attempt):
             now = time.monotonic()
             if now > min(deadline, look_at):
-                why = _trouble(context)
+                why = watch.trouble()
                 if why or now > deadline:
-                    raise MarkNotSeen(plan.target, what, why)
+                    raise MarkNotSeen(plan.target, what, why or watch.last_error())
                 look_at = now + _LOOK_S
             time.sleep(_POLL)
 
@@ -389,15 +390,3 @@ def _decision(context: MoveContext) -> Decision | None:
 
 class _Undecided(Exception):  # `_decision` catches it
     """No node that is there has the decision."""
-
-
-def _trouble(context: MoveContext) -> str:
-    """Say what keeps the subscription from going on, as far as its node knows."""
-    plan = context.plan
-    session = context.session(plan.target)
-    if context.source_lost or (source := context.open_session(plan.source, Use.work)) is None:
-        return ""
-    found = subscription.progress(source, session, plan.slot, plan.slot)
-    if found is None:
-        return "there is no subscription, or no slot"
-    return (found.errors and subscription.apply_error(session, found.origin)) or ""

@@ -173,6 +173,12 @@ def exists(session: Connection, name: str) -> bool:
     return found is not None and found[2] != "lost"
 
 
+def lost(session: Connection, name: str) -> str | None:
+    """Say why a slot that is there cannot be used any more; None where it can, and without one."""
+    found = session.execute(_QUERIES["lost"], {"name": name}).fetchone()
+    return None if found is None else str(found[0])
+
+
 def held_wal(session: Connection, name: str) -> int | None:
     """Return the bytes of WAL that the slot holds back; None where there is no such slot."""
     found = session.execute(_QUERIES["held"], {"name": name}).fetchone()

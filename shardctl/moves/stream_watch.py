@@ -1,0 +1,88 @@
+"""What keeps a stream from going on: its slot is lost, or the target cannot apply a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.errors import ShardctlError
+from shardctl.moves.context import Use
+from shardctl.postgres.logical import slot, subscription
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.subscription import Progress
+
+_FAILURES = 3
+"""How often a stream breaks off at the same position that is not worth waiting for."""
+
+_REASONS = {
+    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
+    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
+    "wal_level_insufficient": "wal_level was changed",
+}
+
+
+class SlotLost(ShardctlError):
+    """A slot that its server has dropped or invalidated: the stream cannot go on from it."""
+
+    def __init__(self, node: str, slot: str, why: str) -> None:
+        super().__init__(
+            f"node {node}: replication slot {slot} is lost: {why}",
+            hint="raise that limit if needed, then run `shardctl moves resume`: shardctl copies "
+            "the shards again",
+        )
+
+
+def require_slot(context: MoveContext) -> None:
+    """Check that the source has the move's slot, and the WAL of it; raises SlotLost."""
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        if (reason := slot.lost(session, plan.slot)) is not None:
+            raise SlotLost(plan.source, plan.slot, _REASONS.get(reason, reason))
+        if not slot.exists(session, plan.slot):
+            raise SlotLost(plan.source, plan.slot, "it was dropped")
+
+
+class Watch:
+    """Looks at a stream while something is waited for that has to come through it."""
+
+    def __init__(self, context: MoveContext) -> None:
+        self._context = context
+        self._before: Progress | None = None
+        self._now: Progress | None = None
+
+    def trouble(self) -> str:
+        """Say why waiting is in vain, as far as both servers know; raises SlotLost.
+
+        One failure may be a lost connection; a change that cannot be applied fails again.
+        """
+        context, plan = self._context, self._context.plan
+        source = None if context.source_lost else context.open_session(plan.source, Use.work)
+        if source is None:
+            return ""
+        require_slot(context)
+        now = subscription.progress(source, self._target, plan.slot, plan.slot)
+        if now is None:
+            return "there is no subscription, or no slot"
+        self._now = now
+        if self._before is None or self._before.confirmed != now.confirmed:
+            self._before = now
+        failures = now.errors - self._before.errors
+        said = self.last_error() if failures else ""  # an older one may be repaired
+        if not now.enabled:
+            said = said or "the subscription is disabled"
+        elif failures >= _FAILURES:
+            said = said or f"it failed {failures} times at position {now.confirmed}"
+        return said
+
+    def last_error(self) -> str:
+        """Give the last error of applying a change, if the target's log can be read."""
+        if self._now is None or not self._now.errors:
+            return ""
+        return subscription.apply_error(self._target, self._now.origin) or ""
+
+    @property
+    def _target(self) -> Connection:
+        return self._context.session(self._context.plan.target)
