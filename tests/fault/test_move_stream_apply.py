@@ -10,6 +10,7 @@ from shardctl.moves import stream
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.steps import copy
 from shardctl.moves.stream_watch import SlotLost
+from shardctl.postgres.logical import copying
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.beside import assert_clean, fails, run
 
@@ -101,13 +102,13 @@ def test_a_row_by_hand_that_is_in_nobodys_way_is_found_by_the_comparison(fleet_o
 def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = copy.copying.copy
+    whole = copying.copy
 
     def late(*given: Any, **named: Any) -> None:
         lose_slot(fleet_own)
         whole(*given, **named)
 
-    monkeypatch.setattr(copy.copying, "copy", late)
+    monkeypatch.setattr(copying, "copy", late)
     error = fails(fleet_own)
     assert isinstance(error, SlotLost)
     assert "max_slot_wal_keep_size" in error.message

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.fault
 
 LARGE_MB = 100 if os.environ.get(EVERY_POINT) else 8
 LONG = "ü" * 31 + "x"  # 63 bytes
+AS_TEXT = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex"
 ODD = ('Odd "name"', "UPPER", "tab\tand%s", "sélect", LONG, "order")
 KINDS = """
     SET search_path = {schema};
@@ -68,7 +69,7 @@ ROWS = """
     INSERT INTO full_rows VALUES (1, 'a', '{{}}'), (1, 'a', '{{}}'), (NULL, NULL, NULL),
                                  (2, 'c', '[1]');
     INSERT INTO by_index VALUES ({kind}1, 'a'), ({kind}2, 'b'), ({kind}3, 'c');
-    INSERT INTO days SELECT '2024-02-01'::date + ({kind} * 10 + n), 'x' FROM generate_series(1, 4) AS n
+    INSERT INTO days SELECT '2024-02-01'::date + ({kind} * 10 + n), 'x' FROM generate_series(1, 4) n
 """
 CHANGES = """
     SET search_path = {schema};
@@ -110,7 +111,7 @@ def change(fleet: Lab) -> None:
 def rows(fleet: Lab, node: str, suffix: str = "") -> dict[str, list[str]]:
     """Give all rows of the moved shards on a node as text, by table."""
     found = {}
-    with fleet.connect(node, options="-c timezone=UTC -c datestyle=ISO") as session:
+    with fleet.connect(node, options=AS_TEXT) as session:
         listed = session.execute(
             "SELECT n.nspname, c.relname, c.oid::regclass::text FROM pg_class AS c"
             " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind = 'r'"

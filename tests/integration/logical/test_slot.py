@@ -10,6 +10,7 @@ import pytest
 
 from shardctl.errors import Interrupted, Refused
 from shardctl.postgres.logical import slot, structure
+from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -120,3 +121,30 @@ def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
     ):
         pass
     streamed.source.execute("SELECT pg_drop_replication_slot(%s)", [NAME])
+
+
+def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
+    slots = [("max_slot_wal_keep_size", "1MB", "wal_removed")]
+    slots += [("idle_replication_slot_timeout", "1s", "idle_timeout")] * (streamed.major > 17)
+    for setting, value, why in slots:
+        with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
+            assert slot.lost(streamed.source, NAME) is None
+        try:
+            set_to(streamed, f"ALTER SYSTEM SET {setting} = '{value}'")
+
+            def lost() -> bool:
+                streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
+                streamed.source.execute("CHECKPOINT")
+                return slot.lost(streamed.source, NAME) is not None
+
+            wait_for(lost)
+            assert slot.lost(streamed.source, NAME) == why
+            assert not slot.exists(streamed.source, NAME)
+        finally:
+            set_to(streamed, f"ALTER SYSTEM RESET {setting}")
+        assert slot.drop(streamed.source, NAME)
+
+
+def set_to(streamed: Streamed, statement: str) -> None:
+    streamed.source.execute(statement.encode())
+    streamed.source.execute("SELECT pg_reload_conf()")
