@@ -118,7 +118,7 @@ def mark(context: MoveContext, attempt: int, what: str) -> None:
 
 
 def await_mark(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
-    """Wait until a mark has come through the stream; raises MarkNotSeen, SlotLost.
+    """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
 
     A worker that fails to apply a row fails again and again, so that is not waited for.
     """

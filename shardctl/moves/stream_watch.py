@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
 from shardctl.moves.context import Use
 from shardctl.postgres.logical import slot, subscription
 
@@ -16,34 +15,6 @@ if TYPE_CHECKING:
 _FAILURES = 3
 """How often a stream breaks off at the same position that is not worth waiting for."""
 
-_REASONS = {
-    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
-    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
-    "wal_level_insufficient": "wal_level was changed",
-}
-
-
-class SlotLost(ShardctlError):
-    """A slot that its server has dropped or invalidated: the stream cannot go on from it."""
-
-    def __init__(self, node: str, slot: str, why: str) -> None:
-        super().__init__(
-            f"node {node}: replication slot {slot} is lost: {why}",
-            hint="raise that limit if needed, then run `shardctl moves resume`: shardctl copies "
-            "the shards again",
-        )
-
-
-def require_slot(context: MoveContext) -> None:
-    """Check that the source has the move's slot, and the WAL of it; raises SlotLost."""
-    plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        if (reason := slot.lost(session, plan.slot)) is not None:
-            raise SlotLost(plan.source, plan.slot, _REASONS.get(reason, reason))
-        if not slot.exists(session, plan.slot):
-            raise SlotLost(plan.source, plan.slot, "it was dropped")
-
 
 class Watch:
     """Looks at a stream while something is waited for that has to come through it."""
@@ -54,7 +25,7 @@ class Watch:
         self._now: Progress | None = None
 
     def trouble(self) -> str:
-        """Say why waiting is in vain, as far as both servers know; raises SlotLost.
+        """Say why waiting is in vain, as far as both servers know; raises slot_gone.
 
         One failure may be a lost connection; a change that cannot be applied fails again.
         """
@@ -62,7 +33,8 @@ class Watch:
         source = None if context.source_lost else context.open_session(plan.source, Use.work)
         if source is None:
             return ""
-        require_slot(context)
+        with context.on(plan.source):
+            slot.require(source, plan.source, plan.slot)
         now = subscription.progress(source, self._target, plan.slot, plan.slot)
         if now is None:
             return "there is no subscription, or no slot"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.errors import Refused
 from shardctl.moves import stream
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.steps import copy
-from shardctl.moves.stream_watch import SlotLost
 from shardctl.postgres.logical import copying
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.beside import assert_clean, fails, run
@@ -110,7 +110,8 @@ def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
 
     monkeypatch.setattr(copying, "copy", late)
     error = fails(fleet_own)
-    assert isinstance(error, SlotLost)
+    assert isinstance(error, Refused)
+    assert error.code == "slot_gone"
     assert "max_slot_wal_keep_size" in error.message
     monkeypatch.undo()
     assert fleet_own.put(2)
@@ -122,7 +123,8 @@ def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
 
 def test_a_slot_that_is_lost_before_its_stream_begins_is_noticed(fleet_own: Lab) -> None:
     error = fails(fleet_own, follow=lambda: lose_slot(fleet_own))
-    assert isinstance(error, SlotLost)
+    assert isinstance(error, Refused)
+    assert error.code == "slot_gone"
     keep(fleet_own, "-1")
     abort(fleet_own)
 

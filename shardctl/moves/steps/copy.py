@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
@@ -12,7 +11,6 @@ from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
 from shardctl.moves.steps import structure as before
 from shardctl.moves.steps.structure import COPYING
-from shardctl.moves.stream_watch import require_slot
 from shardctl.postgres.logical import copying, publication, slot
 from shardctl.postgres.logical.route import end_sessions
 
@@ -22,9 +20,9 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.logical.slot import Blocker
+    from shardctl.topology.model import NodeName
 
 _JOBS = 4
-_LOOK_S = 5.0
 _LOCK_TIMEOUT_S = 600.0
 """How long one transaction is waited for that keeps the slot from being made."""
 
@@ -78,9 +76,10 @@ def run(context: MoveContext) -> None:
                 snapshot=made.snapshot,
                 jobs=_JOBS,
                 max_rate=wal.rate(plan.options.max_rate) if plan.options.max_rate else None,
-                report=_reporting(context, shown),
+                report=_reporting(shown, plan.target),
             )
-    require_slot(context)
+    with context.on(plan.source):
+        slot.require(session, plan.source, plan.slot)
     with context.on(plan.target):
         there = context.session(plan.target)
         marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})
@@ -92,21 +91,17 @@ def undo(context: MoveContext) -> None:
     context.remove_progress()
 
 
-def _reporting(context: MoveContext, shown: Progress) -> Callable[[int, int], None]:
-    """Return what turns the copied bytes into progress, and ends a copy whose slot is lost."""
-    before, target = -1, context.plan.target
-    look_at = time.monotonic() + _LOOK_S
+def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
+    """Return what turns the copied bytes into progress."""
+    before = -1
 
     def report(done: int, total: int) -> None:
-        nonlocal before, look_at
+        nonlocal before
         if before < 0:
             shown.expect(target, "copying", total, BYTES)
             before = 0
         shown.advance(target, done - before)
         before = done
-        if time.monotonic() > look_at:
-            require_slot(context)  # the rest would be copied in vain
-            look_at = time.monotonic() + _LOOK_S
 
     return report
 

@@ -124,25 +124,28 @@ def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
 
 
 def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
-    slots = [("max_slot_wal_keep_size", "1MB", "wal_removed")]
-    slots += [("idle_replication_slot_timeout", "1s", "idle_timeout")] * (streamed.major > 17)
-    for setting, value, why in slots:
+    settings = [("max_slot_wal_keep_size", "1MB")]
+    settings += [("idle_replication_slot_timeout", "1s")] * (streamed.major > 17)
+    for setting, value in settings:
         with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
-            assert slot.lost(streamed.source, NAME) is None
+            slot.require(streamed.source, "a", NAME)
         try:
             set_to(streamed, f"ALTER SYSTEM SET {setting} = '{value}'")
-
-            def lost() -> bool:
-                streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
-                streamed.source.execute("CHECKPOINT")
-                return slot.lost(streamed.source, NAME) is not None
-
-            wait_for(lost)
-            assert slot.lost(streamed.source, NAME) == why
-            assert not slot.exists(streamed.source, NAME)
+            wait_for(lambda: is_lost(streamed))
+            with pytest.raises(Refused, match=f"is lost: .*{setting}"):
+                slot.require(streamed.source, "a", NAME)
         finally:
             set_to(streamed, f"ALTER SYSTEM RESET {setting}")
         assert slot.drop(streamed.source, NAME)
+        with pytest.raises(Refused, match="was dropped"):
+            slot.require(streamed.source, "a", NAME)
+
+
+def is_lost(streamed: Streamed) -> bool:
+    """Write WAL and end it, and tell whether the slot has survived that."""
+    streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
+    streamed.source.execute("CHECKPOINT")
+    return not slot.exists(streamed.source, NAME)
 
 
 def set_to(streamed: Streamed, statement: str) -> None:
