@@ -71,11 +71,8 @@ def test_a_bulk_commit_before_the_fence_does_not_hold_clients_up(
         bulk.commit()
         mover.go()
         if mover.end() != 0:
-            print(mover.said)
             finish(fleet_stream, "resume")
         clients.wait_served()
-    move = fleet_stream.journal("b")
-    print("GAP", clients.gap(), move and move.report)
     assert clients.errors() == []
     assert clients.gap() < SERVED_S + 5  # the pause of 5 s, and what a busy machine adds
     assert streamed.left(fleet_stream) == []
