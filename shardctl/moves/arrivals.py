@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.moves import marks
 from shardctl.moves.context import Use
-from shardctl.postgres.logical import subscription
+from shardctl.moves.stream_watch import Watch
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -39,31 +39,19 @@ def put(context: MoveContext, attempt: int, what: str) -> None:
 def wait_for(
     context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
 ) -> None:
-    """Wait until a mark has come through the stream; raises MarkNotSeen.
+    """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
 
     A worker that fails to apply a row fails again and again, so that is not waited for.
     """
     plan = context.plan
-    look_at = time.monotonic() + _LOOK_S
+    look_at, watch = time.monotonic() + _LOOK_S, Watch(context)
     with context.on(plan.target):
         session = context.session(plan.target, Use.lock)
         while not marks.seen(session, plan.id, what, attempt=attempt):
             now = time.monotonic()
             if now > min(deadline, look_at):
-                why = _trouble(context)
+                why = watch.trouble()
                 if why or now > deadline:
-                    raise MarkNotSeen(plan.target, what, why)
+                    raise MarkNotSeen(plan.target, what, why or watch.last_error())
                 look_at = now + _LOOK_S
             time.sleep(poll_s)
-
-
-def _trouble(context: MoveContext) -> str:
-    """Say what keeps the subscription from going on, as far as its node knows."""
-    plan = context.plan
-    session = context.session(plan.target)
-    if context.source_lost or (source := context.open_session(plan.source, Use.work)) is None:
-        return ""
-    found = subscription.progress(source, session, plan.slot, plan.slot)
-    if found is None:
-        return "there is no subscription, or no slot"
-    return (found.errors and subscription.apply_error(session, found.origin)) or ""

@@ -157,11 +157,16 @@ def _compare(sessions: Sessions, asked: Mapping[NodeName, Sequence[Connection]])
     # Columns added since the cutover change a row's text, though no value is missing.
     rows = {table: table.exactly() for table in differing}
     second = list(zip(differing, *_both(sessions, asked, differing, rows), strict=True))
+    clones = plan.method != planning.STREAM  # their files have the same names at first
     wrong = [
         f"{table.schema}.{table.name}: "
         f"{here.rows} rows on {plan.source}, {there.rows} on {plan.target}"
         # An old snapshot does not see the rows of a table that is rewritten by DDL.
-        + (", which has rewritten the table since the cutover" if here.file != there.file else "")
+        + (
+            ", which has rewritten the table since the cutover"
+            if clones and here.file != there.file
+            else ""
+        )
         for table, here, there in second
         if there is not None and here != there
     ]

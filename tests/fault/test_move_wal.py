@@ -23,6 +23,7 @@ from shardctl.moves import rescue
 from shardctl.moves.plan import Options
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
+from tests.fixtures.moves import points, streamed
 from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.moves.own import answers
 from tests.fixtures.moves.stopping import Mover
@@ -69,10 +70,10 @@ def tight(fleet_own_bare: Lab, fleet_own_made: Path) -> Iterator[Lab]:
         lab.end()
 
 
-def killed(lab: Lab, point: str) -> None:
+def killed(lab: Lab, point: str, *, program: str = points.__name__) -> None:
     """Begin a move in a process that is killed at a point."""
-    options = Options(max_pause_s=5.0, retain_s=0.0)
-    mover = Mover([str(lab.file), "start", json.dumps(dataclasses.asdict(options)), point])
+    options = json.dumps(dataclasses.asdict(Options(max_pause_s=5.0, retain_s=0.0)))
+    mover = Mover([str(lab.file), "start", options, point], program=program)
     mover.at(point)
     mover.kill()
 
@@ -89,8 +90,11 @@ def write(lab: Lab, *, every_s: float = 0) -> None:
             session.execute("CHECKPOINT")
 
 
-def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(tight: Lab) -> None:
-    killed(tight, "step follow run")
+@pytest.mark.parametrize("program", [points.__name__, streamed.__name__], ids=["clone", "stream"])
+def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(
+    tight: Lab, program: str
+) -> None:
+    killed(tight, "step follow run", program=program)
     assert tight.ask("a", SLOTS)
     write(tight, every_s=1)  # the leash looks twice a second
     wait_for(lambda: not tight.ask("a", SLOTS))

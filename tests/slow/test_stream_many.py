@@ -54,7 +54,7 @@ def test_many_tables_need_few_locks_and_an_apply_error_is_read_from_the_log(
     assert found is not None
     wait_for(lambda: subscription.apply_error(cramped.target, found.origin))
     said = subscription.apply_error(cramped.target, found.origin)
-    assert said == 'duplicate key value violates unique constraint "t0_pkey"'
+    assert said == 'duplicate key value violates unique constraint "t0_pkey" (table shard2.t0)'
 
     subscription.drop(cramped.target, NAME)
     closing.remove(cramped.target, MOVE, [SCHEMA], wanted=[], deadline=0)

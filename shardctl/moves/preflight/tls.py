@@ -202,7 +202,11 @@ def _distrust(
     node, certificate = context.target, tls.certificate
     if certificate is None:
         return
-    whose = f"its certificate, copied from node {context.plan.source}," if tls.copied else "its certificate"
+    whose = (
+        f"its certificate, copied from node {context.plan.source},"
+        if tls.copied
+        else "its certificate"
+    )
     fix = f"give node {node.name} files of its own with `{_OWN}`" if tls.copied else "replace it"
     for who, mode, host in asking:
         if mode != "verify-full" or host.startswith("/") or certificate.is_for(host):

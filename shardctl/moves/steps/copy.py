@@ -84,6 +84,8 @@ def run(context: MoveContext) -> None:
                 report=_reporting(shown, plan.target),
                 stop=gone,
             )
+    with context.on(plan.source):
+        slot.require(session, plan.source, plan.slot)
     with context.on(plan.target):
         there = context.session(plan.target)
         marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})

@@ -31,6 +31,11 @@ PATIENCE_S = 20.0
 _QUERIES = queries.load("shardctl.postgres.logical", "slot.sql")
 _LOOK_S = 0.25
 _POLL_S = 0.01
+_LOST = {
+    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
+    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
+}
+"""What a server says of a slot that it has invalidated, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +180,15 @@ def exists(session: Connection, name: str) -> bool:
 
 def require(session: Connection, node: str, name: str) -> None:
     """See that `node` keeps the WAL of a stream; raises slot_gone."""
-    if not exists(session, name):
-        raise Refused(
-            "slot_gone",
-            f"node {node}: replication slot {name} was dropped or has lost its WAL",
-            hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to end the "
-            "move",
-        )
+    if exists(session, name):
+        return
+    found = session.execute(_QUERIES["lost"], {"name": name}).fetchone()
+    why = "was dropped" if found is None else f"is lost: {_LOST.get(found[0], found[0])}"
+    raise Refused(
+        "slot_gone",
+        f"node {node}: replication slot {name} {why}",
+        hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to end the move",
+    )
 
 
 def held_wal(session: Connection, name: str) -> int | None:

@@ -33,8 +33,9 @@ class Progress:
     """How far a stream is.
 
     `lag` are the bytes of WAL that the target has not confirmed, `written` is the source's position
-    and `received` the worker's; `pid` is the worker's, None where none runs. `silent_s` is how long
-    ago the worker heard from the source; `errors` counts how often it failed, for any reason.
+    and `received` the worker's; `confirmed` is what the target has on its disk. `pid` is the
+    worker's, None where none runs. `silent_s` is how long ago the worker heard from the source;
+    `errors` counts how often it failed, for any reason.
     """
 
     enabled: bool
@@ -46,6 +47,7 @@ class Progress:
     received: str | None
     silent_s: float | None
     errors: int
+    confirmed: str | None
 
     @property
     def applies(self) -> bool:
@@ -141,14 +143,23 @@ def progress(source: Connection, target: Connection, name: str, slot: str) -> Pr
     if state is None or sent is None:
         return None
     enabled, origin, pid, received, silent_s, errors = state
-    written, lag, streams = sent
+    written, lag, streams, confirmed = sent
     return Progress(
-        enabled, origin, pid, streams, max(0, int(lag)), written, received, silent_s, int(errors)
+        enabled,
+        origin,
+        pid,
+        streams,
+        max(0, int(lag)),
+        written,
+        received,
+        silent_s,
+        int(errors),
+        confirmed,
     )
 
 
 def apply_error(session: Connection, origin: str) -> str | None:
-    """Give the last error that the target's worker logged while it applied a change.
+    """Give the last error that the target's worker logged while it applied a change, and its table.
 
     A lost connection is none. None, too, where the server has no log file of its own or the role
     may not read it.
@@ -160,21 +171,23 @@ def apply_error(session: Connection, origin: str) -> str | None:
 
 
 def last_error(lines: Sequence[str], origin: str) -> str | None:
-    r"""Give the last error in a log that came of applying a change of `origin`.
+    r"""Give the last error in a log that came of applying a change of `origin`, and its table.
 
-    >>> last_error(['1 ERROR:  duplicate key', '1 DETAIL:  Key (id)=(1)',
-    ...     '1 CONTEXT:  processing remote data for replication origin "pg_7" during'], 'pg_7')
-    'duplicate key'
+    >>> last_error(['1 ERROR:  duplicate key at character 9', '1 DETAIL:  Key (id)=(1)',
+    ...     '1 CONTEXT:  processing remote data for replication origin "pg_7" during message type '
+    ...     '"INSERT" for replication target relation "s.t" in transaction 7'], 'pg_7')
+    'duplicate key (table s.t)'
     >>> last_error(['1 ERROR:  could not receive data'], 'pg_7')
     """
-    context = f'for replication origin "{origin}" '
+    context = f'processing remote data for replication origin "{origin}" '
     found = None
     error = ""
     for line in lines:
-        if match := re.search(r"\b(?:ERROR|FATAL):  (.*)", line):
+        if match := re.search(r"\b(?:ERROR|FATAL):  (.*?)(?: at character \d+)?$", line):
             error = match[1]
-        elif "CONTEXT:  processing remote data" in line and context in line:
-            found = error or found
+        elif context in line and error:  # behind the contexts of functions it begins a line
+            table = re.search(r'replication target relation "(.*?)"(?: column .*)? in tran', line)
+            found = f"{error} (table {table[1]})" if table else error
     return found
 
 

@@ -43,9 +43,11 @@ LEFT JOIN pg_catalog.pg_stat_subscription_stats AS f ON f.subid = s.oid
 WHERE s.subname = %(name)s
 
 -- name: sent
--- What the source knows: where it is, bytes that the target has not confirmed, whether it streams
+-- What the source knows: where it is, bytes that the target has not confirmed, whether it streams,
+-- and what the target has confirmed
 SELECT pg_current_wal_lsn(),
-       pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active
+       pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active,
+       s.confirmed_flush_lsn
 FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %(slot)s
 
 -- name: log

@@ -10,6 +10,7 @@ import pytest
 
 from shardctl.errors import Interrupted, Refused
 from shardctl.postgres.logical import slot, structure
+from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -120,3 +121,33 @@ def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
     ):
         pass
     streamed.source.execute("SELECT pg_drop_replication_slot(%s)", [NAME])
+
+
+def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
+    settings = [("max_slot_wal_keep_size", "1MB")]
+    settings += [("idle_replication_slot_timeout", "1s")] * (streamed.major > 17)
+    for setting, value in settings:
+        with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
+            slot.require(streamed.source, "a", NAME)
+        try:
+            set_to(streamed, f"ALTER SYSTEM SET {setting} = '{value}'")
+            wait_for(lambda: is_lost(streamed))
+            with pytest.raises(Refused, match=f"is lost: .*{setting}"):
+                slot.require(streamed.source, "a", NAME)
+        finally:
+            set_to(streamed, f"ALTER SYSTEM RESET {setting}")
+        assert slot.drop(streamed.source, NAME)
+        with pytest.raises(Refused, match="was dropped"):
+            slot.require(streamed.source, "a", NAME)
+
+
+def is_lost(streamed: Streamed) -> bool:
+    """Write WAL and end it, and tell whether the slot has survived that."""
+    streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
+    streamed.source.execute("CHECKPOINT")
+    return not slot.exists(streamed.source, NAME)
+
+
+def set_to(streamed: Streamed, statement: str) -> None:
+    streamed.source.execute(statement.encode())
+    streamed.source.execute("SELECT pg_reload_conf()")

@@ -1,0 +1,60 @@
+"""What keeps a stream from going on: its slot is lost, or the target cannot apply a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.moves.context import Use
+from shardctl.postgres.logical import slot, subscription
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.subscription import Progress
+
+_FAILURES = 3
+"""How often a stream breaks off at the same position that is not worth waiting for."""
+
+
+class Watch:
+    """Looks at a stream while something is waited for that has to come through it."""
+
+    def __init__(self, context: MoveContext) -> None:
+        self._context = context
+        self._before: Progress | None = None
+        self._now: Progress | None = None
+
+    def trouble(self) -> str:
+        """Say why waiting is in vain, as far as both servers know; raises slot_gone.
+
+        One failure may be a lost connection; a change that cannot be applied fails again.
+        """
+        context, plan = self._context, self._context.plan
+        source = None if context.source_lost else context.open_session(plan.source, Use.work)
+        if source is None:
+            return ""
+        with context.on(plan.source):
+            slot.require(source, plan.source, plan.slot)
+        now = subscription.progress(source, self._target, plan.slot, plan.slot)
+        if now is None:
+            return "there is no subscription, or no slot"
+        self._now = now
+        if self._before is None or self._before.confirmed != now.confirmed:
+            self._before = now
+        failures = now.errors - self._before.errors
+        said = self.last_error() if failures else ""  # an older one may be repaired
+        if not now.enabled:
+            said = said or "the subscription is disabled"
+        elif failures >= _FAILURES:
+            said = said or f"it failed {failures} times at position {now.confirmed}"
+        return said
+
+    def last_error(self) -> str:
+        """Give the last error of applying a change, if the target's log can be read."""
+        if self._now is None or not self._now.errors:
+            return ""
+        return subscription.apply_error(self._target, self._now.origin) or ""
+
+    @property
+    def _target(self) -> Connection:
+        return self._context.session(self._context.plan.target)

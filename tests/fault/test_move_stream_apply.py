@@ -1,0 +1,163 @@
+"""A stream whose target cannot apply a change, or whose source has no longer what it is to send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.errors import Refused
+from shardctl.moves import stream
+from shardctl.moves.confirm import CopiesDiffer
+from shardctl.moves.steps import copy
+from shardctl.postgres.logical import copying
+from shardctl.state.journal import MoveState
+from tests.fixtures.moves.beside import assert_clean, fails, run
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.own import Lab
+
+pytestmark = pytest.mark.fault
+
+LOGGED = "logging_collector: 'on', wal_retrieve_retry_interval: 200ms"
+BY_HAND = """
+    ALTER TABLE shard2.photos DISABLE TRIGGER ALL;
+    INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1);
+    ALTER TABLE shard2.photos ENABLE TRIGGER ALL;
+    ALTER TABLE shard2.photos ENABLE ALWAYS TRIGGER shardctl_copy
+"""
+
+
+def abort(fleet: Lab) -> None:
+    fleet.abort()
+    assert fleet.copy("a").state is fleet.copy("b").state is MoveState.aborted
+    assert "shard2" not in fleet.schemas("b")
+    assert_clean(fleet, "a")
+    assert fleet.problems() == []
+
+
+@pytest.fixture
+def fleet_logged(fleet_own_bare: Lab, fleet_own_made: Any) -> Lab:
+    """Give a fleet whose servers write logs that can be read by SQL."""
+    fleet = fleet_own_bare
+    fleet.write()
+    fleet.copy_nodes(fleet_own_made)
+    fleet.file.write_text(fleet.file.read_text().replace("16MB}", f"16MB, {LOGGED}}}"))
+    fleet.up()
+    fleet.put(2)
+    return fleet
+
+
+def test_a_row_that_is_there_already_is_named_and_the_move_goes_on_without_it(
+    fleet_logged: Lab,
+) -> None:
+    """A superuser has put it there, with the triggers out of force."""
+
+    def collide() -> None:
+        run(fleet_logged, "b", BY_HAND)
+        run(fleet_logged, "a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2)")
+
+    error = fails(fleet_logged, follow=collide)
+    assert isinstance(error, stream.MarkNotSeen)
+    assert "duplicate key" in error.message
+    assert "(table shard2.photos)" in error.message
+    assert fleet_logged.put(2)  # clients have not noticed
+    run(fleet_logged, "b", BY_HAND.replace("INSERT", "DELETE FROM shard2.photos WHERE id = -7; --"))
+    fleet_logged.resume()
+    assert fleet_logged.copy("b").proof == "compared"
+    assert (-7, 2) in fleet_logged.ask("b", "SELECT id, user_id FROM shard2.photos")
+    assert_clean(fleet_logged, "b")
+
+
+def test_a_function_that_the_target_lacks_is_named_and_the_move_is_taken_back(
+    fleet_logged: Lab,
+) -> None:
+    """A CHECK calls it by another one: nothing depends on it, so preflight cannot know."""
+    run(
+        fleet_logged, "a",
+        "CREATE FUNCTION public.judge(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT $1 > 0'",
+        "CREATE FUNCTION shard2.fits(bigint) RETURNS boolean LANGUAGE plpgsql"
+        " AS 'BEGIN RETURN public.judge($1); END'",
+        "CREATE TABLE shard2.judged (id bigint PRIMARY KEY CHECK (shard2.fits(id)))",
+    )  # fmt: skip
+    error = fails(
+        fleet_logged, follow=lambda: run(fleet_logged, "a", "INSERT INTO shard2.judged VALUES (1)")
+    )
+    assert isinstance(error, stream.MarkNotSeen)
+    assert "function public.judge(bigint) does not exist (table shard2.judged)" in error.message
+    fleet_logged.abort()
+    run(fleet_logged, "a", "DROP TABLE shard2.judged; DROP FUNCTION shard2.fits, public.judge")
+    assert_clean(fleet_logged, "a")
+
+
+def test_a_row_by_hand_that_is_in_nobodys_way_is_found_by_the_comparison(fleet_own: Lab) -> None:
+    insert = "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)"
+    error = fails(fleet_own, indexes=lambda: run(fleet_own, "b", insert))
+    assert isinstance(error, CopiesDiffer)
+    assert error.message.endswith("shard2.photos: 1 rows on a, 2 on b")
+    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.copy("b").proof == "differs"
+
+
+def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = copying.copy
+
+    def late(*given: Any, **named: Any) -> None:
+        lose_slot(fleet_own)
+        whole(*given, **named)
+
+    monkeypatch.setattr(copying, "copy", late)
+    error = fails(fleet_own)
+    assert isinstance(error, Refused)
+    assert error.code == "slot_gone"
+    assert "max_slot_wal_keep_size" in error.message
+    monkeypatch.undo()
+    assert fleet_own.put(2)
+    keep(fleet_own, "-1")
+    fleet_own.resume()
+    assert fleet_own.copy("b").proof == "compared"
+    assert_clean(fleet_own, "b")
+
+
+def test_a_slot_that_is_lost_before_its_stream_begins_is_noticed(fleet_own: Lab) -> None:
+    error = fails(fleet_own, follow=lambda: lose_slot(fleet_own))
+    assert isinstance(error, Refused)
+    assert error.code == "slot_gone"
+    keep(fleet_own, "-1")
+    abort(fleet_own)
+
+
+def lose_slot(fleet: Lab) -> None:
+    """Write more WAL than the source keeps for slots."""
+    keep(fleet, "1MB")
+    lost = "SELECT FROM pg_replication_slots WHERE wal_status = 'lost'"
+    while not fleet.ask("a", lost):
+        run(
+            fleet,
+            "a",
+            "SELECT pg_switch_wal(), pg_logical_emit_message(true, '', repeat('x', 900000))",
+        )
+        run(fleet, "a", "CHECKPOINT")
+
+
+def keep(fleet: Lab, size: str) -> None:
+    run(
+        fleet, "a", f"ALTER SYSTEM SET max_slot_wal_keep_size = '{size}'", "SELECT pg_reload_conf()"
+    )
+
+
+def test_a_transaction_that_stays_open_bounds_the_wait_for_a_slot(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy, "_LOCK_TIMEOUT_S", 0.6)
+    with fleet_own.connect("a", autocommit=False, application_name="bulk load") as writer:
+        writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")
+        error = fails(fleet_own)
+        assert "(user postgres, application bulk load, open since" in error.message
+        assert fleet_own.ask("a", "SELECT FROM pg_replication_slots") == []
+        assert fleet_own.put(2)
+        assert any("waits for a transaction that has written: session" in one
+                   for one in fleet_own.notices)  # fmt: skip
+    abort(fleet_own)
