@@ -31,6 +31,7 @@ MARK = "fence"
 _QUICK_MS = 50
 """A client that wants a table that the fence wants waits behind it for so long."""
 _TABLE_MS = 0.1
+_18 = 180_000
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
 
 
@@ -48,7 +49,9 @@ class StructureChanged(ShardctlError):
 def digest(session: Connection, schemas: Sequence[str]) -> str:
     """Sum up the structure of some schemas, by the names that they have at this moment."""
     listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    row = session.execute(QUERIES["digest"].format(schemas=listed)).fetchone()
+    of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
+    statement = QUERIES["digest"].format(schemas=listed, of_18=sql.SQL(of_18))
+    row = session.execute(statement).fetchone()
     return str(row[0]) if row else ""
 
 
