@@ -300,6 +300,7 @@ def finish(context: MoveContext) -> None:
             session,
             plan.id,
             plan.schemas,
+            keep=context.topology.database.user,
             wanted=() if context.source_lost else _wanted(context),
             deadline=time.monotonic() + _REMOVED_S,
         )

@@ -97,7 +97,8 @@ def _drop(context: MoveContext) -> None:
         subscription.drop(there, slot)
         marks.take_back(there, plan.id, MADE, COPYING, marks.COPIED, INDEXING, INDEXED)
         structure.drop(there, plan.schemas)
-        closing.remove(there, plan.id, (), wanted=(), deadline=time.monotonic())
+        keep = context.topology.database.user
+        closing.remove(there, plan.id, (), keep=keep, wanted=(), deadline=time.monotonic())
         there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
 
 
