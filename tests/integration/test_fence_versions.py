@@ -279,11 +279,15 @@ LOST = (
     # Constraints
     "ALTER TABLE shard2.pets ALTER CONSTRAINT owned DEFERRABLE",
     "ALTER TABLE shard2.pets ALTER CONSTRAINT owned INITIALLY DEFERRED",
-    "ALTER TABLE shard2.pets DROP CONSTRAINT owned, ADD CONSTRAINT owned FOREIGN KEY (owner)"
-    " REFERENCES shard2.people ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED",
+    (
+        "ALTER TABLE shard2.pets DROP CONSTRAINT owned, ADD CONSTRAINT owned FOREIGN KEY (owner)"
+        " REFERENCES shard2.people ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED"
+    ),
     "ALTER TABLE shard2.pets DROP CONSTRAINT one, ADD CONSTRAINT one UNIQUE (at)",
-    "ALTER TABLE shard2.pets DROP CONSTRAINT one,"
-    " ADD CONSTRAINT one UNIQUE NULLS NOT DISTINCT (at)",
+    (
+        "ALTER TABLE shard2.pets DROP CONSTRAINT one,"
+        " ADD CONSTRAINT one UNIQUE NULLS NOT DISTINCT (at)"
+    ),
     "ALTER TABLE shard2.pets VALIDATE CONSTRAINT noted",
     # Options
     "ALTER TABLE shard2.people SET (fillfactor = 70)",
@@ -294,10 +298,14 @@ LOST = (
     "ALTER INDEX shard2.plain SET (fillfactor = 70)",
     "ALTER INDEX shard2.plain RENAME TO noted_by",
     "ALTER INDEX shard2.lower ALTER COLUMN 1 SET STATISTICS 7",
-    "DROP INDEX shard2.noted_by; CREATE INDEX noted_by ON shard2.pets (note DESC)"
-    " WITH (fillfactor = 70)",
-    "DROP INDEX shard2.noted_by; CREATE INDEX noted_by ON shard2.pets (note DESC) INCLUDE (at)"
-    " WITH (fillfactor = 70)",
+    (
+        "DROP INDEX shard2.noted_by; CREATE INDEX noted_by ON shard2.pets (note DESC)"
+        " WITH (fillfactor = 70)"
+    ),
+    (
+        "DROP INDEX shard2.noted_by; CREATE INDEX noted_by ON shard2.pets (note DESC) INCLUDE (at)"
+        " WITH (fillfactor = 70)"
+    ),
     "ALTER TABLE shard2.people CLUSTER ON people_pkey",
     # Rights
     "GRANT USAGE ON TYPE shard2.pair TO pg_monitor",
@@ -317,14 +325,20 @@ LOST = (
     "ALTER STATISTICS shard2.many SET STATISTICS 7",
     "ALTER STATISTICS shard2.many RENAME TO most",
     "DROP STATISTICS shard2.most",
-    "CREATE OR REPLACE TRIGGER touched BEFORE INSERT ON shard2.pets FOR EACH ROW"
-    " WHEN (NEW.at > 1) EXECUTE FUNCTION shard2.touch()",
-    "CREATE OR REPLACE TRIGGER touched BEFORE INSERT ON shard2.pets FOR EACH ROW"
-    " WHEN (NEW.at > 1) EXECUTE FUNCTION shard2.touch('x')",
+    (
+        "CREATE OR REPLACE TRIGGER touched BEFORE INSERT ON shard2.pets FOR EACH ROW"
+        " WHEN (NEW.at > 1) EXECUTE FUNCTION shard2.touch()"
+    ),
+    (
+        "CREATE OR REPLACE TRIGGER touched BEFORE INSERT ON shard2.pets FOR EACH ROW"
+        " WHEN (NEW.at > 1) EXECUTE FUNCTION shard2.touch('x')"
+    ),
     # Objects of other kinds
     "CREATE OPERATOR shard2.=== (FUNCTION = int4eq, LEFTARG = integer, RIGHTARG = integer)",
-    "CREATE OPERATOR CLASS shard2.own FOR TYPE integer USING btree AS FUNCTION 1 btint4cmp(integer,"
-    " integer)",
+    (
+        "CREATE OPERATOR CLASS shard2.own FOR TYPE integer USING btree AS FUNCTION 1 btint4cmp(integer,"
+        " integer)"
+    ),
     "CREATE COLLATION shard2.c (provider = libc, locale = 'C')",
     "CREATE CONVERSION shard2.own FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8",
     "ALTER TEXT SEARCH CONFIGURATION shard2.words ALTER MAPPING FOR word WITH english_stem",
