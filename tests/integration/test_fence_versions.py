@@ -336,8 +336,8 @@ LOST = (
     # Objects of other kinds
     "CREATE OPERATOR shard2.=== (FUNCTION = int4eq, LEFTARG = integer, RIGHTARG = integer)",
     (
-        "CREATE OPERATOR CLASS shard2.own FOR TYPE integer USING btree AS FUNCTION 1 btint4cmp(integer,"
-        " integer)"
+        "CREATE OPERATOR CLASS shard2.own FOR TYPE integer USING btree"
+        " AS FUNCTION 1 btint4cmp(integer, integer)"
     ),
     "CREATE COLLATION shard2.c (provider = libc, locale = 'C')",
     "CREATE CONVERSION shard2.own FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8",
