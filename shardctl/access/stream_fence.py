@@ -31,6 +31,7 @@ MARK = "fence"
 _QUICK_MS = 50
 """A client that wants a table that the fence wants waits behind it for so long."""
 _TABLE_MS = 0.1
+_18 = 180_000
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
 
 
@@ -47,7 +48,7 @@ class StructureChanged(ShardctlError):
 
 def digest(session: Connection, schemas: Sequence[str]) -> str:
     """Sum up the structure of some schemas, by the names that they have at this moment."""
-    return str(queries.rows_of_last(session, _digest(schemas))[0][0])
+    return str(queries.rows_of_last(session, _digest(session, schemas))[0][0])
 
 
 def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, bool, str]:
@@ -55,14 +56,15 @@ def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, 
 
     Who is left can still change something there. The digest is of the time after that look.
     """
-    looks = sql.SQL(";\n").join([*fence.looks(move), _digest(schemas)])
+    looks = sql.SQL(";\n").join([*fence.looks(move), _digest(session, schemas)])
     makers, writers, unlogged, digest = queries.rows_of_all(session, looks)
     return bool(makers or writers), bool(unlogged), str(digest[0][0])
 
 
-def _digest(schemas: Sequence[str]) -> sql.Composed:
+def _digest(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    return QUERIES["digest"].format(schemas=listed)
+    of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
+    return QUERIES["digest"].format(schemas=listed, of_18=sql.SQL(of_18))
 
 
 def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:

@@ -106,6 +106,8 @@ class MoveContext:
     """Whether the operator has declared the source destroyed: it is not contacted any more."""
     target_lost: bool = False
     """Whether the operator has declared the target destroyed: nothing is undone there."""
+    target_away: NodeUnavailable | NodeLost | NodeRefused | None = None
+    """Why an abort cannot reach the target: what the move made there stays until another one."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: the operator edits it."""
     snapshot: str | None = None
@@ -167,6 +169,8 @@ class MoveContext:
         In autocommit. Raises NodeUnavailable.
         """
         found = self.open_session(node, use)
+        if found is None and node == self.plan.target and self.target_away is not None:
+            raise self.target_away
         if found is None:
             found = self.sessions[node, use] = connect(
                 self.topology.nodes[node],

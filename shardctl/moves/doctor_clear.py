@@ -84,7 +84,8 @@ def _triggers(session: Connection, one: MoveObject) -> None:
     found = session.execute(QUERIES["open_schemas"], {"move": one.move})
     schemas = [name for (name,) in found]
     deadline = time.monotonic() + _TRIGGERS_S
-    closing.remove(session, one.move, schemas, wanted=(), deadline=deadline)
+    # Nothing says whether the role had USAGE on the source, so it keeps it.
+    closing.remove(session, one.move, schemas, keep="", wanted=(), deadline=deadline)
 
 
 def _role(session: Connection, one: MoveObject) -> None:

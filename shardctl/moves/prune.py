@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import Unfinished, together
+from shardctl.moves import ledger as ledgers
 from shardctl.moves import prune_drop, prune_look
 from shardctl.moves.prune_drop import Retired
 from shardctl.state import journal, lock
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.prune_look import Fleet
+    from shardctl.moves.prune_look import Fleet, View
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName, ShardId, Topology
@@ -62,13 +64,19 @@ def plan(
     found = []
     for node, view in fleet.views.items():
         for schema in view.retired:
-            entry, shard = entries.get(_move(schema)), shards.get(schema)
-            why = _why_not_by_move(
-                entry, accept_unconfirmed=accept_unconfirmed, now=None if now else view.clock
-            ) or _why_not_by_place(fleet, node, schema, shard)
             objects, _ = view.contents.get(schema, (1, None))
-            size = view.sizes.get(schema, 0)
-            found.append(Retired(node, schema, shard, _move(schema), objects, size, why))
+            size, shard = view.sizes.get(schema, 0), shards.get(schema)
+            one = Retired(node, schema, shard, _move(schema), objects, size, None)
+            why = (
+                _why_not_by_move(
+                    entries.get(one.move),
+                    accept_unconfirmed=accept_unconfirmed,
+                    now=None if now else view.clock,
+                )
+                or _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed)
+                or _why_not_unused(view, schema)
+            )
+            found.append(replace(one, why_not=why))
     concerned = dict.fromkeys(one.node for one in found if one.why_not is None)
     if locked := [error for node in concerned if (error := fleet.views[node].locked)]:
         raise together(locked)
@@ -85,11 +93,15 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
     concerned = {one.node for one in chosen}
     nodes = [name for name in topology.nodes if name in concerned]
     with lock.held(topology, nodes, command=COMMAND) as locks:
-        fleet = prune_look.look(topology, lock.purpose(COMMAND))
+        purpose = lock.purpose(COMMAND)
+        fleet = prune_look.look(topology, purpose)
+        known = ledgers.read(topology, purpose=purpose).entries
+        entries = {entry.move.id: entry for entry in known}
         left = {
             one: why
             for one in chosen
-            if (why := _why_not_proved(fleet, one.node, one.shard)) is not None
+            # The plan has heeded whether unconfirmed moves are accepted.
+            if (why := _why_not_proved(fleet, entries, one, accept_unconfirmed=True)) is not None
         }
         ended = fanout.collect(
             locks,
@@ -148,21 +160,19 @@ def _why_not_by_move(
     return None
 
 
-def _why_not_by_place(
-    fleet: Fleet, node: NodeName, schema: str, shard: ShardId | None
-) -> str | None:
-    """Return why the fleet forbids dropping a retired schema, or None."""
-    view = fleet.views[node]
+def _why_not_unused(view: View, schema: str) -> str | None:
+    """Return what uses a retired schema or depends on it, or None."""
+    if schema in view.users:
+        return f"{view.users[schema]} uses it"
     outside = view.contents.get(schema, (0, None))[1]
-    return (
-        _why_not_proved(fleet, node, shard)
-        or (f"{view.users[schema]} uses it" if schema in view.users else None)
-        or (f"{outside} depends on it" if outside is not None else None)
-    )
+    return f"{outside} depends on it" if outside is not None else None
 
 
-def _why_not_proved(fleet: Fleet, node: NodeName, shard: ShardId | None) -> str | None:
-    """Return what the proof lacks that a shard is live on another node, or None."""
+def _why_not_proved(
+    fleet: Fleet, entries: Mapping[str, Entry], one: Retired, *, accept_unconfirmed: bool
+) -> str | None:
+    """Return what the proof lacks that a shard's rows are live elsewhere, or None."""
+    shard = one.shard
     if shard is None:
         return "it belongs to no shard of this topology"
     unasked = sorted(fleet.owning - fleet.views.keys())
@@ -172,11 +182,36 @@ def _why_not_proved(fleet: Fleet, node: NodeName, shard: ShardId | None) -> str 
     owner = owners.pop() if len(owners) == 1 else None
     if owner is None:
         return f"the nodes' maps disagree about the owner of shard {shard}"
-    if owner == node:
-        return f"this node owns shard {shard} in the map"
+    if owner == one.node:
+        why = _why_not_returned(entries, one, shard, accept_unconfirmed=accept_unconfirmed)
+        if why is not None:
+            return f"this node owns shard {shard} in the map, and {why}"
     if fleet.topology.schema(shard) not in fleet.views[owner].live:
         return f"shard {shard} is not live on node {owner}, which owns it"
     return None
+
+
+def _why_not_returned(
+    entries: Mapping[str, Entry], one: Retired, shard: ShardId, *, accept_unconfirmed: bool
+) -> str | None:
+    """Return what the proof lacks that a later move has brought a shard back to its node, or None.
+
+    That move made the live schema from another node's copy, and compared both. Without it the
+    retired copy may be the only one with the rows, whatever the map says.
+    """
+    retiring = entries.get(one.move)
+    moved = [e for e in entries.values() if shard in e.move.shards and e.state != "aborted"]
+    last = max(moved, key=_version, default=None)
+    if retiring is None or last is None or _version(last) <= _version(retiring):
+        return "no later move in the journals has brought it back"
+    if last.move.target != one.node:
+        return f"move {last.move.id} has taken it to node {last.move.target} since"
+    return _why_not_by_move(last, accept_unconfirmed=accept_unconfirmed, now=None)
+
+
+def _version(entry: Entry) -> int:
+    """Return the map's version when a move was planned: a later move has a higher one."""
+    return int(entry.move.plan.get("map_version", 0))
 
 
 def _close(locks: Mapping[NodeName, Connection], fleet: Fleet, dropped: Sequence[Retired]) -> None:

@@ -22,7 +22,7 @@ from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
 from shardctl.moves.stopped import stopped
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, leash, lock
 from shardctl.state.journal import MoveState
@@ -187,7 +187,9 @@ def abort(
 ) -> None:
     """Abort a move; with `target_destroyed` also from `promoting`.
 
-    Raises what `require_abortable` raises, and MoveStopped with what a step's undo raises.
+    It holds the locks that the move took when it began; a target that cannot be reached is left as
+    it is, and the source is cleaned. Raises what `require_abortable` raises, and MoveStopped with
+    what a step's undo raises, as TargetUncleaned.
     """
     decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
     before = planning.before(topology, decided)
@@ -196,6 +198,8 @@ def abort(
     with closing(context):
         context.lock(decided.source)
         context.session(decided.source)
+        if not target_destroyed:
+            _lock_target(context)
         with stopped(context, aborting=True):
             if entry.move.state is MoveState.promoting:
                 destroyed.take_back(context)
@@ -244,7 +248,7 @@ def require_abortable(
     """Check that a move can be aborted: the source owns the shards, or can get them back.
 
     Raises move_ended, NotAbortable, TopologyChanged, PlanUnreadable, what
-    `destroyed.require_gone` raises, NodeLocked while another process runs the move, and
+    `destroyed.require_gone` raises, NodeLocked while another command changes source or target, and
     NodeUnavailable of the source.
     """
     entry.require_open()
@@ -253,6 +257,8 @@ def require_abortable(
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, may_be_there=not promoting)
     lock.require_all_free(topology, [decided.source], command="moves abort")
+    if not target_destroyed:
+        _require_free(topology, entry, locked(decided))
     if promoting:
         before = planning.before(topology, decided)
         with closing(at_work(before, decided, Silent(), command="moves abort")) as context:
@@ -295,6 +301,22 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePla
 def _tell_missing(topology: Topology, decided: MovePlan, notice: Notice) -> None:
     for name, (host, port) in planning.missing_poolers(topology, decided).items():
         notice(f"pooler {name} ({host}:{port}) is no longer in the topology: shardctl ignores it")
+
+
+def _lock_target(context: MoveContext) -> None:
+    """Take the target's lock for an abort, if the move took it when it began.
+
+    With the session for work, the target's journal counts, too. Raises NodeLocked.
+    """
+    target = context.plan.target
+    if target not in locked(context.plan):
+        return
+    try:
+        context.lock(target)
+        context.session(target)
+    except (NodeLost, NodeUnavailable) as error:
+        context.forget(target)
+        context.target_away = error
 
 
 def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -> None:

@@ -7,14 +7,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardctl.errors import ShardctlError, Unfinished
-from shardctl.moves.context import Use
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.moves.context import NodeRefused, Use
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import journal
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,21 @@ class NotAbortable(ShardctlError):
             f"move {move} is {state}: it is past the point of no return and cannot be aborted",
             hint="run `shardctl moves resume` to finish it"
             + (gone if state == "promoting" else ""),
+        )
+
+
+class TargetUncleaned(Unfinished):
+    """An aborted move whose target could not be reached: the source is clean, the target is not."""
+
+    def __init__(self, plan: MovePlan, left: Sequence[str]) -> None:
+        listed = ", ".join([*left, "what it wrote into schema shardctl"])
+        super().__init__(
+            f"node {plan.target} still has what move {plan.id} made there: {listed}; node "
+            f"{plan.source} keeps shards {ranges.of(plan.shards)}, and has neither slot nor "
+            "publication of the move",
+            hint=f"start node {plan.target}, then run `shardctl moves abort {plan.id}`; if it is "
+            f"permanently lost, run `shardctl moves abort {plan.id} --target-destroyed`, and "
+            "`shardctl moves doctor` if it comes back",
         )
 
 
@@ -50,6 +68,8 @@ class Step:
     probe: Probe
     run: Callable[[MoveContext], None]
     undo: Callable[[MoveContext], None] | None = None
+    leaves: Callable[[MovePlan], str] | None = None
+    """Names what stays on a target that `undo` cannot reach, where it undoes nothing elsewhere."""
 
 
 def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
@@ -83,12 +103,36 @@ def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step],
 
 
 def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
-    """Undo all steps, the last first; each undo is repeatable."""
+    """Undo all steps, the last first; each undo is repeatable.
+
+    If the target cannot be reached, what is to be undone there stays, and the source is cleaned all
+    the same: its slot keeps WAL. The move remains open then; raises TargetUncleaned.
+    """
+    first, *_ = steps
     for step in reversed(steps):
-        if step.undo is not None:
-            on_step(step)
+        if step.undo is None:
+            continue
+        if step is first and context.target_away is not None:
+            left = _left_on_target(context, steps)
+            raise together([context.target_away, TargetUncleaned(context.plan, left)])
+        on_step(step)
+        try:
             step.undo(context)
+        except (NodeLost, NodeUnavailable, NodeRefused) as error:
+            if step.leaves is None or error.node != context.plan.target:
+                raise
+            context.target_away = error
+        else:
             _record(context, step, "undone")
+
+
+def _left_on_target(context: MoveContext, steps: Sequence[Step]) -> list[str]:
+    """Name what the steps that began have made on the target, by the source's journal."""
+    source = context.plan.source
+    with context.on(source):
+        recorded = journal.steps(context.session(source), context.plan.id)
+    begun = {one.step for one in recorded if one.state != "undone"}
+    return [step.leaves(context.plan) for step in steps if step.leaves and step.name in begun]
 
 
 def _record(

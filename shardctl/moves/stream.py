@@ -183,6 +183,7 @@ def finish(context: MoveContext) -> None:
             session,
             plan.id,
             plan.schemas,
+            keep=context.topology.database.user,
             wanted=() if context.source_lost else stream_claim.wanted(context),
             deadline=time.monotonic() + _REMOVED_S,
         )

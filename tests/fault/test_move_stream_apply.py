@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.errors import Refused
-from shardctl.moves import stream
+from shardctl.moves import arrivals
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.steps import copy
 from shardctl.postgres.logical import copying
@@ -58,7 +58,7 @@ def test_a_row_that_is_there_already_is_named_and_the_move_goes_on_without_it(
         run(fleet_logged, "a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2)")
 
     error = fails(fleet_logged, follow=collide)
-    assert isinstance(error, stream.MarkNotSeen)
+    assert isinstance(error, arrivals.MarkNotSeen)
     assert "duplicate key" in error.message
     assert "(table shard2.photos)" in error.message
     assert fleet_logged.put(2)  # clients have not noticed
@@ -83,7 +83,7 @@ def test_a_function_that_the_target_lacks_is_named_and_the_move_is_taken_back(
     error = fails(
         fleet_logged, follow=lambda: run(fleet_logged, "a", "INSERT INTO shard2.judged VALUES (1)")
     )
-    assert isinstance(error, stream.MarkNotSeen)
+    assert isinstance(error, arrivals.MarkNotSeen)
     assert "function public.judge(bigint) does not exist (table shard2.judged)" in error.message
     fleet_logged.abort()
     run(fleet_logged, "a", "DROP TABLE shard2.judged; DROP FUNCTION shard2.fits, public.judge")

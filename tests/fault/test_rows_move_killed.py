@@ -200,7 +200,7 @@ class Client:
 def test_rows_move_beside_writers_who_insert_change_and_delete_them(fleet: Fleet) -> None:
     stop = threading.Event()
     clients = [Client(fleet, seed, stop) for seed in range(8)]
-    codes = []
+    codes: list[int] = []
     with ThreadPoolExecutor(8) as pool:
         running = [pool.submit(client.run) for client in clients]
         try:

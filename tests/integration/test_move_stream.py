@@ -18,6 +18,7 @@ from shardctl.moves import (
     arrivals,
     conclusion,
     doctor,
+    doctor_clear,
     fence_arrival,
     held_wal,
     plan,
@@ -31,9 +32,11 @@ from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.moves.steps import indexes, reserve, stream_reserve, subscribe
+from shardctl.moves.step import TargetUncleaned
+from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
+from shardctl.postgres.logical import subscription
 from shardctl.provision import fleet
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
@@ -314,6 +317,41 @@ def test_sequences_are_found_in_whichever_order_a_server_looks(fleet_own: Lab) -
     assert fleet_own.put(2)
 
 
+def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retirement(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = confirm.STEP.run
+
+    def granted(context: MoveContext) -> None:
+        with fleet_own.connect("b") as session:
+            session.execute("CREATE ROLE analyst")
+            session.execute("GRANT USAGE ON SCHEMA shard2 TO analyst")
+            session.execute("GRANT CREATE ON SCHEMA shard2 TO app")
+            session.execute("REVOKE USAGE ON SCHEMA shard3 FROM app")
+            session.execute("ALTER TABLE shard2.photos SET (autovacuum_enabled = false)")
+        run(context)
+
+    steps = [
+        replace(one, run=granted) if one is confirm.STEP else one
+        for one in METHODS[plan.STREAM].steps
+    ]
+    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert fleet_own.copy("b").state is MoveState.done
+    for role, schema, right, has in (
+        ("analyst", "shard2", "USAGE", True),
+        ("app", "shard2", "CREATE", True),
+        ("app", "shard2", "USAGE", True),
+        ("app", "shard3", "USAGE", False),
+    ):
+        query = f"SELECT has_schema_privilege('{role}', '{schema}', '{right}')"
+        assert fleet_own.ask("b", query) == [(has,)], (role, schema, right)
+    options = "SELECT reloptions FROM pg_class WHERE oid = '{}.photos'::regclass"
+    assert fleet_own.ask("b", options.format("shard2")) == [(["autovacuum_enabled=false"],)]
+    assert fleet_own.ask("b", options.format("shard3")) == [(None,)]
+    assert left(fleet_own) == []
+
+
 def test_prune_drops_what_the_source_has_retired(fleet_own: Lab) -> None:
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     purpose = lock.purpose("prune")
@@ -328,6 +366,27 @@ def test_prune_drops_what_the_source_has_retired(fleet_own: Lab) -> None:
     prune.carry_out(fleet_own.topology, found, Silent())
     assert fleet_own.schemas("a") == {"shard0", "shard1"}
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
+
+
+def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) -> None:
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    last = fleet_own.put(2)
+    fleet_own.start(planned(fleet_own, [2, 3], "a"))
+    found = prune.plan(
+        fleet_own.topology,
+        service.read(fleet_own.topology),
+        accept_unconfirmed=False,
+        now=True,
+        purpose=lock.purpose("prune"),
+    )
+    assert [(one.node, one.shard, one.why_not) for one in found] == [
+        ("a", 2, None), ("a", 3, None), ("b", 2, None), ("b", 3, None),
+    ]  # fmt: skip
+    prune.carry_out(fleet_own.topology, found, Silent())
+    assert fleet_own.schemas("a") == {f"shard{n}" for n in range(4)}
+    assert fleet_own.schemas("b") == {f"shard{n}" for n in range(4, 8)}
+    assert (last,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
+    assert fleet_own.problems() == []
 
 
 def test_sequences_and_ids_go_on_above_all_that_the_source_gave_out(fleet_own: Lab) -> None:
@@ -506,17 +565,82 @@ def test_a_move_is_taken_back_though_its_target_is_destroyed(
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()
+    with monkeypatch.context() as patched:  # as when the target dies during the abort
+        patched.setattr(subscription, "drop", lambda *_: lose_target())
+        with pytest.raises(MoveStopped) as caught:
+            fleet_own.abort()
+    assert any(isinstance(one, TargetUncleaned) for one in caught.value.parts())
+    assert [one for one in left(fleet_own) if one[0] == "a" and one[1].startswith("shard")] == []
     fleet_own.server("b").stop(mode="immediate")
-    with pytest.raises(ShardctlError):
-        fleet_own.abort()
     fleet_own.abort(target_destroyed=True)
     assert fleet_own.copy("a").state is MoveState.aborted
     assert fleet_own.put(2)
-    for query in (
-        "SELECT slot_name FROM pg_replication_slots",
-        "SELECT pubname FROM pg_publication",
-    ):
-        assert fleet_own.ask("a", query) == []
+    assert on_source(fleet_own) == []
+    fleet_own.server("b").start()
+    purpose = lock.purpose("moves doctor")
+    found = doctor.left(doctor.look(fleet_own.topology, purpose=purpose))
+    assert {one.object.kind for one in found} >= {"subscription", "schema", "function", "records"}
+    doctor_clear.clear(fleet_own.topology, found, lambda _: None)
+    assert left(fleet_own) == []
+    assert "shard2" not in fleet_own.schemas("b")
+
+
+def lose_target() -> None:
+    raise NodeLost("b", "cut")
+
+
+def on_source(lab: Lab) -> list[Any]:
+    """Name the slots and publications on the source."""
+    slots = "SELECT slot_name FROM pg_replication_slots"
+    return lab.ask("a", slots) + lab.ask("a", "SELECT pubname FROM pg_publication")
+
+
+def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "hold_snapshot", lose)
+    with pytest.raises(MoveStopped):
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    monkeypatch.undo()
+    entry, made = fleet_own.entry(), left(fleet_own)
+    assert len(on_source(fleet_own)) == 2
+    # Another command that changes the target goes first.
+    with lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"):  # type: ignore[index]  # a NodeName is a str
+        with pytest.raises(lock.NodeLocked, match="node b is being changed by shardctl test"):
+            service.require_abortable(fleet_own.topology, fleet_own.entry())
+        monkeypatch.setattr(service, "_require_free", lambda *_: None)
+        with pytest.raises(lock.NodeLocked, match="node b"):
+            fleet_own.abort()
+        monkeypatch.undo()
+    assert left(fleet_own) == made
+    fleet_own.server("b").stop(mode="immediate")
+    # On a new timeline the source may have lost its decision: only the target knows.
+    ping = "UPDATE shardctl.stream SET note = '{{\"timeline\": \"{}\"}}' WHERE what = 'ping'"
+    [(before,)] = fleet_own.ask(
+        "a", "SELECT note->>'timeline' FROM shardctl.stream WHERE what = 'ping' LIMIT 1"
+    )
+    fleet_own.ask("a", ping.format("00000000") + " RETURNING 1")
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.abort()
+    assert not any(isinstance(one, TargetUncleaned) for one in caught.value.parts())
+    assert len(on_source(fleet_own)) == 2
+    fleet_own.ask("a", ping.format(before) + " RETURNING 1")
+    for _ in range(2):
+        with pytest.raises(MoveStopped) as caught:
+            fleet_own.abort()
+        assert caught.value.exit_code == 3
+        [told] = [one for one in caught.value.parts() if isinstance(one, TargetUncleaned)]
+        assert f"subscription {entry.slot}" in told.message
+        assert "copies of shards 2-3" in told.message
+        assert "keeps up to" not in caught.value.message  # of WAL
+        assert on_source(fleet_own) == []
+        assert fleet_own.copy("a").state is MoveState.undone
+        assert fleet_own.put(2)
+    fleet_own.server("b").start()
+    fleet_own.abort()
+    assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
 
 
 def test_a_claimed_move_ends_though_its_source_is_destroyed(

@@ -13,6 +13,7 @@ from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, structure, subscription
 from shardctl.postgres.logical.route import Route, end_sessions
 from shardctl.state import journal
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -97,8 +98,16 @@ def _drop(context: MoveContext) -> None:
         subscription.drop(there, slot)
         marks.take_back(there, plan.id, MADE, COPYING, marks.COPIED, INDEXING, INDEXED)
         structure.drop(there, plan.schemas)
-        closing.remove(there, plan.id, (), wanted=(), deadline=time.monotonic())
+        keep = context.topology.database.user
+        closing.remove(there, plan.id, (), keep=keep, wanted=(), deadline=time.monotonic())
         there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
 
 
-STEP = Step("structure", "makes the moved shards' tables on the target", probe, run, undo)
+STEP = Step(
+    "structure",
+    "makes the moved shards' tables on the target",
+    probe,
+    run,
+    undo,
+    leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",
+)

@@ -69,5 +69,10 @@ def undo(context: MoveContext) -> None:
 
 
 STEP = Step(
-    "follow", "subscribes to the source and waits for replication to catch up", probe, run, undo
+    "follow",
+    "subscribes to the source and waits for replication to catch up",
+    probe,
+    run,
+    undo,
+    leaves=lambda plan: f"subscription {plan.slot}",
 )

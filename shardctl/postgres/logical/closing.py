@@ -140,15 +140,18 @@ def remove(
     move: str,
     schemas: Sequence[str],
     *,
+    keep: str,
     wanted: Sequence[Access],
     deadline: float,
 ) -> None:
-    """Take the triggers away, give the tables back to vacuums, and exactly the `wanted` rights.
+    """Take the triggers away, give the tables back to vacuums, and take from `keep` its USAGE.
 
-    Each table waits for its readers, a moment at a time, so that clients do not queue behind it,
-    until `deadline` on `time.monotonic()`. Raises copy_triggers_left.
+    `keep` is the owner of the subscription, which has USAGE only because `withhold` granted it,
+    unless it is `wanted`. Rights and options that operators have given since stay. Each table waits
+    for its readers, a moment at a time, so that clients do not queue behind it, until `deadline` on
+    `time.monotonic()`. Raises copy_triggers_left.
     """
-    _exactly(session, wanted)
+    _take_usage(session, keep, wanted)
     given = {"schemas": list(schemas), "move": move}
     left = dict(session.execute(_QUERIES["closed"], given).fetchall())
     while left:
@@ -168,15 +171,20 @@ def remove(
     session.execute(_QUERIES["forget"], {"move": move})
 
 
-def _exactly(session: Connection, wanted: Sequence[Access]) -> None:
-    """Take from schemas the rights that are not `wanted`: that of the subscription's owner."""
-    names = {one.schema: one for one in wanted}
-    for one in access(session, list(names)):
-        roles = {grant.grantee for grant in names[one.schema].grants}
-        extra = dict.fromkeys(g.grantee for g in one.grants if g.grantee not in roles)
-        for role in extra:
-            statement = sql.SQL("REVOKE ALL ON SCHEMA {} FROM {} CASCADE")
-            session.execute(statement.format(sql.Identifier(one.schema), _role(role)))
+def _take_usage(session: Connection, keep: str, wanted: Sequence[Access]) -> None:
+    """Take USAGE of schemas from a role as `withhold` gave it, where it is not `wanted`."""
+    known = {one.schema for one in wanted}
+    rightful = {one.schema for one in wanted for grant in one.grants if _is_usage(grant, keep)}
+    for one in access(session, sorted(known - rightful)):
+        # What another role granted, or what may be passed on, is an operator's grant.
+        ours = (g for g in one.grants if _is_usage(g, keep) and not g.grantor)
+        if any(not grant.with_option or keep == one.owner for grant in ours):
+            statement = sql.SQL("REVOKE USAGE ON SCHEMA {} FROM {}")
+            session.execute(statement.format(sql.Identifier(one.schema), _role(keep)))
+
+
+def _is_usage(grant: Grant, role: str) -> bool:
+    return grant.right == "USAGE" and grant.grantee == role
 
 
 def _left(move: str, tables: Sequence[str]) -> Incomplete:

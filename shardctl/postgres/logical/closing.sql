@@ -89,11 +89,14 @@ DECLARE
     name     text;
     kind     "char";
     vacuumed text;
+    ours     boolean;
 BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind,
-           pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 3)
-    INTO name, kind, vacuumed
+           pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 3),
+           -- Another value is an operator's, who has set it since.
+           'autovacuum_enabled=off' = ANY (c.reloptions)
+    INTO name, kind, vacuumed, ours
     FROM pg_catalog.pg_trigger AS g
     JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -104,9 +107,9 @@ BEGIN
     END IF;
     EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy ON %s', name);
     EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy_truncate ON %s', name);
-    IF kind = 'r' AND vacuumed = '' THEN
+    IF kind = 'r' AND ours AND vacuumed = '' THEN
         EXECUTE pg_catalog.format('ALTER TABLE ONLY %s RESET (autovacuum_enabled)', name);
-    ELSIF kind = 'r' THEN
+    ELSIF kind = 'r' AND ours THEN
         EXECUTE pg_catalog.format('ALTER TABLE ONLY %s SET (autovacuum_enabled = %s)', name, vacuumed);
     END IF;
 END

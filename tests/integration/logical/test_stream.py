@@ -171,14 +171,42 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     client.execute("UPDATE shard2.accounts SET cents = cents + 1 WHERE id = 1")
     subscription.drop(streamed.target, NAME)
     with pytest.raises(Incomplete, match=r"shard2\.accounts: the triggers of move"):
-        closing.remove(streamed.target, MOVE, [SCHEMA], wanted=wanted, deadline=0)
+        closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
     reader.rollback()
-    closing.remove(streamed.target, MOVE, [SCHEMA], wanted=wanted, deadline=0)
+    closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
     assert closing.access(streamed.target, [SCHEMA]) == wanted
     left = (
         "SELECT FROM pg_trigger WHERE NOT tgisinternal UNION ALL SELECT FROM shardctl.stream_copy"
     )
     assert streamed.target.execute(left).fetchall() == []
+
+
+def test_only_the_usage_that_closing_gave_is_taken_at_the_end(streamed: Streamed) -> None:
+    """What operators granted on the new copy stays, to the subscription's owner, too."""
+    streamed.make(ACCOUNTS, FILLED, "ALTER SCHEMA shard2 OWNER TO owning")
+    streamed.copy()
+    wanted = closing.access(streamed.source, [SCHEMA])
+    for granted, usage in OPERATORS.items():
+        closing.close(streamed.target, MOVE, [SCHEMA], keep="streamer")
+        streamed.target.execute(closing.opening(MOVE, wanted))
+        streamed.target.execute("GRANT USAGE ON SCHEMA shard2 TO reader")
+        streamed.target.execute(granted.encode())
+        closing.remove(streamed.target, MOVE, [SCHEMA], keep="streamer", wanted=wanted, deadline=0)
+        assert _may_use(streamed, "reader")
+        rights = closing.access(streamed.target, [SCHEMA])[0].grants
+        kept = {grant.right for grant in rights if grant.grantee == "streamer"}
+        assert kept == usage, granted
+        streamed.target.execute("REVOKE ALL ON SCHEMA shard2 FROM streamer, app CASCADE")
+
+
+OPERATORS = {
+    "SELECT": set[str](),
+    "GRANT CREATE ON SCHEMA shard2 TO streamer": {"CREATE"},
+    "GRANT USAGE ON SCHEMA shard2 TO streamer WITH GRANT OPTION": {"USAGE"},
+    "GRANT USAGE ON SCHEMA shard2 TO app WITH GRANT OPTION; SET ROLE app;"
+    " GRANT USAGE ON SCHEMA shard2 TO streamer; RESET ROLE": {"USAGE"},
+}
+"""What an operator grants, and which rights the subscription's owner has after that."""
 
 
 def test_a_copy_that_was_opened_is_shut_again(streamed: Streamed) -> None:
@@ -210,7 +238,7 @@ def test_autovacuum_is_off_until_the_end_and_then_as_before(streamed: Streamed) 
     closing.close(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER)
     assert closing.uncovered(streamed.target, MOVE, [SCHEMA]) == 0
     wanted = closing.access(streamed.source, [SCHEMA])
-    closing.remove(streamed.target, MOVE, [SCHEMA], wanted=wanted, deadline=0)
+    closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
     ours = dict(streamed.target.execute(options).fetchall())
     assert ours["plain"] is None
     assert ours["never"] == ["autovacuum_enabled=false"]
