@@ -134,24 +134,19 @@ def pair(fleet: Fleet, *arguments: str) -> str:
         [line for line in done.stderr.splitlines() if not line.startswith("note:")]
         for done in (dry, run)
     ]
-    assert told[0] == told[1]
-    assert (dry.returncode, run.returncode) == (1, 1), dry.stderr
+    assert told[0] == told[1], arguments
+    assert (dry.returncode, run.returncode) == (1, 1), (arguments, dry.stderr)
     return dry.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cause"),
-    REFUSALS,
-    ids=[f"{' '.join(arguments[:2])}-{cause.__name__}" for arguments, cause in REFUSALS],
+    "cause", dict.fromkeys(cause for _, cause in REFUSALS), ids=lambda cause: cause.__name__
 )
-def test_a_dry_run_refuses_what_the_run_would(
-    fleet_spares: MovedFleet,
-    arguments: tuple[str, ...],
-    cause: Cause,
-) -> None:
+def test_a_dry_run_refuses_what_the_run_would(fleet_spares: MovedFleet, cause: Cause) -> None:
     fleet_spares.migration("0002_likes.sql", LIKES)
     with cause(fleet_spares) as why:
-        assert why in pair(fleet_spares, *arguments)
+        for arguments in (arguments for arguments, one in REFUSALS if one is cause):
+            assert why in pair(fleet_spares, *arguments), arguments
 
 
 def test_repack(fleet_bloated: Repacking) -> None:
