@@ -46,8 +46,12 @@ def render() -> str:
         for one in classes.values()
         if _code_at(one) is None and one is not Problems
     }
-    others = {"incomplete_if": errors.incomplete_if, "Reason": Reason}
-    places = {name: (kind, _code_at(kind)) for name, kind in (classes | others).items()}
+    called: dict[str, Callable[..., Any]] = {
+        **classes,
+        "incomplete_if": errors.incomplete_if,
+        "Reason": Reason,
+    }
+    places = {name: (kind, _code_at(kind)) for name, kind in called.items()}
     for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
         reports = {node: said for one in nodes for node, said in _reported(one)}
