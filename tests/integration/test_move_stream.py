@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.fanout import Silent
-from shardctl.moves import conclusion, doctor, plan, prune, service, stream
-from shardctl.moves.methods import METHODS
+from shardctl.moves import doctor, plan, service, stream
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.moves.steps import indexes, reserve, stream_reserve, subscribe
+from shardctl.moves.steps import reserve, stream_reserve
 from shardctl.moves.stopped import MoveStopped
-from shardctl.provision import fleet
-from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
 
@@ -64,28 +59,6 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab) -> None:
     assert not [one for one in fleet_own.notices if "lacks this change" in one]
 
 
-def test_a_move_that_stopped_keeps_migrations_out_and_is_taken_back(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "hold_snapshot", lose)
-    with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    monkeypatch.undo()
-    file = fleet_own.directory / "migrations" / "0002_more.sql"
-    file.write_text("CREATE TABLE more ();")
-    with pytest.raises(ShardctlError) as caught:
-        fleet.plan_migrate(fleet_own.topology)
-    assert "move_unfinished" in {one.code for one in caught.value.parts()}
-    file.unlink()
-    assert fleet_own.put(2)
-    fleet_own.abort()
-    assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
-    assert "shard2" not in fleet_own.schemas("b")
-    assert fleet_own.ask("b", "SELECT FROM shardctl.migration WHERE shard = 2") == []
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
-
-
 def test_a_schema_that_the_move_has_not_made_survives_its_abort(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,71 +101,6 @@ def test_closed_copies_refuse_every_client_until_the_claim(
     assert fleet_own.put(2)
 
 
-def test_prune_drops_what_the_source_has_retired(fleet_own: Lab) -> None:
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    purpose = lock.purpose("prune")
-    found = prune.plan(
-        fleet_own.topology,
-        service.read(fleet_own.topology),
-        accept_unconfirmed=False,
-        now=True,
-        purpose=purpose,
-    )
-    assert [(one.node, one.shard, one.why_not) for one in found] == [("a", 2, None), ("a", 3, None)]
-    prune.carry_out(fleet_own.topology, found, Silent())
-    assert fleet_own.schemas("a") == {"shard0", "shard1"}
-    assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
-
-
-def test_sequences_and_ids_go_on_above_all_that_the_source_gave_out(fleet_own: Lab) -> None:
-    with fleet_own.connect("a") as session:
-        session.execute("CREATE SEQUENCE shard2.down INCREMENT -3 MAXVALUE 100")
-        session.execute("SELECT nextval('shard2.down') FROM generate_series(1, 5)")
-        session.execute("CREATE SEQUENCE shard2.imported")
-        session.execute("SELECT setval('shard2.imported', 100000, false)")
-        # More than a bigint holds, times the margin of the claim.
-        session.execute("CREATE SEQUENCE shard2.wide INCREMENT 1000000000000000000")
-        session.execute("SELECT nextval('shard2.wide')")
-    last = fleet_own.put(2)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert fleet_own.put(2) > last
-    [(drawn,)] = fleet_own.ask("b", "SELECT nextval('shard2.down')")
-    assert drawn < 100 - 4 * 3
-    assert fleet_own.ask("b", "SELECT nextval('shard2.imported')") == [(100_000,)]
-
-
-def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A standby of the target may lack rows that the source does not send to it again."""
-    run = subscribe.STEP.run
-
-    def promoted(context: MoveContext) -> None:
-        run(context)
-        with fleet_own.connect("b") as session:
-            # What the mark of the copy says after a failover: another timeline than the server's.
-            session.execute("""UPDATE shardctl.stream SET note = '{"timeline": "00000000"}'
-                               WHERE what = 'copied'""")
-            session.execute("ALTER TABLE shard2.photos DISABLE TRIGGER ALL")
-            session.execute("DELETE FROM shard2.photos")
-            session.execute("ALTER TABLE shard2.photos ENABLE TRIGGER ALL")
-
-    steps = [
-        replace(one, run=promoted) if one is subscribe.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    row = fleet_own.put(2)
-    with monkeypatch.context() as patched:
-        patched.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
-        with pytest.raises(MoveStopped) as caught:
-            fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, stream.TargetPromoted)
-    fleet_own.resume()
-    assert (row,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
-    assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []
-
-
 def test_a_target_decides_the_method(fleet_own: Lab) -> None:
     options = Options(5.0, 0.0)
     for target, method in (("b", "stream"), ("c", "clone")):
@@ -200,63 +108,3 @@ def test_a_target_decides_the_method(fleet_own: Lab) -> None:
         assert decided.method == method
     with pytest.raises(plan.MoveRefused, match="--read-only"):
         planned(fleet_own, [2], "b", read_only=True)
-
-
-def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker fails on it for ever; the move says so before clients wait."""
-    run = indexes.STEP.run
-    monkeypatch.setattr(stream, "_LOOK_S", 0.2)
-    monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
-
-    def collide(context: MoveContext) -> None:
-        with fleet_own.connect("b") as session:
-            session.execute("INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)")
-        run(context)
-        fleet_own.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2) RETURNING id")
-
-    steps = [
-        replace(one, run=collide) if one is indexes.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, stream.MarkNotSeen)
-    fleet_own.abort()
-    assert left(fleet_own) == []
-
-
-def test_a_move_is_taken_back_though_its_target_is_destroyed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "hold_snapshot", lose)
-    with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    monkeypatch.undo()
-    fleet_own.server("b").stop(mode="immediate")
-    with pytest.raises(ShardctlError):
-        fleet_own.abort()
-    fleet_own.abort(target_destroyed=True)
-    assert fleet_own.copy("a").state is MoveState.aborted
-    assert fleet_own.put(2)
-    for query in (
-        "SELECT slot_name FROM pg_replication_slots",
-        "SELECT pubname FROM pg_publication",
-    ):
-        assert fleet_own.ask("a", query) == []
-
-
-def test_a_claimed_move_ends_though_its_source_is_destroyed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conclusion, "spread_map", lose)
-    with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    monkeypatch.undo()
-    fleet_own.server("a").stop(mode="immediate")
-    fleet_own.resume(source_destroyed=True)
-    assert fleet_own.copy("b").state.closed
-    assert fleet_own.put(2)
-    assert fleet_own.ask("b", "SELECT subname FROM pg_subscription") == []
