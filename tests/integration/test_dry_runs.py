@@ -318,16 +318,15 @@ def test_every_command_that_takes_a_lock_can_wait_for_it() -> None:
 
 def test_every_command_with_a_dry_run_is_here() -> None:
     """What a new command refuses has to be added."""
-    here = {" ".join(_words(arguments)) for arguments, _ in REFUSALS}
+    entries = reference.entries()
+    groups = {entry.name for entry in entries if entry.group}
+    here = {
+        " ".join(arguments[:2] if f"shardctl {arguments[0]}" in groups else arguments[:1])
+        for arguments, _ in REFUSALS
+    }
     # Tests of their own.
     here |= {"repack", "read-only off", "moves resume", "moves abort", "moves doctor"}
     here |= {"sandbox up", "sandbox down"}  # the one in test_sandbox.py, the other refuses nothing
-    offered = [entry for entry in reference.entries() if not entry.group]
+    offered = [entry for entry in entries if not entry.group]
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
     assert {entry.name.removeprefix("shardctl ") for entry in with_dry_run} == here
-
-
-def _words(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the words of a command without its arguments."""
-    groups = {entry.name for entry in reference.entries() if entry.group}
-    return arguments[:2] if f"shardctl {arguments[0]}" in groups else arguments[:1]
