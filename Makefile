@@ -18,9 +18,10 @@ demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
 PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 10
 
 test: .venv/.for-test ## Run what a developer runs; checks style and types beside it
-	@$(PYTEST) -n 4 tests/lint tests/integration tests/unit shardctl
+	@$(PYTEST) -n 4 -m 'not embedded' tests/lint tests/integration tests/unit shardctl
 
-slow: .venv/.for-test ## Run whole stories, and break moves at every twelfth point
+slow: .venv/.for-test ## Run whole stories, other versions, and break moves at every twelfth point
+	@$(PYTEST) -n 4 -m embedded tests/integration
 	@$(PYTEST) -n 4 tests/slow tests/fault
 
 fault: .venv/.for-test ## Break moves at every point

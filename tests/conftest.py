@@ -10,10 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 # How quick an example is depends on what else the machine does: no test asserts a time.
 settings.register_profile("house", deadline=None)
@@ -58,6 +60,13 @@ def pytest_configure() -> None:
     _find_psql()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in shardctl only: tests have none, and each worker would search them."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files, and tests within each, in a random order, if SHARDCTL_TEST_SEED has a number."""
     if seed := os.environ.get("SHARDCTL_TEST_SEED"):
@@ -98,6 +107,12 @@ def _major(directory: Path) -> int:
     return int(directory.parent.name)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Spare the garbage collector the thousands of tests, which stay to the end."""
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -46,18 +46,20 @@ def render() -> str:
         for one in classes.values()
         if _code_at(one) is None and one is not Problems
     }
+    called: dict[str, Callable[..., Any]] = {
+        **classes,
+        "incomplete_if": errors.incomplete_if,
+        "Reason": Reason,
+    }
+    places = {name: (kind, _code_at(kind)) for name, kind in called.items()}
     for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        reports = {node: said for one in ast.walk(tree) for node, said in _reported(one)}
-        for node in ast.walk(tree):
-            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            others: dict[str, Callable[..., Any]] = {
-                "incomplete_if": errors.incomplete_if,
-                "Reason": Reason,
-            }
-            kind = others.get(name) or classes.get(name.rpartition(".")[2])
-            at = None if kind is None else _code_at(kind)
-            if isinstance(node, ast.Call) and at is not None:
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        reports = {node: said for one in nodes for node, said in _reported(one)}
+        for node in nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            kind, at = places.get(_last_name(node.func), (None, None))
+            if at is not None:
                 code, said = node.args[at : at + 2]
                 if isinstance(code, ast.Constant) and isinstance(code.value, str):
                     own = "1" if kind is Reason else "1 or 3"
@@ -77,7 +79,15 @@ def _reported(function: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """Give all of a function that builds an error with what its docstring says of that."""
     doc = ast.get_docstring(function) or "" if isinstance(function, ast.FunctionDef) else ""
     said = doc.splitlines()[0].removeprefix("Report ") if doc.startswith("Report ") else ""
-    return ((node, said[0].upper() + said[1:]) for node in ast.walk(function) if said)
+    within = ast.walk(function) if said else ()
+    return ((node, said[0].upper() + said[1:]) for node in within)
+
+
+def _last_name(called: ast.expr) -> str:
+    """Give the name that is called, without the module that it is in."""
+    if isinstance(called, ast.Attribute):
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else ""
 
 
 def _code_at(kind: Callable[..., Any]) -> int | None:

@@ -37,7 +37,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture(scope="module", params=[15, 16, 18])
+@pytest.fixture(
+    params=[15, *(pytest.param(m, marks=pytest.mark.embedded) for m in (16, 18))], scope="module"
+)
 def server(pg_server: StartServer, request: pytest.FixtureRequest) -> PgServer:
     started = pg_server(SETTINGS, major=request.param)
     with started.connect() as session:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,14 +12,12 @@ from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import lock
 from shardctl.topology.model import NodeName
 from tests.fixtures.fleets.fleet import command_line
-from tests.fixtures.moves.harm import frozen, processes
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.moves.own import Lab
 
 
 def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
@@ -41,17 +38,6 @@ def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
     held = lock.held(fleet_8.topology(), nodes, command="test")
     with pytest.raises(NodeUnavailable, match=r"^node a .*terminating connection"), held:
         pass
-
-
-def test_a_server_that_hangs_does_not_hold_up_who_lets_go(fleet_own: Lab) -> None:
-    topology = fleet_own.topology
-    node = topology.nodes["a"]  # type: ignore[index]  # a NodeName is a str
-    session = lock.hold(topology, node, command="test")
-    with frozen(lambda: processes(fleet_own.server("a").data_directory)):
-        began = time.monotonic()
-        lock.release(session)
-        assert time.monotonic() - began < 20
-    assert session.closed
 
 
 def waiting(fleet: Fleet) -> int:

@@ -191,6 +191,7 @@ def test_what_a_client_sends_behind_its_reset_without_waiting_is_not_in_its_shar
     assert wrong_paths(fleet) == []
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("major", [16, 18])
 def test_other_versions_of_postgresql_give_the_path_back_too(
     pg_server: StartServer, pg_bouncer: PgBouncer, major: int

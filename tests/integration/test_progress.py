@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.cells import cell_len
 
-from tests.fixtures.terminal import on_terminal
+from tests.fixtures.terminal import in_turn, on_terminal
 from tests.integration.test_move_progress import begin
 
 if TYPE_CHECKING:
@@ -59,15 +59,16 @@ def test_sql_shows_progress_and_its_rows_are_whole(fleet_8: Fleet) -> None:
 
 @pytest.mark.parametrize("width", [60, 100, 160])
 def test_answers_and_plans_are_whole_in_a_terminal(fleet_8: Fleet, width: int) -> None:
+    found: list[str] = []
     fleet_8.migration("0002_a_migration_with_a_long_name_for_a_column.sql", "SELECT 1;\n")
     with fleet_8.connect("a") as session:
         begin(session, [0, 2])
         topology = str(fleet_8.write())
-        for command in ("migrate --dry-run", "status --sample 0", "moves list", "moves show"):
-            shown = on_terminal("--topology", topology, *command.split(), width=width)
-            assert "…" not in shown, command
-            assert max(map(cell_len, re.split(r"[\r\n]+", shown))) <= width, command
-            if command.startswith("migrate"):
-                assert "0002_a_migration_with_a_long_name_for_a_column.sql" in "".join(
-                    shown.split()
-                )
+        commands = ("migrate --dry-run", "status --sample 0", "moves list", "moves show")
+        for shown in in_turn(topology, commands, width=width):
+            assert shown.strip()
+            assert "…" not in shown
+            assert max(map(cell_len, re.split(r"[\r\n]+", shown))) <= width
+            found.append("".join(shown.split()))
+    assert len(found) == len(commands)
+    assert "0002_a_migration_with_a_long_name_for_a_column.sql" in found[0]

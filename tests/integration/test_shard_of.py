@@ -104,7 +104,9 @@ def test_uuids(session: Connection) -> None:
     check()
 
 
-@pytest.mark.parametrize("major", [15, 16, 18])
+@pytest.mark.parametrize(
+    "major", [15, *(pytest.param(m, marks=pytest.mark.embedded) for m in (16, 18))]
+)
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
 def test_versions_and_encodings_agree(pg_server: StartServer, major: int, encoding: str) -> None:
     server = pg_server(major=major) if major != 15 else pg_server()
