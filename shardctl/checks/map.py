@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl import meter
 from shardctl.checks import retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
@@ -140,7 +141,7 @@ def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 NAME,
                 "retired_schema",
                 Severity.note,
-                actual="of unknown size" if size is None else f"{size:,} bytes",
+                actual="of unknown size" if size is None else meter.size(size),
                 expected="nothing after `shardctl prune`",
                 hint="no move in the node's journal retired it, so `shardctl prune` keeps "
                 "it: check it, then drop it by hand",
