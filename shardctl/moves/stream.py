@@ -54,9 +54,9 @@ class MarkNotSeen(ShardctlError):
 
     def __init__(self, node: str, what: str, why: str) -> None:
         super().__init__(
-            f"node {node}: the mark `{what}` of its source did not come through the stream in time"
+            f"node {node}: replication from the source did not reach mark `{what}` in time"
             + (f": {why}" if why else ""),
-            hint="see the log of that node for what keeps its subscription back, then "
+            hint="check the log of that node for why its subscription is behind, then run "
             "`shardctl moves resume`",
         )
 
@@ -77,8 +77,9 @@ class ClaimRefused(Unfinished):
 
     def __init__(self, node: str, move: str) -> None:
         super().__init__(
-            f"node {node}: it does not have all of move {move} at this moment",
-            hint="let its subscription catch up, then `shardctl moves resume`",
+            f"node {node}: rows or the decision of move {move} have not arrived, so it cannot "
+            "claim the shards",
+            hint="check in its log that its subscription works, then run `shardctl moves resume`",
         )
 
 
@@ -270,7 +271,10 @@ def reconcile(context: MoveContext) -> None:
             or not move.state.undoable
         ):
             return
-    context.notice(f"node {plan.source} is on a new timeline: node {plan.target} is asked first")
+    context.notice(
+        f"node {plan.source} has a new timeline, as after a failover: shardctl first asks node "
+        f"{plan.target} whether it has the decision"
+    )
     if context.target_lost:
         return
     context.lock(plan.target)
@@ -399,5 +403,5 @@ def _trouble(context: MoveContext) -> str:
         return ""
     found = subscription.progress(source, session, plan.slot, plan.slot)
     if found is None:
-        return "there is no subscription, or no slot"
+        return "the subscription or its slot is missing"
     return (found.errors and subscription.apply_error(session, found.origin)) or ""

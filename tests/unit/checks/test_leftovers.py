@@ -33,10 +33,11 @@ def record(
     retain_s: float = 0,
     holder: str | None = None,
     max_wal_bytes: int | None = None,
+    method: str = "clone",
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
     move = Move(
-        id=ID, revision=list(MoveState).index(state), state=state, method="clone", source="a",
+        id=ID, revision=list(MoveState).index(state), state=state, method=method, source="a",
         target="b", shards=(2, 3), schemas=("shard2", "shard3"), retired=SCHEMAS,
         plan={"options": {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}},
         who="ann@ops1", started=NOW, changed=NOW,
@@ -231,6 +232,15 @@ def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str, actu
     found = streams(seen, **changes)
     assert set(found) == {code}
     assert actual in found[code]
+
+
+@pytest.mark.parametrize("method", ["clone", "stream"])
+def test_the_closed_copy_of_a_streamed_move_is_no_shard_that_lives_twice(method: str) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1", method=method)
+    seen.schemas(B, shard2=empty_schema())
+    twice = [f.shards for f in seen.findings("map") if f.code == "shard_twice"]
+    assert twice == ([] if method == "stream" else [(2,)])
 
 
 def test_a_slot_that_no_subscription_has_yet_is_not_read() -> None:
