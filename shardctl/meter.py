@@ -1,4 +1,4 @@
-"""How far a phase of long work is, and how fast it goes: figures alone, which others show."""
+"""Measures a phase of long work, and writes sizes and times for people."""
 
 from __future__ import annotations
 
@@ -25,6 +25,39 @@ _KNOWN = 3
 """So many steps show how fast a phase is, and how often it makes progress."""
 _LEAST_S = 0.5
 _BETWEEN_S = 0.2
+
+
+def size(count: int | None) -> str:
+    """Write bytes in the units of pg_size_pretty.
+
+    >>> size(10239), size(10240), size(57344), size(98762087), size(None)
+    ('10,239 bytes', '10 kB', '56 kB', '94 MB', '-')
+    """
+    if count is None:
+        return "-"
+    if abs(count) < 10240:
+        return f"{count:,} bytes"
+    value = count / 1024
+    units = ["kB", "MB", "GB", "TB", "PB"]
+    while abs(value) >= 10239.5 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{int(value + 0.5):,} {units[0]}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time with its two largest units.
+
+    >>> duration(12.7), duration(90), duration(7_500), duration(273_600)
+    ('12 s', '1 min 30 s', '2 h 5 min', '3 d 4 h')
+    """
+    left, parts = int(seconds), []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        parts.append((count, unit))
+    first = next((n for n, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2]]
+    return " ".join(shown[:1] if parts[first : first + 2][-1][0] == 0 else shown)
 
 
 @dataclass(frozen=True, slots=True)

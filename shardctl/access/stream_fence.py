@@ -40,9 +40,10 @@ class StructureChanged(ShardctlError):
 
     def __init__(self, node: str, move: str) -> None:
         super().__init__(
-            f"node {node}: the structure of the moved shards has changed since move {move} copied "
-            "it, and its stream does not carry that",
-            hint="`shardctl moves abort`, then begin the move again, without DDL on these shards",
+            f"node {node}: DDL has changed the moved shards since move {move} copied their "
+            "structure, and logical replication does not replicate DDL",
+            hint="run `shardctl moves abort`, then start the move again; run no DDL on these "
+            "shards until it is over",
         )
 
 

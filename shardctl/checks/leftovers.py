@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from shardctl.checks import (
 )
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
+from shardctl.meter import duration, size
 from shardctl.postgres import queries, repack_left
 from shardctl.state import leash, move_objects
 
@@ -124,7 +124,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 NAME,
                 "prepared_transaction",
                 Severity.warning,
-                actual=f"prepared for {_time(age_s)}",
+                actual=f"prepared for {duration(age_s)}",
                 expected="no prepared transactions: they hold locks and block moves",
                 hint="run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
                 node=node,
@@ -163,7 +163,7 @@ def _unwatched(view: View[Seen]) -> Iterator[Finding]:
                 NAME,
                 "slot_unwatched",
                 Severity.warning,
-                actual=f"slot of move {entry.move.id} retains {slot.held_bytes or 0} bytes of "
+                actual=f"slot of move {entry.move.id} retains {size(slot.held_bytes or 0)} of "
                 "WAL, and its guard is not running (a server restart ends the guard)",
                 expected="a guard that drops the slot before it fills the disk",
                 hint=(
@@ -190,11 +190,11 @@ def _near_limit(view: View[Seen]) -> Iterator[Finding]:
                 NAME,
                 "slot_near_limit",
                 Severity.warning,
-                actual=f"slot of move {entry.move.id}, holds back {slot.held_bytes} bytes of WAL: "
-                f"at {limit} the server drops it, and the move aborts",
+                actual=f"slot of move {entry.move.id} retains {size(slot.held_bytes)} of WAL; at "
+                f"{size(limit)} the server drops it, and the move aborts",
                 expected="a target that keeps up with its source",
-                hint="see what holds the target up (its log, its disk); `shardctl moves resume "
-                "--max-wal SIZE` gives a move more that has stopped",
+                hint=f"check the log and the disk of node {entry.move.target}; if the move has "
+                "stopped, run `shardctl moves resume --max-wal SIZE` with a higher limit",
                 node=node,
                 object=slot.name,
             )
@@ -204,16 +204,16 @@ def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
     """Find a slot without a client, or whose move is over; an open move's is reported with it."""
     if move.open if move else slot.active and not _OF_MOVE.fullmatch(slot.name):
         return
-    held = "no WAL" if slot.held_bytes is None else f"{slot.held_bytes} bytes of WAL"
+    held = "no WAL" if slot.held_bytes is None else f"{size(slot.held_bytes)} of WAL"
     used = "active" if slot.active else "inactive"
     whose, expected = "", "a replica that uses the slot, or no slot"
     hint = "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node"
     if move:
         whose = f" of a move in state {move.state}"
         expected = "no slot: the move has ended"
-        hint = "`shardctl moves doctor` drops it"
+        hint = "run `shardctl moves doctor` to drop it"
     elif _OF_MOVE.fullmatch(slot.name):
-        whose = " of a move that is in no journal"
+        whose = " of a move that no journal has"
         expected = "a journal entry for the move, or no slot"
         hint = (
             "stop the clone that streams from it, then run `SELECT "
@@ -240,23 +240,14 @@ def _idle(node: NodeName, sessions: Iterable[Session]) -> Iterator[Finding]:
             NAME,
             "idle_in_transaction",
             Severity.warning,
-            actual=f"pid {longest.pid} idle in transaction for {_time(longest.idle_s)}{more}",
-            expected=f"less than {_time(IDLE_S)}: such a session holds locks and blocks VACUUM "
+            actual=f"pid {longest.pid} idle in transaction for {duration(longest.idle_s)}{more}",
+            expected=f"less than {duration(IDLE_S)}: such a session holds locks and blocks VACUUM "
             "and moves",
             hint="fix the application; to end a session: `SELECT pg_terminate_backend(PID)` "
             "on that node",
             node=node,
             object=application or None,
         )
-
-
-def _time(seconds: int) -> str:
-    """Write a span for people.
-
-    >>> _time(400), _time(90_061)
-    ('0:06:40', '1 day, 1:01:01')
-    """
-    return str(timedelta(seconds=max(seconds, 0)))
 
 
 CHECK = Check(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from shardctl.checks import retired
 from shardctl.checks.findings import Finding, Severity
+from shardctl.meter import duration, size
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def _running(entry: Entry) -> Finding:
 def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
     """Report an interrupted move."""
     move = entry.move
-    held = f"; its slot retains {held_bytes} bytes of WAL" if held_bytes else ""
+    held = f"; its slot retains {size(held_bytes)} of WAL" if held_bytes else ""
     if limit := entry.wal_limit:
         held = (
-            f"; its slot reached its limit of {limit['limit_bytes']} bytes of WAL (it "
-            f"retained {limit['held_bytes']}) and was dropped"
+            f"; its slot retained {size(limit['held_bytes'])} of WAL, more than the limit of "
+            f"{size(limit['limit_bytes'])}, and was dropped"
         )
     abort = f", or `shardctl moves abort {move.id}` to abort it" if "abort" in entry.can() else ""
     return Finding(
@@ -127,20 +128,19 @@ def _retired(topology: Topology, node: NodeName, entry: Entry, found: list[Retir
     """Report a node's retired schemas of one move when prune may drop them; `due` is known."""
     due, now = entry.due, found[0].seen
     sizes = [one.size_bytes for one in found if one.size_bytes is not None]
-    size = f"{sum(sizes):,} bytes" if sizes else "unknown size"
-    age = timedelta(seconds=int((now - (entry.move.ended or entry.move.changed)).total_seconds()))
-    what = f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {size}, of a move"
+    space = size(sum(sizes)) if sizes else "unknown size"
+    age = (now - (entry.move.ended or entry.move.changed)).total_seconds()
+    what = f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {space}, of a move"
     accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
     over = due is not None and due <= now
     return Finding(
         NAME,
         "retired_due" if over else "retired_kept",
         Severity.note,
-        actual=f"{what} that ended {max(age, timedelta())} ago"
+        actual=f"{what} that ended {duration(max(age, 0))} ago"
         + ("" if over or due is None else f", kept until {_at(due)}"),
         expected="nothing after `shardctl prune`",
-        hint=f"{'run' if over else 'then run'} `shardctl prune{accept}` to free the space"
-        + ("" if over else " then"),
+        hint=f"{'run' if over else 'then run'} `shardctl prune{accept}` to free the space",
         node=node,
         shards=retired.shards(topology, entry.move.id, found),
         object=entry.move.id,

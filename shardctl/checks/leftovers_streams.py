@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shardctl.checks.findings import Finding, Severity
+from shardctl.meter import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,14 +54,14 @@ def _left(
             left[one.move].append(f"{in_schema}{one.name}")
     for move, names in left.items():
         entry = entries.get(move)
-        whose = f"a move that is {entry.move.state}" if entry else "a move that no journal knows"
+        whose = f"a move that is {entry.move.state}" if entry else "a move that no journal has"
         yield Finding(
             check,
             "left_by_move",
             Severity.warning,
-            actual=f"of {whose}: {', '.join(names)}",
-            expected="nothing: no open move owns it",
-            hint="`shardctl moves doctor` lists and clears it",
+            actual=f"left by {whose}: {', '.join(names)}",
+            expected="nothing: the move is not open",
+            hint="run `shardctl moves doctor` to list and clear it",
             node=node,
             object=move,
         )
@@ -73,10 +74,10 @@ def _slot(check: str, node: NodeName, one: Stream, *, followed: bool) -> Iterato
             check,
             "stream_slot_lost",
             Severity.error,
-            actual=f"slot of move {one.move}, which has lost its WAL (max_slot_wal_keep_size or "
+            actual=f"the slot of move {one.move} has lost its WAL (max_slot_wal_keep_size or "
             "idle_replication_slot_timeout)",
             expected="a slot that keeps WAL until the target has it",
-            hint="`shardctl moves resume` copies again, `shardctl moves abort` ends the move",
+            hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to abort it",
             node=node,
             object=one.name,
         )
@@ -85,10 +86,11 @@ def _slot(check: str, node: NodeName, one: Stream, *, followed: bool) -> Iterato
             check,
             "stream_unread",
             Severity.warning,
-            actual=f"slot of move {one.move}, which its subscription does not read: the target is "
-            f"{one.lag_bytes or 0} bytes behind",
-            expected="a subscription that reads it: the slot holds back WAL",
-            hint="see the log of the target's server for why it cannot log in or apply",
+            actual=f"the subscription of move {one.move} does not read this slot; the target is "
+            f"{size(one.lag_bytes or 0)} behind",
+            expected="a subscription that reads the slot: until then the source keeps its WAL",
+            hint="check the log of the target's server for why the subscription cannot log in or "
+            "apply changes",
             node=node,
             object=one.name,
         )
@@ -101,10 +103,10 @@ def _subscription(check: str, node: NodeName, one: Stream) -> Iterator[Finding]:
             check,
             "stream_errors",
             Severity.warning,
-            actual=f"subscription of move {one.move}, whose worker has failed {one.errors} times",
+            actual=f"the worker of move {one.move} has failed {one.errors:,} times",
             expected="a worker that applies every change",
-            hint="see the server's log for what could not be applied; correct it, or `shardctl "
-            "moves abort`",
+            hint="find the change that it cannot apply in the server's log, and fix the cause: the "
+            "worker tries again by itself; or run `shardctl moves abort`",
             node=node,
             object=one.name,
         )
@@ -113,9 +115,10 @@ def _subscription(check: str, node: NodeName, one: Stream) -> Iterator[Finding]:
             check,
             "stream_stopped",
             Severity.warning,
-            actual=f"subscription of move {one.move}, which is enabled and has no worker",
+            actual=f"the subscription of move {one.move} is enabled, but has no worker",
             expected="a worker that applies the stream",
-            hint="see max_logical_replication_workers and the server's log there",
+            hint="check the server's log on that node, and that max_logical_replication_workers "
+            "leaves a worker free",
             node=node,
             object=one.name,
         )

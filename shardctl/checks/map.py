@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl import meter
 from shardctl.checks import retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
+from shardctl.state import journal
+from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import Place, View
-    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.topology.model import ShardId
 
 NAME = "map"
 
@@ -47,7 +50,7 @@ def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:
 def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     owners = view.topology.owners()
     lives = _lives(view)
-    between = _changing_hands(view)
+    between, copied = _changing_hands(view), _being_copied(view)
     missing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     misplaced: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     twice: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
@@ -58,7 +61,7 @@ def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         if not places and owner in view.basics:
             missing.setdefault((owner, owner), []).append(shard)
         for other in places:
-            if other != owner:
+            if other != owner and (other, shard) not in copied:
                 # An owner that cannot be looked at may well have its shard.
                 kind = twice if owner in places or owner not in view.basics else misplaced
                 kind.setdefault((other, owner), []).append(shard)
@@ -68,6 +71,16 @@ def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         yield _about("shard_misplaced", node, shards, (f"live on {node} only", f"live on {owner}"))
     for (node, owner), shards in twice.items():
         yield _about("shard_twice", node, shards, (f"live on {node} too", f"live on {owner} only"))
+
+
+def _being_copied(view: View[dict[str, int | None]]) -> set[tuple[NodeName, int]]:
+    """Return where unfinished streamed moves have closed copies under the shards' own names."""
+    return {
+        (NodeName(entry.move.target), shard)
+        for entry in view.moves
+        if entry.open and entry.move.method == journal.STREAM
+        for shard in entry.move.shards
+    }
 
 
 def _lives(view: View[dict[str, int | None]]) -> dict[int, list[NodeName]]:
@@ -120,7 +133,7 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 NAME,
                 "map_version",
                 Severity.error,
-                actual=f"version {newest}, as on the other nodes",
+                actual=f"version {state.map_version}",
                 expected=f"version {newest}, as other nodes have",
                 hint="run `shardctl init`",
                 node=name,
@@ -140,7 +153,7 @@ def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 NAME,
                 "retired_schema",
                 Severity.note,
-                actual="of unknown size" if size is None else f"{size:,} bytes",
+                actual="of unknown size" if size is None else meter.size(size),
                 expected="nothing after `shardctl prune`",
                 hint="no move in the node's journal retired it, so `shardctl prune` keeps "
                 "it: check it, then drop it by hand",

@@ -62,13 +62,16 @@ FROM pg_replication_slots
 ORDER BY 1
 
 -- name: standbys
--- The clients that stream from the server, and their replay positions
+-- The standbys that stream from the server, and their replay positions; not logical subscribers
 SELECT application_name, state,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
                             THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
                             ELSE pg_current_wal_lsn() END, replay_lsn)::bigint,
        extract(epoch FROM replay_lag)::float8
-FROM pg_stat_replication
+FROM pg_stat_replication AS r
+WHERE NOT EXISTS (
+    SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'
+)
 ORDER BY 1, pid
 
 -- name: transactions

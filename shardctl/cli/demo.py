@@ -28,9 +28,9 @@ def demo(
 
     Starts PostgreSQL and PgBouncer in a temporary directory, and makes them a fleet from the
     example's topology.yaml. Writes rows into every shard through PgBouncer, decodes an id and
-    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node and 6 and 7 to
-    another, compares every row, verifies and prunes. Without PgBouncer, clients connect to the
-    nodes directly.
+    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
+    another, and streams shard 1 to a node that serves already. Compares every row, verifies and
+    prunes. Without PgBouncer, clients connect to the nodes directly.
     """
     from shardctl.checks.status import observe
     from shardctl.cli import log, status

@@ -47,8 +47,11 @@ EXAMPLES = {
     ),
     "shardctl move-shards": (
         ("shardctl move-shards 2-3 --to c --dry-run", "Check everything, predict the pause"),
-        ("shardctl move-shards 2-3 --to c --max-pause 2s", "Move two shards to node c"),
-        ("shardctl move-shards --from a --half --to c --max-rate 50M", "Split a full node"),
+        ("shardctl move-shards 5 --to a --max-pause 2s", "Stream a shard to a node that serves"),
+        (
+            "shardctl move-shards --from a --half --to c --max-rate 50M",
+            "Split a full node by a clone",
+        ),
     ),
     "shardctl moves": (
         ("shardctl moves list", "List all moves"),
@@ -69,7 +72,7 @@ EXAMPLES = {
     ),
     "shardctl moves abort": (
         ("shardctl moves abort --dry-run", "Check whether the move can be aborted"),
-        ("shardctl moves abort", "Abort it and delete its clone"),
+        ("shardctl moves abort", "Abort it and delete its copy"),
         ("shardctl moves abort --target-destroyed", "After the loss of the target's disk"),
     ),
     "shardctl moves doctor": (

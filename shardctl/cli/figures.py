@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.meter import BYTES, Held
+from shardctl.meter import BYTES, Held, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,21 +51,6 @@ def rate(per_s: float, unit: str = BYTES) -> str:
                 else f"{count:.1f}/{name}".replace(".0/", "/")
             )
     return f"{per_s * 3600:.0f}/h"
-
-
-def duration(seconds: float) -> str:
-    """Write a time with its two largest units.
-
-    >>> duration(12.7), duration(90), duration(7_500), duration(273_600)
-    ('12 s', '1 min 30 s', '2 h 5 min', '3 d 4 h')
-    """
-    left, parts = int(seconds), []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, left = divmod(left, size)
-        parts.append((count, unit))
-    first = next((n for n, (count, _) in enumerate(parts) if count), len(parts) - 1)
-    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2]]
-    return " ".join(shown[:1] if parts[first : first + 2][-1][0] == 0 else shown)
 
 
 def _power(count: float) -> int:

@@ -68,8 +68,9 @@ def move_shards(
             "--method",
             metavar="METHOD",
             autocompletion=completion.methods,
-            help="clone copies the whole server to a node without one, stream copies these shards "
-            "to a node that serves; the default depends on the target.",
+            help="stream: copy only these shards, to a node that runs. clone: copy the whole "
+            "server, onto a node without shards. Default: stream if the target is a running member "
+            "of the cluster, else clone.",
         ),
     ] = None,
     output: ReportOption = Report.table,
@@ -109,11 +110,13 @@ def move_shards(
     ] = False,
     read_only: Annotated[
         bool,
-        typer.Option("--read-only", help="Refuse writes during the cutover; reads continue."),
+        typer.Option(
+            "--read-only", help="Refuse writes during the cutover; reads continue. Not with stream."
+        ),
     ] = False,
     duplicate_shared: Annotated[
         bool,
-        typer.Option("--duplicate-shared", help="Clone tables outside shards, too."),
+        typer.Option("--duplicate-shared", help="With clone: copy tables outside shards, too."),
     ] = False,
     ignore_standby: Annotated[
         bool,
@@ -122,11 +125,16 @@ def move_shards(
 ) -> None:
     """Move shards to another node: copy them, cut over, compare every row.
 
-    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only,
-    writes are refused for that time, and reads wait for a small part of it. Each node keeps the
-    schemas that it no longer owns under retired names until `shardctl prune`. If the move is
-    interrupted or killed at any moment, `shardctl moves resume` continues it, and
-    `shardctl moves abort` undoes it.
+    The target decides how, unless --method does. To a node that runs as a member of the cluster,
+    shardctl streams only these shards by logical replication: to move some shards, or empty a
+    server. Onto a node without a server, it clones the whole source, and each side keeps its
+    shards: to split or replace a full server.
+
+    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only
+    (clone), writes are refused for that time, and reads wait for a small part of it. Each node
+    keeps the schemas that it no longer owns under retired names until `shardctl prune`. If the
+    move is interrupted or killed at any moment, `shardctl moves resume` continues it; until the
+    point of no return, `shardctl moves abort` undoes it.
     """
     from shardctl.cli.moves import finish, report_step
     from shardctl.cli.progress import bars

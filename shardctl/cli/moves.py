@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
-app = command_app(help="List, show, resume or abort moves.", no_args_is_help=True)
+app = command_app(
+    help="List, show, resume or abort moves, and clear what they left.", no_args_is_help=True
+)
 app.command()(moves_doctor.doctor)
 
 MoveArgument = Annotated[
@@ -127,6 +129,7 @@ def _show_move(entry: Entry, output: Report) -> None:
     print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
     if reported := moves_shown.copied(entry):
         print(reported)
+    print(f"method: {entry.move.method}")
     if entry.read_only:
         print("read-only: its cutover refuses writes, and reads continue")
     _show_report(entry.move.report or {})
@@ -162,7 +165,7 @@ def resume(
         ),
     ] = False,
 ) -> None:
-    """Continue an unfinished move where it stopped, also another operator's.
+    """Continue an unfinished move where it stopped; another operator may have started it.
 
     A move that stopped before its point of no return tries its cutover again; a later one is
     finished. If the source is permanently lost, the move ends only with --source-destroyed.
@@ -231,7 +234,7 @@ def abort(
 ) -> None:
     """Abort a move before its point of no return: the source keeps its shards.
 
-    Lifts the fence, serves the clients, deletes the clone that this move made, and drops its slot.
+    Lifts the fence, serves the clients, deletes the copy that this move made, and drops its slot.
     If a target is permanently lost after the decision, the source serves again only with
     --target-destroyed. If the move's WAL has filled the source's disk, the source accepts no
     logins: --restart-source removes the slot on its host and starts its server.
@@ -253,7 +256,7 @@ def abort(
         _show_entry(entry, output)
     if dry_run:
         return
-    confirm(f"Abort move {entry.move.id} and delete its clone on {entry.move.target}?", yes=yes)
+    confirm(f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?", yes=yes)
     with bars() as progress:
         service.abort(
             topology,
@@ -289,7 +292,9 @@ def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
     """Return the callback that prints each step as it begins."""
 
     def one(step: Step) -> None:
-        say(f"move {move}: {'undo ' if undoing else ''}{step.name}: {step.sentence}")
+        say(
+            f"move {move}: " + (f"undo {step.name}" if undoing else f"{step.name}: {step.sentence}")
+        )
 
     return one
 

@@ -41,11 +41,11 @@ def doctor(
     lock_wait: LockWaitOption = None,
     yes: YesOption = False,
 ) -> None:
-    """List what moves have left on any node and no open move owns, and clear it.
+    """List what ended moves have left on any node, show it, and clear it.
 
     Slots, publications, subscriptions, origins, roles and their settings, triggers and guards,
-    copies that were never opened, rows about streams. Safe at any time and repeatable. While a
-    journal that may know a move cannot be read, everything of that move stays.
+    copies that were never opened, rows about streams. Safe at any time and repeatable: what an
+    open move owns stays, and so does everything of a move whose journal cannot be read.
     """
     from shardctl.moves import doctor as looking
     from shardctl.moves import doctor_clear
@@ -61,10 +61,10 @@ def doctor(
     note_changes(ctx, chosen)
     if dry_run or not chosen:
         return
-    confirm(f"Clear {plural(len(chosen), 'thing')}?", yes=yes)
+    confirm(f"Clear {plural(len(chosen), 'object')}?", yes=yes)
     cleared: list[Left] = []
     doctor_clear.clear(topology, chosen, cleared.append)
-    say(f"done: {plural(len(cleared), 'thing')} cleared")
+    say(f"done: {plural(len(cleared), 'object')} cleared")
 
 
 def _show(found: Sequence[Left], output: Listing) -> None:
@@ -76,7 +76,7 @@ def _show(found: Sequence[Left], output: Listing) -> None:
     elif output is Listing.csv:
         print_csv((_HEADER, *rows))
     elif not found:
-        print("nothing to clear: no node has anything of a move that is over")
+        print("nothing to clear: moves have left nothing on any node")
     else:
         print_table(_HEADER, rows)
 

@@ -6,8 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl import meter
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+size = meter.size
 
 UNKNOWN = "?"
 """What a strip shows for a shard whose size is not known."""
@@ -38,24 +42,6 @@ def palette(encoding: str | None) -> Palette:
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return BLOCKS
-
-
-def size(count: int | None) -> str:
-    """Write bytes in the units of pg_size_pretty.
-
-    >>> size(10239), size(10240), size(57344), size(98762087), size(None)
-    ('10,239 bytes', '10 kB', '56 kB', '94 MB', '-')
-    """
-    if count is None:
-        return "-"
-    if abs(count) < 10240:
-        return f"{count:,} bytes"
-    value = count / 1024
-    units = ["kB", "MB", "GB", "TB", "PB"]
-    while abs(value) >= 10239.5 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{int(value + 0.5):,} {units[0]}"
 
 
 def number(count: int | None) -> str:

@@ -11,14 +11,14 @@ from shardctl.cli import figures
 from shardctl.meter import Meters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console, RenderableType
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from shardctl.fanout import Progress
-    from shardctl.meter import Held
+    from shardctl.meter import Held, Reading
 
 _FIRST_S, _EVERY_S = 2.0, 5.0
 """Without a terminal: before the first line, and between two."""
@@ -33,8 +33,9 @@ _WITH_BAR = 80
 def bars() -> Iterator[Progress]:
     """Show for each key (a node) its phase, what is done, and its pace or what it waits for.
 
-    Without a terminal it prints a line after two seconds, every five seconds from then on, and
-    at the end; nothing for work that ends sooner.
+    Without a terminal it prints a line after two seconds, and every five seconds from then on;
+    nothing for work that ends sooner. Each line names the keys whose work goes on, and at the end
+    those of the last line that are done.
     """
     from rich.console import Console
 
@@ -109,15 +110,16 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     """Print lines from a thread, so that work that is stalled is shown, too."""
     del console
     ended = threading.Event()
-    reported = threading.Event()
+    last: dict[str, Reading] = {}
 
     def tell() -> None:
+        nonlocal last
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            if text := sentence(meters):
-                reported.set()
-                print(text, file=sys.stderr, flush=True)
-            pause_s = _EVERY_S if reported.is_set() else _FIRST_S
+            last = at_work(meters)
+            if last:
+                print(sentence(last), file=sys.stderr, flush=True)
+                pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -126,15 +128,26 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if reported.is_set():
-            print(sentence(meters), file=sys.stderr, flush=True)
+        if done := finished(meters, last):
+            print(sentence(done), file=sys.stderr, flush=True)
 
 
-def sentence(meters: Meters) -> str:
-    """Say how far the keys are whose work goes on, or all where nothing is left; or nothing."""
-    every = meters.read()
-    at_work = {key: one for key, one in every.items() if not one.complete} or every
-    shown = [figures.line(key, one) for key, one in list(at_work.items())[:_KEYS]]
-    more = len(at_work) - _KEYS
-    text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-    return f"progress: {text}" if text else ""
+def at_work(meters: Meters) -> dict[str, Reading]:
+    """Return the readings of the keys whose work goes on."""
+    return {key: one for key, one in meters.read().items() if not one.complete}
+
+
+def finished(meters: Meters, before: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Return the readings of the keys that have finished the phase that `before` shows."""
+    return {
+        key: one
+        for key, one in meters.read().items()
+        if one.complete and key in before and before[key].phase == one.phase
+    }
+
+
+def sentence(readings: Mapping[str, Reading]) -> str:
+    """Return the line that shows the first keys of `readings`, and how many more there are."""
+    shown = [figures.line(key, one) for key, one in list(readings.items())[:_KEYS]]
+    more = len(readings) - _KEYS
+    return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The talk's story: shards move to new nodes while clients write, without an error."""
+"""The story: shards move to new nodes, one to a node that serves, while clients write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.report import Report
 
-MOVES = (("2-3", "c"), ("6-7", "d"))
+MOVES = (("2-3", "c"), ("6-7", "d"), ("1", "b"))
+"""Nodes c and d have no server before, so they are clones; node b serves, so its shard streams."""
+
 CLIENTS = 8
 RATE = 100.0
 """Operations a second per client: enough load for any laptop."""
@@ -49,6 +51,7 @@ class Moved:
     shards: str
     source: str
     target: str
+    method: str
     pause_ms: float | None
 
 
@@ -103,10 +106,11 @@ def _move(topology: Topology, text: str, target: str, progress: Progress) -> Mov
     shards = [s for r in ranges.parse(text) for s in range(r.first, r.last + 1)]
     pause = topology.move.max_pause.total_seconds()
     options = Options(pause, 0, clone_with=topology.move.clone_with)
-    decided = service.plan(topology, shards, target, options)
+    decided = service.plan(topology, shards, target, options, method=None)
     service.preflight(topology, decided)
     context = service.start(topology, decided, progress, lambda _: None)
-    return Moved(text, decided.source, decided.target, context.timeline.pause_ms)
+    pause_ms = context.timeline.pause_ms
+    return Moved(text, decided.source, decided.target, decided.method, pause_ms)
 
 
 def _wait(load: Load, operations: int) -> None:

@@ -20,6 +20,7 @@ from shardctl.demo.moving import demo_failed
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.ids.layout import Layout
+from shardctl.moves.plan import STREAM
 from shardctl.provision import fleet
 from shardctl.sandbox import poolers, servers
 from shardctl.topology import keys, loader, ranges, routes
@@ -139,7 +140,8 @@ class Tour:
         def on_move(one: moving.Moved) -> None:
             pause = "unknown" if one.pause_ms is None else f"{one.pause_ms:.0f} ms"
             did = f"shardctl move-shards {one.shards} --to {one.target}"
-            steps.append(step(did, f"cloned {one.source}; clients waited {pause}"))
+            how = "streamed from" if one.method == STREAM else "cloned"
+            steps.append(step(did, f"{how} {one.source}; clients waited {pause}"))
 
         story = moving.run(self.topology, self._progress, on_move)
         self.topology = loader.load(self.topology.path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import Refused, together
 from shardctl.maintenance import repack_look, repack_program
+from shardctl.meter import size
 from shardctl.postgres import binaries
 from shardctl.state import lock
 
@@ -206,5 +207,6 @@ def _why_not(table: Table, view: View) -> str | None:
         return "it needs a primary key, or a unique index on columns that are NOT NULL"
     need = room([table.size_bytes])
     if view.free_bytes is not None and need > view.free_bytes:
-        return f"repacking it needs {need:,} bytes of free disk; {view.free_bytes:,} are free"
+        free = size(view.free_bytes)
+        return f"repacking it needs {size(need)} of free disk, and the node has {free}"
     return None

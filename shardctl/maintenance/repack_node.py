@@ -17,7 +17,7 @@ from shardctl.maintenance import repack_clean, repack_look, repack_program
 from shardctl.maintenance.repack import COMMAND, room
 from shardctl.maintenance.repack_look import MARK, QUERIES
 from shardctl.maintenance.repack_program import Order
-from shardctl.meter import BYTES
+from shardctl.meter import BYTES, size
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.postgres.repack_left import LOCK_CLASS
 from shardctl.state import events, lock
@@ -209,7 +209,8 @@ class NodeWork:
         if need <= free:
             return None
         return (
-            f"repacking these tables at once needs {need:,} bytes of free disk; {free:,} are free"
+            f"repacking these tables at once needs {size(need)} of free disk, and the node has "
+            f"{size(free)}"
         )
 
     def _reason(self, oid: int, code: int | None, output: list[str]) -> str:

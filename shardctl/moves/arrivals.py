@@ -22,9 +22,9 @@ class MarkNotSeen(ShardctlError):
 
     def __init__(self, node: str, what: str, why: str) -> None:
         super().__init__(
-            f"node {node}: the mark `{what}` of its source did not come through the stream in time"
+            f"node {node}: replication from the source did not reach mark `{what}` in time"
             + (f": {why}" if why else ""),
-            hint="see the log of that node for what keeps its subscription back, then "
+            hint="check the log of that node for why its subscription is behind, then run "
             "`shardctl moves resume`",
         )
 

@@ -68,7 +68,7 @@ def plan(
     if options.read_only and method == planning.STREAM:
         raise planning.MoveRefused(
             "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
-            hint="leave --read-only out, or give --method clone and a target without shards",
+            hint="leave --read-only out, or use --method clone with a target that owns no shards",
         )
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
     return replace(decided, map_version=version, method=method, waiting=chosen.fence)

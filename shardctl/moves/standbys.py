@@ -28,8 +28,9 @@ class StandbysBehind(ShardctlError):
     def __init__(self, node: str, names: Collection[str], what: str) -> None:
         super().__init__(
             f"node {node}: standbys have not flushed the {what} in time: {listed(sorted(names))}",
-            hint="start them, drop the replication slots of those that are gone, or begin the move "
-            "with --ignore-standby if nothing promotes them; then `shardctl moves resume`",
+            hint="start them, or drop the replication slots of removed standbys, then run "
+            "`shardctl moves resume`; if failover is disabled, run `shardctl moves abort` and "
+            "start the move again with --ignore-standby",
         )
         self.names = tuple(sorted(names))
 

@@ -153,7 +153,10 @@ def reconcile(context: MoveContext) -> None:
             or not move.state.undoable
         ):
             return
-    context.notice(f"node {plan.source} is on a new timeline: node {plan.target} is asked first")
+    context.notice(
+        f"node {plan.source} has a new timeline, as after a failover: shardctl first asks node "
+        f"{plan.target} whether it has the decision"
+    )
     if context.target_lost:
         return
     context.lock(plan.target)

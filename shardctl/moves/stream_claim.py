@@ -44,8 +44,9 @@ class ClaimRefused(Unfinished):
 
     def __init__(self, node: str, move: str) -> None:
         super().__init__(
-            f"node {node}: it does not have all of move {move} at this moment",
-            hint="let its subscription catch up, then `shardctl moves resume`",
+            f"node {node}: rows or the decision of move {move} have not arrived, so it cannot "
+            "claim the shards",
+            hint="check in its log that its subscription works, then run `shardctl moves resume`",
         )
 
 

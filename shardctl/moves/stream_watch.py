@@ -37,7 +37,7 @@ class Watch:
             slot.require(source, plan.source, plan.slot)
         now = subscription.progress(source, self._target, plan.slot, plan.slot)
         if now is None:
-            return "there is no subscription, or no slot"
+            return "the subscription or its slot is missing"
         self._now = now
         if self._before is None or self._before.confirmed != now.confirmed:
             self._before = now

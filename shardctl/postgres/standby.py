@@ -12,7 +12,7 @@ from psycopg import sql
 
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
-from shardctl.meter import BYTES
+from shardctl.meter import BYTES, size
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, replay, slots
 from shardctl.postgres.connection import is_lost
@@ -204,7 +204,7 @@ class _Watch:
         if now - self._moved > self._stalled:
             reason = f"the clone {how}, and made no progress for {self._stalled:g} s"
         elif now > self._deadline:
-            reason = f"the clone {how}, and is {behind} bytes behind after {self._timeout:g} s"
+            reason = f"the clone {how}, and is {size(behind)} behind after {self._timeout:g} s"
         else:
             return
         raise NotFollowing(node, reason, clones.log_tail(self._clone))

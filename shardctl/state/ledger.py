@@ -32,6 +32,7 @@ _OVER: dict[MoveState, Shown] = {
 _CHANGING_HANDS = (
     MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
 )  # fmt: skip
+_BEFORE_FENCE = (MoveState.reserved, MoveState.undone)
 _FORMAT_WITH_MOVES = 2
 
 
@@ -139,7 +140,9 @@ class Entry:
     def step(self) -> str | None:
         """The step that began last; within the cutover the state that was reached."""
         last = self.steps[-1].step if self.steps else None
-        return last if last != "cutover" else f"cutover.{self.move.state.value}"
+        if last != "cutover" or (self.state == "running" and self.move.state in _BEFORE_FENCE):
+            return last
+        return f"cutover.{self.move.state.value}"
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md, without steps and report."""

@@ -149,7 +149,11 @@ class Kept:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End that; a server that does not answer is not waited for."""
+        """End that and every phase; a server that does not answer is not waited for."""
+        for key, one in self._meters.read().items():
+            if kind is None:  # the total is an estimate
+                self._shown.advance(key, one.total - one.done)
+            self._shown.end(key)
         self._ended.set()
         self._thread.join(_END_S)
 

@@ -34,7 +34,7 @@ def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
 def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedFleet) -> None:
     found = {(f.code, f.object): f for f in verify(orphaned) if f.check == "leftovers"}
     assert set(found) == {("slot_inactive", SLOT), *(("table_missing", table) for table in TABLES)}
-    assert "of a move that is in no journal" in found["slot_inactive", SLOT].actual
+    assert "of a move that no journal has" in found["slot_inactive", SLOT].actual
     assert f"pg_drop_replication_slot('{SLOT}')" in found["slot_inactive", SLOT].hint
     assert "shardctl init" in found["table_missing", "shardctl.move"].hint
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from shardctl import meter
 from shardctl.maintenance import repack, repack_look, repack_program
 from shardctl.maintenance.repack_look import extension_missing
 from shardctl.state import journal, lock
@@ -196,7 +197,7 @@ def test_room_that_others_took_since_the_plan_keeps_a_table_from_being_begun(
     monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size - 1)
     result = fleet_bloated.carry_out(plan)
     assert result.error is not None
-    assert f"needs {2 * size:,} bytes of free disk" in result.error.message
+    assert f"needs {meter.size(2 * size)} of free disk" in result.error.message
     assert result.error.exit_code == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,7 +52,7 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
     assert finding.actual.startswith("physical slot, inactive, retains ")
-    assert finding.actual.endswith(" bytes of WAL")
+    assert re.search(r"retains [\d,]+ (bytes|[kMG]B) of WAL$", finding.actual)
 
 
 def test_a_logical_slot_is_found_too(logical_fleet: Fleet) -> None:
@@ -79,7 +80,7 @@ def test_a_prepared_transaction_is_found(logical_fleet: Fleet, logical_server: P
         finally:
             connection.execute("ROLLBACK PREPARED 'it''s 100% left'")
     assert told([finding]) == [("leftovers", "prepared_transaction", "a", (), gid)]
-    assert finding.actual.startswith("prepared for 0:00:0")
+    assert re.match(r"prepared for \d s$", finding.actual)
 
 
 def test_sessions_idle_in_transaction_are_told_by_application(

@@ -65,7 +65,7 @@ def test_one_that_was_killed_and_reached_it_says_so_and_copies_again(limited: Mo
     kill(limited.place)
     exceed(limited)
     [finding] = unfinished(limited)
-    assert "its slot reached its limit of " in finding.actual
+    assert ", more than the limit of 8,192 kB, and was dropped" in finding.actual
     going = limited.mover("resume")
     assert going.end() == 0
     assert any("was dropped at its limit" in line for line in going.said)

@@ -66,7 +66,7 @@ def test_one_that_was_killed_and_reached_it_is_aborted(limited: MovingFleet) -> 
     mover.kill()
     exceed(limited)
     [finding] = [one for one in limited.verify() if one.code == "move_unfinished"]
-    assert "its slot reached its limit of " in finding.actual
+    assert ", more than the limit of 8,192 kB, and was dropped" in finding.actual
     assert limited.mover("abort").end() == 0
     assert limited.state() == "aborted"
     assert streamed.left(limited) == []

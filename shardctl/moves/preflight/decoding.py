@@ -45,7 +45,7 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
             node,
             "too_old",
             f"PostgreSQL {there.version} cannot filter what it publishes",
-            hint=f"a streamed move needs PostgreSQL {OLDEST} or newer: give --method clone",
+            hint=f"use --method clone: a streamed move needs PostgreSQL {OLDEST} or newer",
         )
     if there.version_number in BROKEN:
         yield SourceUnfit(
@@ -58,8 +58,9 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             node,
             "wal_level",
-            f"wal_level = {level}: changes cannot be decoded from its WAL",
-            hint="`ALTER SYSTEM SET wal_level = logical` and a restart, or give --method clone",
+            f"wal_level = {level}, and logical replication needs logical",
+            hint="run ALTER SYSTEM SET wal_level = logical there and restart the server, or use "
+            "--method clone",
         )
     for name, taken, wanted, code in (
         ("max_wal_senders", used.senders, checked.SENDERS, "wal_senders"),
@@ -71,7 +72,8 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
                 node,
                 code,
                 f"{name} = {most}, {taken} of them in use; a move needs {wanted} free",
-                hint=f"`ALTER SYSTEM SET {name} = {taken + wanted}` or more, and a restart",
+                hint=f"run ALTER SYSTEM SET {name} = {taken + wanted} (or more) there, then "
+                "restart the server",
             )
 
 
@@ -86,10 +88,10 @@ def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             context.plan.source,
             "slot_timeout",
-            f"idle_replication_slot_timeout is {seconds} s, and the slot is not used while "
-            f"{copy_s:.0f} s of copying, and the indexes, are under way",
-            hint="`ALTER SYSTEM SET idle_replication_slot_timeout = 0` and reload, until the move "
-            "is over",
+            f"idle_replication_slot_timeout ({seconds} s) could drop the slot while the move "
+            f"copies rows (about {copy_s:.0f} s) and builds indexes",
+            hint="run ALTER SYSTEM SET idle_replication_slot_timeout = 0 there and reload the "
+            "server; set it back when the move is over",
         )
 
 
@@ -113,6 +115,6 @@ def notes(context: Context) -> Iterator[str]:
     """Say when the source drops a slot by itself."""
     if seconds := context.need(look):
         yield (
-            f"node {context.plan.source} drops a slot that is not used for {seconds} s "
-            "(idle_replication_slot_timeout): a move that you stop for longer begins again"
+            f"node {context.plan.source} drops a slot that is unused for {seconds} s "
+            "(idle_replication_slot_timeout): a move that stops for longer copies all rows again"
         )

@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 _REFUSALS = {
     "none": Reason(
         "no_replica_identity",
-        "tables without a replica identity, whose clients could not update or delete rows as soon "
-        "as they are published",
-        "give each a primary key that is not deferrable, or ALTER TABLE ... REPLICA IDENTITY FULL; "
-        "or give --method clone",
+        "tables without a replica identity, so clients could not update or delete their rows "
+        "during the move",
+        "give each a primary key that is not deferrable, run ALTER TABLE ... REPLICA IDENTITY "
+        "FULL, or use --method clone",
     ),
     "index_generated": Reason(
         "generated_identity",
-        "tables whose replica identity has a generated column, which a stream leaves out",
-        "ALTER TABLE ... REPLICA IDENTITY USING INDEX another unique one, or give --method clone",
+        "tables whose replica identity has a generated column, which is not replicated",
+        "run ALTER TABLE ... REPLICA IDENTITY USING INDEX with another unique index, or use "
+        "--method clone",
     ),
     "full_generated": Reason(
         "generated_identity_full",
-        "tables with REPLICA IDENTITY FULL and generated columns, which a stream leaves out",
-        "give each a primary key and REPLICA IDENTITY DEFAULT, or give --method clone",
+        "tables with REPLICA IDENTITY FULL and generated columns, which are not replicated",
+        "give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone",
     ),
     "full_unequal": Reason(
         "identity_without_equality",
         "tables with REPLICA IDENTITY FULL and columns whose types cannot be compared",
-        "give each a primary key and REPLICA IDENTITY DEFAULT, or give --method clone",
+        "give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone",
     ),
 }
 
@@ -85,6 +86,6 @@ def notes(context: Context) -> Iterator[str]:
     """Say which tables make a stream slow."""
     if names := context.need(look).odd.get("full"):
         yield (
-            f"tables with REPLICA IDENTITY FULL: {listed(names)}; each UPDATE and DELETE looks for "
-            f"its row on node {context.plan.target} by all columns, and may read the whole table"
+            f"tables with REPLICA IDENTITY FULL: {listed(names)}; for each UPDATE and DELETE, node "
+            f"{context.plan.target} may read the whole table to find the row"
         )

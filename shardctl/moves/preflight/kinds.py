@@ -19,29 +19,29 @@ _REFUSALS = (
     Reason(
         "foreign_tables",
         "it has foreign tables in moved shards, whose rows are elsewhere",
-        "drop them, or give --method clone",
+        "drop them, or use --method clone",
     ),
     Reason(
         "materialized_views",
         "it has populated materialized views in moved shards, which would arrive empty",
         "DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then "
-        "REFRESH them on the target; or give --method clone",
+        "REFRESH them on the target; or use --method clone",
     ),
     Reason(
         "forced_row_security",
         "it has tables with FORCE ROW LEVEL SECURITY, which hides rows from the copy",
-        "ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or --method clone",
+        "ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or use --method clone",
     ),
     Reason(
         "always_triggers",
         "it has triggers that also fire for replicated rows (ENABLE ALWAYS or REPLICA), which "
         "would run a second time on the target",
-        "ALTER TABLE ... ENABLE TRIGGER (without ALWAYS), or give --method clone",
+        "ALTER TABLE ... ENABLE TRIGGER (without ALWAYS), or use --method clone",
     ),
     Reason(
         "read_only",
-        "shards are read-only, and a copy of them would refuse the stream, too",
-        "`shardctl read-only off` for them, then move them",
+        "shards are read-only, and their copies would refuse the replicated rows, too",
+        "run `shardctl read-only off SHARDS`, then move them",
     ),
     Reason(
         "unproven_foreign_keys",
@@ -50,8 +50,8 @@ _REFUSALS = (
     ),
     Reason(
         "extensions_inside",
-        "it has extensions installed in moved schemas, which are not copied along",
-        "ALTER EXTENSION ... SET SCHEMA public, or give --method clone",
+        "it has extensions in moved schemas, which a streamed move does not copy",
+        "ALTER EXTENSION ... SET SCHEMA public, or use --method clone",
     ),
 )
 """By code, which is the kind that the look gives."""
@@ -97,7 +97,7 @@ def judge_tablespaces(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             context.plan.target,
             "tablespaces",
-            f"it lacks tablespaces in which moved tables are: {listed(lacking)}",
+            f"it lacks tablespaces of moved tables: {listed(lacking)}",
             hint="CREATE TABLESPACE there, or ALTER TABLE ... SET TABLESPACE pg_default on node "
             f"{context.plan.source}",
         )

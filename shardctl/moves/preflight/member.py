@@ -35,19 +35,19 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     for name in (context.plan.source, node):
         peer = peers.get(name)
         if peer is not None and (peer.format or 0) < WITH_STREAMS:
-            said = "is missing" if peer.format is None else f"has format {peer.format}"
+            found = "is missing" if peer.format is None else f"has format {peer.format}"
             yield TargetUnfit(
                 name,
                 "no_streams",
-                f"schema shardctl {said}, and a streamed move needs format {WITH_STREAMS}",
-                hint="run `shardctl init`, which brings it up to date",
+                f"schema shardctl {found}; a streamed move needs format {WITH_STREAMS}",
+                hint="run `shardctl init` to update it",
             )
     if there.in_recovery:
         yield TargetUnfit(
             node,
             "target_standby",
-            "a standby runs there, and a stream is applied on a primary",
-            hint="the topology names primaries: give the primary's host and port",
+            "its server is a standby, and a move needs a primary",
+            hint="set host and port of the node in the topology to those of its primary",
         )
     if there.major < max(source.major, decoding.OLDEST):
         needed = max(source.major, decoding.OLDEST)
@@ -61,10 +61,10 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     if live:
         yield schema_in_the_way(
             node,
-            "schemas of shards that are to be moved exist here already",
+            "it already has schemas with the names of moved shards",
             sorted(live),
-            hint="`shardctl moves doctor` clears what an earlier move left; otherwise prove that "
-            "nothing in them is missed, then drop them",
+            hint="run `shardctl moves doctor` to clear what an earlier move left; otherwise check "
+            "that you need nothing in them, then drop them",
         )
 
 
@@ -99,7 +99,7 @@ def judge_events(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             context.plan.target,
             "event_trigger",
-            f"an event trigger ({listed(found.triggers)}) refuses what the move does: "
+            f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
             f"{found.refused}",
             hint=events.HINT,
         )

@@ -145,13 +145,15 @@ def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
     """Refuse a host from which a guard could not query the target; the source is asked instead."""
     if looked.unasked:
         source, target, user = context.source, context.target, context.topology.database.user
+        streams = context.plan.method == planning.STREAM
+        rules = "of both nodes" if streams else "of the source, which the clone gets"
         yield PoolerUnfit(
             looked.pooler.name,
             "guard_login",
             f"a guard on its host could not log in to the target: {looked.unasked}",
             hint=f"allow {user} to log in from that host to nodes {source.name} and {target.name}: "
             "add both to ~/.pgpass of the user who runs the pooler, install the files that "
-            "database.options name, and check the source's pg_hba.conf, which the clone gets",
+            f"database.options name, and check pg_hba.conf {rules}",
         )
 
 

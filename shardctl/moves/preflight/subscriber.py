@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves.preflight import member
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import Reason, TargetUnfit
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ _OWN_ORIGINS = 18
 """The first major version with `max_active_replication_origins`."""
 _RETRY_MS = 5000
 _USED = (
-    Reason("workers", "no background worker is left for a stream", "a restart"),
-    Reason("appliers", "no worker of a subscription is left for a stream", "a restart"),
-    Reason("origins", "no replication origin is left for a stream", "a restart"),
+    ("workers", "it has no free background worker"),
+    ("appliers", "it has no free worker for a subscription"),
+    ("origins", "it has no free replication origin"),
 )
 _OFF = ("off", "0", "0ms", "origin", "false", "no")
 
@@ -63,14 +63,15 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
     )
     names = ("max_worker_processes", "max_logical_replication_workers", origins)
     taken = (used.workers, used.appliers, used.origins)
-    for name, count, (code, what, hint) in zip(names, taken, _USED, strict=True):
+    for name, count, (code, what) in zip(names, taken, _USED, strict=True):
         most = server.number(name)
         if most - count < 1:
             yield TargetUnfit(
                 context.plan.target,
                 code,
-                f"{what}: {name} = {most}, {count} of them in use",
-                hint=f"`ALTER SYSTEM SET {name} = {count + 2}` or more there, and {hint}",
+                f"{what}: {name} = {most}, and {count} are in use",
+                hint=f"run ALTER SYSTEM SET {name} = {count + 2} (or more) there, then restart the "
+                "server",
             )
     if used.lacking:
         user = context.topology.database.user
@@ -78,7 +79,7 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             context.plan.target,
             "rights",
             f"{user} lacks rights that a streamed move needs there: {'; '.join(used.lacking)}",
-            hint="as a superuser there: GRANT pg_create_subscription, pg_monitor TO "
+            hint="run as a superuser there: GRANT pg_create_subscription, pg_monitor TO "
             f"{quote_identifier(user)} (before PostgreSQL 16, {user} has to be a superuser), and "
             "grant the other rights",
         )
@@ -86,9 +87,9 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             context.plan.target,
             "apply_settings",
-            f"its settings would stop what applies the stream: {', '.join(used.settings)}",
+            f"these settings would stop the worker of a subscription: {', '.join(used.settings)}",
             hint="RESET them for the database, the role and the server until the move is over; "
-            "pg_db_role_setting and pg_file_settings show where they are from",
+            "pg_db_role_setting and pg_file_settings show where they are set",
         )
 
 
@@ -97,11 +98,11 @@ def notes(context: Context) -> Iterator[str]:
     server, target = context.need(member.look), context.plan.target
     if (retry := server.number("wal_retrieve_retry_interval")) > _RETRY_MS:
         yield (
-            f"node {target} begins a stream that broke off again after {retry / 1000:g} s only "
-            "(wal_retrieve_retry_interval)"
+            f"after a lost connection, node {target} waits {retry / 1000:g} s before it connects "
+            "to the source again (wal_retrieve_retry_interval)"
         )
     if server.settings["wal_level"] != "logical":
         yield (
-            f"node {target} has wal_level = {server.settings['wal_level']}: the shards cannot be "
-            "streamed from there again before that is logical"
+            f"node {target} has wal_level = {server.settings['wal_level']}: to stream the shards "
+            "to another node later, set it to logical"
         )

@@ -56,8 +56,8 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             context.plan.target,
             "replication_login",
             f"its server cannot log in to node {source.name} as {user}: {reason}",
-            hint=f"let {user} have REPLICATION and LOGIN there, add a line `host {database.name} "
-            f"{user} ADDRESS scram-sha-256` to pg_hba.conf of node {source.name}, and its password "
-            f"to ~/.pgpass of the user who runs the server of node {context.plan.target}; from "
-            f"there {source.host}:{source.port} has to be reached",
+            hint=f"on node {source.name}, give {user} REPLICATION and LOGIN, and add a line `host "
+            f"{database.name} {user} ADDRESS scram-sha-256` to pg_hba.conf; on node "
+            f"{context.plan.target}, add the password to ~/.pgpass of the user who runs the "
+            f"server, and check that it can connect to {source.host}:{source.port}",
         )

@@ -136,8 +136,8 @@ def _drop(context: MoveContext) -> None:
 
 def _tell(context: MoveContext, blocker: Blocker) -> None:
     context.notice(
-        f"node {context.plan.source}: the replication slot waits for a transaction that has "
-        f"written: {blocker}"
+        f"node {context.plan.source}: PostgreSQL makes the replication slot when this transaction "
+        f"ends: {blocker}"
     )
 
 

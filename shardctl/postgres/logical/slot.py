@@ -226,7 +226,7 @@ def taken(name: str, reason: str) -> Refused:
     return Refused(
         "slot_taken",
         f"replication slot {name}: {reason}",
-        hint="see pg_replication_slots on that node; shardctl drops only what it has made",
+        hint="check pg_replication_slots on that node: shardctl drops only slots that it has made",
     )
 
 
@@ -236,6 +236,6 @@ def _blocked(node: str, name: str, seconds: float, last: list[Blocker]) -> Refus
         "slot_blocked",
         f"node {node}: replication slot {name} could not be made: {who} did not end within "
         f"{seconds:g} s",
-        hint="end that transaction (pg_stat_activity by xact_start, pg_prepared_xacts), then "
-        "`shardctl moves resume`",
+        hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
+        "pg_prepared_xacts), then run `shardctl moves resume`",
     )

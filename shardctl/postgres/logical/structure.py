@@ -102,7 +102,7 @@ def _archive(
             raise Refused(
                 "structure_unreadable",
                 f"node {route.source.name}: pg_dump could not read the structure: {_said(error)}",
-                hint="correct what it names, then `shardctl moves resume`",
+                hint="fix what it names, then run `shardctl moves resume`",
             ) from error
         yield archive
 
@@ -131,7 +131,7 @@ def _run(route: Route, argv: Sequence[str]) -> str:
             "structure_not_made",
             f"node {route.target.name}: {Path(argv[0]).name} could not make the structure: "
             f"{_said(error)}",
-            hint="correct what it names, then `shardctl moves resume`",
+            hint="fix what it names, then run `shardctl moves resume`",
         ) from error
 
 

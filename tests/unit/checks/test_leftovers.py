@@ -33,10 +33,11 @@ def record(
     retain_s: float = 0,
     holder: str | None = None,
     max_wal_bytes: int | None = None,
+    method: str = "clone",
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
     move = Move(
-        id=ID, revision=list(MoveState).index(state), state=state, method="clone", source="a",
+        id=ID, revision=list(MoveState).index(state), state=state, method=method, source="a",
         target="b", shards=(2, 3), schemas=("shard2", "shard3"), retired=SCHEMAS,
         plan={"options": {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}},
         who="ann@ops1", started=NOW, changed=NOW,
@@ -72,7 +73,7 @@ def test_the_slot_of_a_move_that_is_over_is_told_as_such() -> None:
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}")]
     assert finding.actual.startswith("physical slot of a move in state done, inactive, ")
-    assert finding.hint == "`shardctl moves doctor` drops it"
+    assert finding.hint == "run `shardctl moves doctor` to drop it"
 
 
 def test_a_prepared_transaction_is_found() -> None:
@@ -82,7 +83,7 @@ def test_a_prepared_transaction_is_found() -> None:
     assert told([finding]) == [
         ("leftovers", "prepared_transaction", "a", (), "it's 100% left")
     ]  # fmt: skip
-    assert finding.actual == "prepared for 0:06:40"
+    assert finding.actual == "prepared for 6 min 40 s"
 
 
 def test_sessions_idle_in_transaction_are_told_by_application() -> None:
@@ -91,7 +92,7 @@ def test_sessions_idle_in_transaction_are_told_by_application() -> None:
     seen.see(A, "leftovers", sessions=sessions)
     jobs, web = seen.findings()
     assert (jobs.object, web.object) == ("jobs", "web")
-    assert web.actual == "pid 2 idle in transaction for 0:08:20, and 1 more for less time"
+    assert web.actual == "pid 2 idle in transaction for 8 min 20 s, and 1 more for less time"
 
 
 def test_read_only_shards_are_a_note_and_an_error_in_part() -> None:
@@ -152,12 +153,12 @@ def test_retired_schemas_are_told_with_their_age_and_whether_they_are_due() -> N
     (kept,) = seen.findings()
     assert told([kept]) == [("leftovers", "retired_kept", "a", (2, 3), ID)]
     assert kept.severity.value == "note"
-    assert kept.actual.startswith("2 retired schemas, 16,384 bytes, of a move that ended 0:00:00")
+    assert kept.actual.startswith("2 retired schemas, 16 kB, of a move that ended 0 s ago")
     assert ", kept until 2026-11-21 08:58:16 UTC" in kept.actual
     retire(seen, after=timedelta(days=1, hours=1), size=None)
     (due,) = seen.findings()
     assert told([due]) == [("leftovers", "retired_due", "a", (2, 3), ID)]
-    unknown = "2 retired schemas, unknown size, of a move that ended 1 day, 1:00:00 ago"
+    unknown = "2 retired schemas, unknown size, of a move that ended 1 d 1 h ago"
     assert due.actual == unknown
     assert due.hint == "run `shardctl prune` to free the space"
 
@@ -233,6 +234,15 @@ def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str, actu
     assert actual in found[code]
 
 
+@pytest.mark.parametrize("method", ["clone", "stream"])
+def test_the_closed_copy_of_a_streamed_move_is_no_shard_that_lives_twice(method: str) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1", method=method)
+    seen.schemas(B, shard2=empty_schema())
+    twice = [f.shards for f in seen.findings("map") if f.code == "shard_twice"]
+    assert twice == ([] if method == "stream" else [(2,)])
+
+
 def test_a_slot_that_no_subscription_has_yet_is_not_read() -> None:
     seen = healthy()
     record(seen, MoveState.reserved, holder="ann@ops1")
@@ -253,8 +263,8 @@ def test_what_a_move_that_is_over_left_is_told_once_for_each_node() -> None:
     seen.see(A, "leftovers", of_moves=objects)
     found = {f.object: f.actual for f in seen.findings() if f.code == "left_by_move"}
     assert found == {
-        ID: f"of a move that is done: publication {name}, triggers in schema shard2",
-        OTHER: f"of a move that no journal knows: publication shardctl_{OTHER}",
+        ID: f"left by a move that is done: publication {name}, triggers in schema shard2",
+        OTHER: f"left by a move that no journal has: publication shardctl_{OTHER}",
     }
     record(seen, MoveState.reserved, holder="ann@ops1")
     seen.see(A, "leftovers", of_moves=objects[:3])

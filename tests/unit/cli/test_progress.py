@@ -92,14 +92,26 @@ def test_the_wal_that_a_source_keeps_has_a_line_of_its_own(width: int, shown: st
 
 def test_without_a_terminal_few_keys_are_named() -> None:
     found = Meters()
-    assert progress.sentence(found) == ""
-    for number in range(9):
+    for number in range(8):
         found.expect(f"n{number}", "migrating", 10, "shards")
-    found.advance("n0", 10)
-    assert progress.sentence(found) == (
-        "progress: n1: migrating, 0/10 shards; n2: migrating, 0/10 shards; "
-        "n3: migrating, 0/10 shards; n4: migrating, 0/10 shards; and 4 more"
+    assert progress.sentence(found.read()) == (
+        "progress: n0: migrating, 0/10 shards; n1: migrating, 0/10 shards; "
+        "n2: migrating, 0/10 shards; n3: migrating, 0/10 shards; and 4 more"
     )
+
+
+def test_without_a_terminal_a_line_names_no_part_that_has_finished() -> None:
+    found = Meters()
+    for node in "abc":
+        found.expect(node, "migrating", 2, "shards")
+    found.advance("a", 2)
+    before = progress.at_work(found)
+    assert list(before) == ["b", "c"]
+    found.advance("b", 2)
+    found.expect("c", "verifying", 1, "checks")
+    found.advance("c")
+    assert progress.at_work(found) == {}
+    assert list(progress.finished(found, before)) == ["b"]
 
 
 def test_without_a_terminal_lines_come_rarely_and_the_last_one_always(

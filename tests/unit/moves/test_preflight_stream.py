@@ -57,7 +57,7 @@ def test_each_method_has_subjects_of_its_own_and_another_has_a_clones() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "said"),
     [
-        ({"wal_level": "replica"}, "wal_level", "SET wal_level = logical` and a restart"),
+        ({"wal_level": "replica"}, "wal_level", "SET wal_level = logical there and restart"),
         ({"max_replication_slots": "0"}, "replication_slots", "a move needs 1 free"),
         ({"max_wal_senders": "1"}, "wal_senders", "a move needs 2 free"),
     ],
@@ -89,10 +89,10 @@ def test_a_slot_that_is_dropped_while_the_copy_is_made() -> None:
     seen = streamed()
     seen.source(sizes={"shard2": 200 * MB * 100, "shard3": 0})  # 100 s at the rate of COPY_RATE
     seen.found[decoding.look] = 299
-    assert "idle_replication_slot_timeout is 299 s" in seen.only("slot_timeout")
+    assert "idle_replication_slot_timeout (299 s) could drop the slot" in seen.only("slot_timeout")
     seen.found[decoding.look] = 300
     assert seen.refused() == {}
-    assert "not used for 300 s" in seen.notes()
+    assert "unused for 300 s" in seen.notes()
 
 
 def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> None:
@@ -108,7 +108,7 @@ def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> No
     ("verdict", "code", "said"),
     [
         ("none", "no_replica_identity", "REPLICA IDENTITY FULL"),
-        ("index_generated", "generated_identity", "USING INDEX another unique one"),
+        ("index_generated", "generated_identity", "USING INDEX with another unique index"),
         (
             "full_generated",
             "generated_identity_full",
@@ -178,7 +178,7 @@ def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
 def test_tablespaces_that_the_target_lacks() -> None:
     seen = streamed()
     seen.found[kinds.look] = kinds.Kinds(tablespaces=("slow", "pg_default"))
-    assert "moved tables are: slow" in seen.only("tablespaces")
+    assert "tablespaces of moved tables: slow" in seen.only("tablespaces")
     seen.found[kinds.look_at_tablespaces] = frozenset({"pg_default", "slow"})
     assert seen.refused() == {}
 
@@ -207,13 +207,13 @@ def test_publications_that_take_everything_in(look: Callable[..., object]) -> No
 def test_targets_that_are_no_member_or_have_the_shards() -> None:
     seen = streamed()
     seen.peer(C, live=("shard2",))
-    assert "`shardctl moves doctor` clears" in seen.only("schema_in_the_way")
+    assert "`shardctl moves doctor` to clear" in seen.only("schema_in_the_way")
     seen = streamed()
     seen.peer(C, format=3)
     assert "needs format 4" in seen.only("no_streams")
     seen = streamed()
     seen.found[member.look] = dataclasses.replace(seen.found[member.look], in_recovery=True)
-    assert "a standby runs there" in seen.only("target_standby")
+    assert "its server is a standby" in seen.only("target_standby")
     seen = streamed()
     newer = dataclasses.replace(seen.found[server.look], version_number=180_004, version="18.4")
     seen.found[server.look] = newer
@@ -256,8 +256,8 @@ def test_what_is_noted_of_a_target() -> None:
     seen.found[member.look] = dataclasses.replace(there, settings={**there.settings, **changed})
     seen.found[member_room.look] = None
     told = seen.notes()
-    assert "begins a stream that broke off again after 30 s only" in told
-    assert "cannot be streamed from there again" in told
+    assert "waits 30 s before it connects to the source again" in told
+    assert "to another node later, set it to logical" in told
     assert "how much room the disk of node c has was not measured" in told
 
 
@@ -288,7 +288,7 @@ def test_a_login_for_replication_that_fails() -> None:
 def test_event_triggers_of_the_target() -> None:
     seen = streamed()
     seen.found[member.look_at_events] = events.Events(("freeze",), "not now")
-    assert "an event trigger (freeze) refuses what the move does: not now" in seen.only(
+    assert "an event trigger (freeze) refuses the move's statements: not now" in seen.only(
         "event_trigger"
     )
 
