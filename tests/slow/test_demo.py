@@ -41,7 +41,7 @@ def shardctl(*words: str, before: Sequence[str] = ()) -> subprocess.CompletedPro
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=240,
     )
 
 
