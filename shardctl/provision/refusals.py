@@ -121,8 +121,8 @@ def _streaming(
             "move_unfinished",
             f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
             f"node {move.target}, and migrations are pending there",
-            hint=f"`shardctl moves resume {move.id}` or `shardctl moves abort {move.id}` ends it; "
-            "then run the command again",
+            hint=f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
+            f"`shardctl moves abort {move.id}`; then run the command again",
         )
         for entry in entries
         if (move := entry.move).method == journal.STREAM and entry.open

@@ -184,7 +184,7 @@ def test_tables_that_the_disk_has_no_room_for_are_refused(
     verdicts = fleet_bloated.verdicts(0, 1)
     assert verdicts["shard0.photos"] == "repack"
     assert verdicts["shard1.photos"].startswith(
-        f"repacking it needs {2 * fleet_bloated.size(1):,} bytes of free"
+        f"repacking it needs {meter.size(2 * fleet_bloated.size(1))} of free disk"
     )
 
 
