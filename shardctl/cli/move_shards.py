@@ -136,7 +136,8 @@ def move_shards(
     move is interrupted or killed at any moment, `shardctl moves resume` continues it; until the
     point of no return, `shardctl moves abort` undoes it.
     """
-    from shardctl.cli.moves import finish, report_step
+    from shardctl.cli.moves import report_step
+    from shardctl.cli.moves_report import finish
     from shardctl.cli.progress import bars
     from shardctl.moves import service
     from shardctl.state import lock

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, moves_doctor, moves_shown, picture, values
+from shardctl.cli import completion, moves_doctor, moves_report, moves_shown, values
 from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
@@ -24,7 +23,6 @@ from shardctl.cli.options import (
 )
 from shardctl.cli.output import (
     confirm,
-    plural,
     print_csv,
     print_json,
     print_table,
@@ -33,9 +31,8 @@ from shardctl.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from shardctl.moves.context import MoveContext
     from shardctl.moves.ledger import Ledger
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
@@ -62,8 +59,6 @@ ShownArgument = Annotated[
         help="The move's id; the newest move by default.",
     ),
 ]
-
-_BAR = 30
 
 
 @app.command("list")
@@ -115,24 +110,9 @@ def show(
             entry,
             lambda: look(entry.move.id),
             watch.total_seconds(),
-            show=None if drawn else lambda now: _show_move(now, output),
+            show=None if drawn else lambda now: moves_report.show_move(now, output),
         )
-    _show_move(entry, output)
-
-
-def _show_move(entry: Entry, output: Report) -> None:
-    """Print a move with its steps and its report."""
-    if output is Report.json:
-        print_json({"format": 1, **entry.as_json(), **entry.details()})
-        return
-    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
-    print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
-    if reported := moves_shown.copied(entry):
-        print(reported)
-    print(f"method: {entry.move.method}")
-    if entry.read_only:
-        print("read-only: its cutover refuses writes, and reads continue")
-    _show_report(entry.move.report or {})
+    moves_report.show_move(entry, output)
 
 
 @app.command()
@@ -185,7 +165,7 @@ def resume(
     )
     note_changes(ctx, entry)
     if dry_run or output is Report.table:
-        _show_entry(entry, output)
+        moves_report.show_entry(entry, output)
     if dry_run:
         return
     confirm(f"Resume move {entry.move.id}?", yes=yes)
@@ -201,9 +181,9 @@ def resume(
             terminate=terminate,
             source_destroyed=source_destroyed,
         )
-    finish(topology, context, output)
+    moves_report.finish(topology, context, output)
     if output is Report.json:
-        _show_entry(_entry(topology, entry.move.id), output)
+        moves_report.show_entry(_entry(topology, entry.move.id), output)
 
 
 @app.command()
@@ -253,7 +233,7 @@ def abort(
     service.require_abortable(topology, entry, target_destroyed=target_destroyed)
     note_changes(ctx, entry)
     if dry_run or output is Report.table:
-        _show_entry(entry, output)
+        moves_report.show_entry(entry, output)
     if dry_run:
         return
     confirm(f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?", yes=yes)
@@ -267,7 +247,7 @@ def abort(
             target_destroyed=target_destroyed,
         )
     if output is Report.json:
-        _show_entry(_entry(topology, entry.move.id), output)
+        moves_report.show_entry(_entry(topology, entry.move.id), output)
     say(f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards")
 
 
@@ -299,48 +279,6 @@ def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
     return one
 
 
-def finish(topology: Topology, context: MoveContext, output: Report) -> None:
-    """Print how a move ended, and its timeline where the output is a table."""
-    from shardctl.moves import service
-
-    entry = service.read(topology).entry(context.plan.id)
-    report = dict(entry.move.report or {})
-    # The journal's ends with the cutover; this process knows what came after.
-    spans = [[name, round(ms, 1)] for name, ms in context.timeline.spans]
-    if output is Report.table:
-        _show_report(report | ({"timeline": spans} if spans else {}))
-    if entry.state == "unconfirmed":
-        say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
-    else:
-        say(
-            f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
-            "to free the space"
-        )
-
-
-_ALL_HAD = (
-    "; the target had replayed all commits of the source. `shardctl prune` requires "
-    "--accept-unconfirmed"
-)
-_DOUBTS = {
-    "": "no rows were compared",
-    "forked": "rows could not be compared because the target's snapshot was lost" + _ALL_HAD,
-    "differs": "the copies differ, and `shardctl prune` keeps them; `shardctl moves show` lists "
-    "the tables",
-}
-
-
-def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
-    """Return why a move is not confirmed."""
-    if not (altered := report.get("uncompared")):
-        return _DOUBTS[proof or ""]
-    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5:,} more" if altered[5:] else "")
-    return (
-        f"{report['tables']} tables are equal, but clients of the target dropped, renamed or "
-        f"altered {shown} before the comparison{_ALL_HAD}"
-    )
-
-
 def _entry(topology: Topology, move: str | None) -> Entry:
     """Find the move; report unreachable nodes, whose journals may have others."""
     from shardctl.moves import service
@@ -348,48 +286,6 @@ def _entry(topology: Topology, move: str | None) -> Entry:
     ledger = service.read(topology)
     _report_unread(ledger)
     return ledger.entry(move)
-
-
-def _show_entry(entry: Entry, output: Report) -> None:
-    if output is Report.json:
-        print_json({"format": 1, **entry.as_json()})
-    else:
-        print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
-
-
-def _show_report(report: dict[str, Any]) -> None:
-    """Print the cutover's sub-steps, with bars that show which took how long."""
-    if spans := report.get("timeline"):
-        longest = max(float(ms) for _, ms in spans)
-        palette = picture.palette(sys.stdout.encoding)
-        print_table(
-            ("sub-step", "ms", ""),
-            [
-                (
-                    str(name),
-                    f"{ms:.1f}",
-                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR, palette=palette),
-                )
-                for name, ms in spans
-            ],
-        )
-    if (pause := report.get("pause_ms")) is not None:
-        predicted = report.get("predicted_pause_ms")
-        beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
-        refused = report.get("refused_ms")
-        if refused is not None:
-            print(f"writes were refused for {refused:.0f} ms")
-        waiting = "clients" if refused is None else "reads"
-        print(f"{waiting} waited at most {pause:.0f} ms{beside}")
-    for pooler, waited in report.get("pooler_waits_ms", {}).items():
-        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
-    if report.get("proof") == "compared":
-        print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
-    if limit := report.get("wal_limit"):
-        held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
-        print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
-    for table in report.get("differing", ()):
-        print(f"differs: {table}")
 
 
 def _report_unread(ledger: Ledger) -> None:

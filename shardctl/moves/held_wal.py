@@ -5,13 +5,17 @@ Nothing of shardctl's can be slowed down to hold back less: see ADR 30.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES, Filling, Held
 from shardctl.moves import wal
+from shardctl.moves.context import Use
+from shardctl.postgres.logical import slot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
@@ -37,6 +41,19 @@ def shown(
     dropped or has lost its WAL: what is made for it is of no use then.
     """
     return context.kept_progress(_Watch(context, gone, follows=follows).look)
+
+
+@contextmanager
+def slot_required(context: MoveContext) -> Iterator[None]:
+    """Report the slot instead of what its loss has ended; raises slot_gone."""
+    plan = context.plan
+    try:
+        yield
+    except ShardctlError:
+        if (session := context.open_session(plan.source, Use.work)) is not None:
+            with context.on(plan.source):
+                slot.require(session, plan.source, plan.slot)
+        raise
 
 
 class _Watch:

@@ -407,6 +407,34 @@ def test_a_copy_ends_at_once_when_its_slot_was_dropped_at_the_limit(
     assert left(fleet_own) == []
 
 
+def test_an_index_build_ends_when_its_slot_was_dropped_at_the_limit(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = fleet_own.server("b").port
+    with fleet_own.connect("a") as session:
+        session.execute(
+            "CREATE FUNCTION shard2.slow(n bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS"
+            f" $$ BEGIN IF pg_catalog.current_setting('port') = '{port}' THEN"
+            " PERFORM pg_catalog.pg_sleep(120); END IF; RETURN n; END $$".encode()
+        )
+        session.execute("CREATE INDEX ON shard2.photos (shard2.slow(id))")
+    fleet_own.put(2)
+    expect = Kept.expect
+
+    def exceed(kept: Kept, key: str, phase: str, total: int, unit: str = "") -> None:
+        expect(kept, key, phase, total, unit)
+        if phase == "making indexes":
+            fill(fleet_own, 10)
+
+    monkeypatch.setattr(Kept, "expect", exceed)
+    began = time.monotonic()
+    with pytest.raises(wal.WalLimitReached):
+        fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20))
+    assert time.monotonic() - began < 60
+    assert "shard2" not in fleet_own.schemas("b")
+    assert left(fleet_own) == []
+
+
 def test_a_target_decides_the_method(fleet_own: Lab) -> None:
     options = Options(5.0, 0.0)
     for target, method in (("b", "stream"), ("c", "clone")):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Interrupted
 from shardctl.meter import BYTES
 from shardctl.moves import held_wal, marks, standbys
 from shardctl.moves.preflight import wal
@@ -18,7 +16,7 @@ from shardctl.postgres.logical import copying, publication, slot
 from shardctl.postgres.logical.route import end_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
@@ -73,7 +71,7 @@ def run(context: MoveContext) -> None:
                 report=lambda one: _tell(context, one),
             ) as made,
             held_wal.shown(context, gone=gone.set) as shown,
-            _slot_required(context, gone),
+            held_wal.slot_required(context),
         ):
             copying.copy(
                 before.route(context),
@@ -89,19 +87,6 @@ def run(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})
-
-
-@contextmanager
-def _slot_required(context: MoveContext, gone: threading.Event) -> Iterator[None]:
-    """Say that the slot is gone where that has stopped the copy; raises slot_gone."""
-    try:
-        yield
-    except Interrupted:
-        if gone.is_set():
-            slot.require(
-                context.session(context.plan.source), context.plan.source, context.plan.slot
-            )
-        raise
 
 
 def undo(context: MoveContext) -> None:

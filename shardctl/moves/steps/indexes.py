@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
+from shardctl.errors import ShardctlError
 from shardctl.moves import held_wal, marks
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy
 from shardctl.moves.steps.structure import INDEXED, INDEXING, newer_major, route
 from shardctl.postgres.logical import closing, publication, structure
+from shardctl.postgres.logical.route import end_sessions
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
+
+logger = logging.getLogger(__name__)
 
 _JOBS = 4
 _AT_ONCE = 50
@@ -38,7 +44,10 @@ def run(context: MoveContext) -> None:
         copy.run(context)
     with context.on(plan.target):
         marks.put(there, plan.id, INDEXING)
-        with held_wal.shown(context) as shown:
+        with (
+            held_wal.shown(context, gone=lambda: _end(context)) as shown,
+            held_wal.slot_required(context),
+        ):
             shown.expect(plan.target, "making indexes", 0)
             structure.make_rest(
                 route(context), plan.schemas, major=newer_major(context), jobs=_JOBS
@@ -47,6 +56,16 @@ def run(context: MoveContext) -> None:
             shown.expect(plan.target, "gathering statistics", 0)
             _gather_statistics(context)
         marks.put(there, plan.id, INDEXED)
+
+
+def _end(context: MoveContext) -> None:
+    """End the programs that make indexes for a stream that cannot go on; in another thread."""
+    way = route(context)
+    try:
+        with way.connect(context.target) as session:
+            end_sessions(session, way.name)
+    except (ShardctlError, psycopg.Error) as error:
+        logger.info("move %s: %s", context.plan.id, error)
 
 
 def _gather_statistics(context: MoveContext) -> None:

@@ -1,0 +1,119 @@
+"""What `shardctl moves` and `move-shards` print of one move: its steps, its report, its end."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from shardctl.cli import moves_shown, picture
+from shardctl.cli.options import Report
+from shardctl.cli.output import plural, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardctl.moves.context import MoveContext
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
+
+_BAR = 30
+
+
+def show_entry(entry: Entry, output: Report) -> None:
+    """Print a move's row."""
+    if output is Report.json:
+        print_json({"format": 1, **entry.as_json()})
+    else:
+        print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
+
+
+def show_move(entry: Entry, output: Report) -> None:
+    """Print a move with its steps and its report."""
+    if output is Report.json:
+        print_json({"format": 1, **entry.as_json(), **entry.details()})
+        return
+    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
+    print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
+    if reported := moves_shown.copied(entry):
+        print(reported)
+    print(f"method: {entry.move.method}")
+    if entry.read_only:
+        print("read-only: its cutover refuses writes, and reads continue")
+    _show_report(entry.move.report or {})
+
+
+def finish(topology: Topology, context: MoveContext, output: Report) -> None:
+    """Print how a move ended, and its timeline where the output is a table."""
+    from shardctl.moves import service
+
+    entry = service.read(topology).entry(context.plan.id)
+    report = dict(entry.move.report or {})
+    # The journal's ends with the cutover; this process knows what came after.
+    spans = [[name, round(ms, 1)] for name, ms in context.timeline.spans]
+    if output is Report.table:
+        _show_report(report | ({"timeline": spans} if spans else {}))
+    if entry.state == "unconfirmed":
+        say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
+    else:
+        say(
+            f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
+            "to free the space"
+        )
+
+
+_ALL_HAD = (
+    "; the target had replayed all commits of the source. `shardctl prune` requires "
+    "--accept-unconfirmed"
+)
+_DOUBTS = {
+    "": "no rows were compared",
+    "forked": "rows could not be compared because the target's snapshot was lost" + _ALL_HAD,
+    "differs": "the copies differ, and `shardctl prune` keeps them; `shardctl moves show` lists "
+    "the tables",
+}
+
+
+def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
+    """Return why a move is not confirmed."""
+    if not (altered := report.get("uncompared")):
+        return _DOUBTS[proof or ""]
+    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5:,} more" if altered[5:] else "")
+    return (
+        f"{report['tables']} tables are equal, but clients of the target dropped, renamed or "
+        f"altered {shown} before the comparison{_ALL_HAD}"
+    )
+
+
+def _show_report(report: dict[str, Any]) -> None:
+    """Print the cutover's sub-steps, with bars that show which took how long."""
+    if spans := report.get("timeline"):
+        longest = max(float(ms) for _, ms in spans)
+        palette = picture.palette(sys.stdout.encoding)
+        print_table(
+            ("sub-step", "ms", ""),
+            [
+                (
+                    str(name),
+                    f"{ms:.1f}",
+                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR, palette=palette),
+                )
+                for name, ms in spans
+            ],
+        )
+    if (pause := report.get("pause_ms")) is not None:
+        predicted = report.get("predicted_pause_ms")
+        beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
+        refused = report.get("refused_ms")
+        if refused is not None:
+            print(f"writes were refused for {refused:.0f} ms")
+        waiting = "clients" if refused is None else "reads"
+        print(f"{waiting} waited at most {pause:.0f} ms{beside}")
+    for pooler, waited in report.get("pooler_waits_ms", {}).items():
+        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
+    if report.get("proof") == "compared":
+        print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
+    if limit := report.get("wal_limit"):
+        held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
+        print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
+    for table in report.get("differing", ()):
+        print(f"differs: {table}")
