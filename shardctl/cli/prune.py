@@ -39,7 +39,7 @@ def prune(
         ),
     ] = False,
 ) -> None:
-    """Drop the retired schemas of closed moves, after proof that each shard is on another node.
+    """Drop the retired schemas of closed moves, after proof that their rows are live elsewhere.
 
     It keeps a schema if its move is not closed or was not compared, `retain` has not passed, the
     nodes' maps disagree, the owner does not have the shard, or a session or object uses it. It
