@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 EVERY_POINT = "SHARDCTL_EVERY_POINT"
 """The variable that lets all points be tested, and not a few of each test's."""
 THINNED = {"fault/test_move_network_": 1000, "fault/test_move_": 12}
-"""Of how many points one is tested otherwise, by what a test's file begins with; the points of
-a network are counted by file, those of others by test.
-"""
+"""Of how many points one is tested otherwise, by what a test's file begins with."""
+BY_FILE = ("_network_", "_stream_pooler", "_stream_servers", "_stream_clients")
+"""What names of files contain whose points are counted by file; those of others are by test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,4 +37,4 @@ def _thinned(test: str) -> int | None:
 
 def _counted(test: str) -> str:
     """Name what a test's point is one of."""
-    return test.partition("::" if "_network_" in test else "[")[0]
+    return test.partition("::" if any(part in test for part in BY_FILE) else "[")[0]

@@ -10,7 +10,7 @@ import pytest
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
 from tests.fixtures import forking, resets, storms
-from tests.fixtures.moves import points
+from tests.fixtures.moves import points, streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
 from tests.fixtures.moves.loads import wait_for_writes
 from tests.fixtures.moves.stopping import finish, patient
@@ -58,6 +58,7 @@ def test_no_login_is_held_up_by_more_than_the_move_or_its_guards(
         wait_for_writes(load, PER_S)
         report = load.check()
     assert fleet_stream.owner == "b"
+    assert streamed.left(fleet_stream) == []
     assert report.ok, report.as_json()
     assert report.logins is not None
     waited = (report.longest_ms or 0.0) - report.logins.late_ms
@@ -159,6 +160,7 @@ def test_children_of_forks_get_answers_of_their_own(
         found = clients.result()
     assert fleet_stream.state() == "done", mover.said
     assert found["met"] == []
+    assert streamed.left(fleet_stream) == []
 
 
 @pytest.mark.parametrize("point", ["span claim begin", ""])

@@ -93,7 +93,6 @@ def test_a_pooler_that_is_away_until_the_move_has_stopped(
 @pytest.mark.parametrize(
     ("point", "command", "codes"),
     [
-        ("span look begin", "RESUME shard2", FENCE),
         ("span pause begin", "PAUSE shard2", set()),
         ("step follow run", "PAUSE shard2", set()),
         ("span fence begin", "RESUME shard2", FENCE),
@@ -102,6 +101,7 @@ def test_a_pooler_that_is_away_until_the_move_has_stopped(
         ("span serve begin", "PAUSE shard2", set()),
         ("span arrive begin", "KILL shard2", CLOSED | FENCE),
         ("span drain begin", "RECONNECT", set()),
+        ("span look begin", "RESUME shard2", FENCE),
         ("span decide begin", "RELOAD", set()),
     ],
 )
