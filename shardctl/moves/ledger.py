@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     Unread = tuple[NodeName, str]
 
 
+RESCUE = (
+    "it cannot start because the WAL of a move has filled its disk, run "
+    "`shardctl moves abort MOVE --restart-source {node}`"
+)
+"""What to do with a source that is not there, behind `if`."""
+
+
 def move_not_found(move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> Misused:
     """Report an id that no node's journal has."""
     hint = f"known moves: {', '.join(known)}" if known else "no move has started yet"
@@ -40,8 +47,7 @@ def _full(unread: Sequence[Unread]) -> str | None:
     node, reason = unread[0]
     return (
         f"node {node}: {reason}; start it, or run `shardctl init` if its tables are missing, then "
-        "try again; if it cannot start because the WAL of a move has filled its disk, run "
-        f"`shardctl moves abort MOVE --restart-source {node}`"
+        f"try again; if {RESCUE.format(node=node)}"
     )
 
 

@@ -256,7 +256,12 @@ def require_abortable(
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, may_be_there=not promoting)
-    lock.require_all_free(topology, [decided.source], command="moves abort")
+    try:
+        lock.require_all_free(topology, [decided.source], command="moves abort")
+    except NodeUnavailable as error:
+        # A target that is a member has the journal, too: only now it turns out who is away.
+        error.hint = f"{error.hint}; if {ledgers.RESCUE.format(node=decided.source)}"
+        raise
     if not target_destroyed:
         _require_free(topology, entry, locked(decided))
     if promoting:

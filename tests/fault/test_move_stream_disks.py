@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import threading
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,6 +17,7 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.moves import doctor
 from shardctl.moves.plan import Options
+from tests.fault.conftest import EVERY_POINT
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.moves.stopping import Mover
@@ -194,6 +196,7 @@ def test_a_target_whose_tables_have_no_room_says_so_and_gets_them_later(tables_d
     assert_moved(fleet, writer)
 
 
+@pytest.mark.skipif(not os.environ.get(EVERY_POINT), reason="takes long: `make fault` runs it")
 def test_a_target_that_its_wal_has_ended_claims_when_it_is_back(wal_disk: Disk) -> None:
     fleet, disk = wal_disk.fleet, wal_disk
     with Writer(fleet) as writer:

@@ -21,6 +21,7 @@ MOVED, OTHERS = 1000, 5000
 
 
 @pytest.mark.skipif(not os.environ.get(EVERY_POINT), reason="takes minutes: `make fault` runs it")
+@pytest.mark.timeout(900)
 def test_many_tables_are_moved_within_the_budget(fleet_own: Lab) -> None:
     for shard, count in enumerate((OTHERS, OTHERS, MOVED, MOVED)):
         for first in range(0, count, 500):  # each transaction locks what it makes

@@ -40,6 +40,9 @@ pytestmark = pytest.mark.fault
 
 DISK_MB = 64
 WRITTEN_MB = 2 * DISK_MB
+METHODS = pytest.mark.parametrize(
+    "program", [points.__name__, streamed.__name__], ids=["clone", "stream"]
+)
 SLOTS = "SELECT slot_name::text FROM pg_replication_slots"
 
 
@@ -90,7 +93,7 @@ def write(lab: Lab, *, every_s: float = 0) -> None:
             session.execute("CHECKPOINT")
 
 
-@pytest.mark.parametrize("program", [points.__name__, streamed.__name__], ids=["clone", "stream"])
+@METHODS
 def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(
     tight: Lab, program: str
 ) -> None:
@@ -103,10 +106,11 @@ def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(
     assert tight.problems() == []
 
 
+@METHODS
 def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_aborted(
-    tight: Lab,
+    tight: Lab, program: str
 ) -> None:
-    killed(tight, "step follow run")
+    killed(tight, "step follow run", program=program)
     [(slot,)] = tight.ask("a", SLOTS)
     move = slot.removeprefix("shardctl_")
     with tight.connect("a") as session:
