@@ -91,6 +91,8 @@ DECLARE
     vacuumed text;
 BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    -- `forget` puts all of them on the disk; there may be thousands.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind,
            pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 3)
     INTO name, kind, vacuumed
