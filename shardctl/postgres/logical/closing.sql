@@ -92,6 +92,8 @@ DECLARE
     ours     boolean;
 BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+    -- `forget` puts all of them on the disk; there may be thousands.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind,
            pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 3),
            -- Another value is an operator's, who has set it since.

@@ -48,8 +48,11 @@ class Pipe:
         """
         reading, writing = self._source.pgconn, self._target.pgconn
         self._ended = False
-        self._begin(reading, out.as_bytes(self._source), ExecStatus.COPY_OUT)
-        self._begin(writing, into.as_bytes(self._target), ExecStatus.COPY_IN)
+        # Both servers begin at the same time: of a small table, that is most of the work.
+        self._send(reading, out.as_bytes(self._source))
+        self._send(writing, into.as_bytes(self._target))
+        self._begin(reading, ExecStatus.COPY_OUT)
+        self._begin(writing, ExecStatus.COPY_IN)
         while block := self._read(reading):
             self._write(writing, block)
             passed(len(block))
@@ -59,10 +62,12 @@ class Pipe:
         self._flush(writing)
         self._end(writing)
 
-    def _begin(self, pgconn: PGconn, message: bytes, wanted: ExecStatus) -> None:
-        """Send a message, and pass over the results before its COPY."""
+    def _send(self, pgconn: PGconn, message: bytes) -> None:
         pgconn.send_query(message)
         self._flush(pgconn)
+
+    def _begin(self, pgconn: PGconn, wanted: ExecStatus) -> None:
+        """Pass over the results of a message before its COPY."""
         while (result := self._result(pgconn)) is not None:
             if result.status == wanted:
                 return
