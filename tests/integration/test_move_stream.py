@@ -364,8 +364,12 @@ def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
     def lag(context: MoveContext, attempt: int, what: str, **how: Any) -> None:
         monkeypatch.setattr(arrivals, "wait_for", wait)
         name = context.plan.slot
+        active = "SELECT active FROM pg_replication_slots"
         with fleet_own.connect("b", autocommit=True) as there:
+            # One that is starting, or has not heard of it yet, would receive what is written.
+            wait_for(lambda: fleet_own.ask("a", active) == [(True,)])
             there.execute(f"ALTER SUBSCRIPTION {name} DISABLE".encode())
+            wait_for(lambda: fleet_own.ask("a", active) == [(False,)])
             fill(fleet_own, 8)
             wait_for(lambda: (progress(fleet_own).get("lag_bytes") or 0) > 8_000_000)
             seen.append(progress(fleet_own))
