@@ -14,7 +14,6 @@ import psycopg
 from psycopg import sql
 
 from shardctl.access import fence, write_fence
-from shardctl.errors import ShardctlError
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -32,24 +31,6 @@ _QUICK_MS = 50
 """A client that wants a table that the fence wants waits behind it for so long."""
 _TABLE_MS = 0.1
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
-
-
-class StructureChanged(ShardctlError):
-    """Moved shards whose structure is not what was copied."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: the structure of the moved shards has changed since move {move} copied "
-            "it, and its stream does not carry that",
-            hint="`shardctl moves abort`, then begin the move again, without DDL on these shards",
-        )
-
-
-def digest(session: Connection, schemas: Sequence[str]) -> str:
-    """Sum up the structure of some schemas, by the names that they have at this moment."""
-    listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    row = session.execute(QUERIES["digest"].format(schemas=listed)).fetchone()
-    return str(row[0]) if row else ""
 
 
 def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:
@@ -94,9 +75,11 @@ def put_up(
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
+                there = _in_the_way(session, schemas)[:3]
                 if left := write_fence.lasting(session, tables, since=began):
-                    raise fence.WritersLeft(node, left) from error
-                raise fence.FenceRefused(node, _why(session, schemas, error)) from error
+                    raise fence.WritersLeft(node, left, there) from error
+                reason = "; ".join(there) or str(error).splitlines()[0]
+                raise fence.FenceRefused(node, reason) from error
             # Those who were held up get their turn.
             time.sleep(_QUICK_MS / 1000)
             found = session.execute(QUERIES["yields_ms"], named).fetchone()
@@ -108,7 +91,11 @@ def put_up(
             return
 
 
-def _why(session: Connection, schemas: Sequence[str], error: psycopg.Error) -> str:
-    """Say what kept the fence from its locks."""
-    holding = unyielding(session, schemas)
-    return "; ".join(holding[:3]) or str(error).splitlines()[0]
+def _in_the_way(session: Connection, schemas: Sequence[str]) -> list[str]:
+    """Name those who hold what the fence locks, one lock of each."""
+    rows = session.execute(QUERIES["in_the_way"], {"schemas": list(schemas)})
+    return [
+        ("a prepared transaction" if pid is None else f"pid {pid} ({who})")
+        + f" holds {mode} on {what}"
+        for pid, who, mode, what in rows
+    ]

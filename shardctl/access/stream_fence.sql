@@ -86,70 +86,31 @@ WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'ShareUpdateExclusiveLo
   AND n.nspname = ANY (%(schemas)s::name[])
   AND (a.backend_type <> 'autovacuum worker' OR a.query LIKE '%%to prevent wraparound%%')
 
--- name: digest
--- A digest of all that a copy has of the structure of these schemas. A rewriting ALTER leaves the
--- structure equal and the stream without its rows, but not `xmin`. A rename writes the rows of
--- schemas anew, a vacuum those of relations: of these, values count
+-- name: in_the_way
+-- Who keeps a fence from these tables or from the names of their schemas: pid, who, lock, and on what
 WITH schema AS MATERIALIZED (
-    SELECT oid, nspowner, nspacl FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
-), relation AS MATERIALIZED (
-    SELECT c.oid, pg_catalog.concat_ws(' ', c.relname, c.relkind, c.relpersistence, c.relreplident,
-                                       c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
-                                       c.relpartbound, c.relowner, c.relacl,
-                                       c.relispopulated) AS said
-    FROM pg_catalog.pg_class AS c
-    WHERE c.relnamespace IN (SELECT oid FROM schema)
-      AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S', 'c')
-), type AS MATERIALIZED (
-    SELECT t.oid, t.xmin AS written FROM pg_catalog.pg_type AS t
-    WHERE t.typnamespace IN (SELECT oid FROM schema) AND t.typtype IN ('d', 'e', 'r', 'm')
-), said (what) AS (
-    SELECT pg_catalog.concat_ws(' ', oid, said) FROM relation
+    SELECT oid, nspname FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
+), held AS (
+    SELECT l.pid, l.mode, format('%%I.%%I', s.nspname, c.relname) AS what
+    FROM pg_locks AS l
+    JOIN pg_class AS c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+    JOIN schema AS s ON s.oid = c.relnamespace
+    WHERE l.locktype = 'relation' AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'n', oid, nspowner, nspacl) FROM schema
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'y', oid, written) FROM type
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'e', e.oid, e.xmin)
-    FROM type AS y JOIN pg_catalog.pg_enum AS e ON e.enumtypid = y.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'k', k.oid, k.xmin)
-    FROM type AS y JOIN pg_catalog.pg_constraint AS k ON k.contypid = y.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'l', l.oid, l.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_policy AS l ON l.polrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'w', w.oid, w.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_rewrite AS w ON w.ev_class = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 's', s.seqrelid, s.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'x', x.oid, x.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_statistic_ext AS x ON x.stxrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'g', g.oid, g.xmin)
-    FROM pg_catalog.pg_default_acl AS g WHERE g.defaclnamespace IN (SELECT oid FROM schema)
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'a', a.attrelid, a.attnum, a.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'd', d.adrelid, d.adnum, d.adbin)
-    FROM relation AS r JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'i', i.indrelid, i.indisunique, i.indisprimary, i.indkey,
-                                i.indclass, i.indpred, i.indexprs)
-    FROM relation AS r JOIN pg_catalog.pg_index AS i ON i.indrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'c', k.conrelid, k.conname, k.contype, k.conkey, k.confrelid,
-                                k.confkey, k.conbin)
-    FROM relation AS r JOIN pg_catalog.pg_constraint AS k ON k.conrelid = r.oid
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 't', t.tgrelid, t.tgname, t.tgfoid, t.tgtype, t.tgenabled)
-    FROM relation AS r JOIN pg_catalog.pg_trigger AS t ON t.tgrelid = r.oid AND NOT t.tgisinternal
-    UNION ALL
-    SELECT pg_catalog.concat_ws(' ', 'p', p.oid, p.xmin)
-    FROM pg_catalog.pg_proc AS p WHERE p.pronamespace IN (SELECT oid FROM schema)
+    SELECT l.pid, l.mode, 'schema ' || s.nspname
+    FROM pg_locks AS l
+    JOIN schema AS s ON s.oid = l.objid AND l.classid = 'pg_namespace'::regclass
+    WHERE l.locktype = 'object' AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )
-SELECT pg_catalog.count(*) || ' ' || coalesce(pg_catalog.sum(pg_catalog.hashtextextended(what, 0)), 0)
-FROM said
+SELECT DISTINCT ON (h.pid) h.pid,
+       concat_ws(', ', CASE a.backend_type WHEN 'autovacuum worker' THEN left(a.query, 80) END,
+                 'user ' || a.usename, 'application ' || nullif(a.application_name, ''),
+                 nullif(a.state, 'active'),
+                 'since ' || date_trunc('second', clock_timestamp() - a.xact_start)),
+       h.mode, h.what
+FROM held AS h
+LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
+WHERE h.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY h.pid, h.mode, h.what

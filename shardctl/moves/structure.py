@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
 
-from shardctl.access import stream_fence
-from shardctl.access.stream_fence import StructureChanged
+from shardctl.access import structure_digest
+from shardctl.access.structure_digest import StructureChanged
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ def note(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        digest = stream_fence.digest(session, plan.schemas)
-        session.execute(QUERIES["note"], {"move": plan.id, "note": Jsonb(digest)})
+        # In this order: what changes in between is a change.
+        digest = structure_digest.digest(session, plan.schemas)
+        parts = [[*one.items()] for one in structure_digest.parts(session, plan.schemas).values()]
+        note = Jsonb({"digest": digest, "parts": parts})
+        session.execute(QUERIES["note"], {"move": plan.id, "note": note})
 
 
 class _Noted(str):
@@ -39,12 +42,24 @@ class _Noted(str):
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
     plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+
+        def read() -> _Noted:
+            row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
+            return _Noted(row[0] if row else "")
+
+        noted = context.own(_Noted, read)
+        if structure_digest.digest(session, schemas) != noted:
+            raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
+
+
+def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:
+    """Name what has changed, as well as it is known."""
+    plan = context.plan
     session = context.session(plan.source)
-
-    def read() -> _Noted:
-        row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
-        return _Noted(row[0] if row else "")
-
-    noted = context.own(_Noted, read)
-    if stream_fence.digest(session, schemas) != noted:
-        raise StructureChanged(plan.source, plan.id)
+    row = session.execute(QUERIES["noted_parts"], {"move": plan.id}).fetchone()
+    if row is None:
+        return []
+    before = dict(zip(plan.schemas, map(dict, row[0]), strict=True))
+    return list(structure_digest.changes(before, structure_digest.parts(session, schemas)))

@@ -6,8 +6,9 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import marks, stream
+from shardctl.moves import marks, stream, structure
 from shardctl.moves.step import Step
+from shardctl.moves.stream import MarkNotSeen
 from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ def run(context: MoveContext) -> None:
     while True:
         began, what = time.monotonic(), f"{_MARK} {secrets.token_hex(4)}"
         stream.mark(context, marks.STEPS, what)
-        stream.await_mark(context, marks.STEPS, what, deadline=until)
+        try:
+            stream.await_mark(context, marks.STEPS, what, deadline=until)
+        except MarkNotSeen:
+            structure.require_same(context, plan.schemas)  # a stream stops at DDL
+            raise
         if time.monotonic() - began < _NEAR_S:
             break
     context.own(_Near, _Near)

@@ -1,0 +1,67 @@
+"""Digests of a structure: whether shards are still what was copied, and what of them is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from shardctl.errors import ShardctlError
+from shardctl.postgres import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardctl.postgres.connection import Connection
+
+    Parts = Mapping[str, Mapping[str, str]]
+
+QUERIES = queries.load("shardctl.access", "structure_digest.sql")
+
+_SHOWN = 5
+
+
+class StructureChanged(ShardctlError):
+    """Moved shards whose structure is not what was copied."""
+
+    def __init__(self, node: str, move: str, changed: Sequence[str]) -> None:
+        more = f", and {len(changed) - _SHOWN} more" if changed[_SHOWN:] else ""
+        named = f" ({', '.join(changed[:_SHOWN])}{more})" if changed else ""
+        super().__init__(
+            f"node {node}: the structure of the moved shards has changed since move {move} copied "
+            f"it{named}, and its stream does not carry that",
+            hint="`shardctl moves abort`, then begin the move again, without DDL on these shards",
+        )
+        self.changed = tuple(changed)
+
+
+def digest(session: Connection, schemas: Sequence[str]) -> str:
+    """Sum up the structure of some schemas, by the names that they have at this moment."""
+    row = session.execute(QUERIES["digest"].format(said=_said(schemas))).fetchone()
+    return str(row[0]) if row else ""
+
+
+def parts(session: Connection, schemas: Sequence[str]) -> Parts:
+    """Sum up each object there: by schema, in their order, and by the object's name."""
+    found: dict[str, dict[str, str]] = {schema: {} for schema in schemas}
+    for schema, name, digest in session.execute(QUERIES["parts"].format(said=_said(schemas))):
+        found[schema][name] = digest
+    return found
+
+
+def changes(before: Parts, after: Parts) -> Iterator[str]:
+    """Say what has become of objects; the schemas of both are in the same order.
+
+    >>> before = {"shard2": {"photos": "1", "users": "2", "views": "3"}}
+    >>> list(changes(before, {"shard2__retired": {"likes": "1", "photos": "1", "users": "4"}}))
+    ['shard2.likes was made', 'shard2.users was altered', 'shard2.views was dropped']
+    """
+    for (schema, one), other in zip(before.items(), after.values(), strict=True):
+        for name in sorted({*one, *other}):
+            if one.get(name) != other.get(name):
+                did = "made" if name not in one else "altered" if name in other else "dropped"
+                yield f"{schema}.{name} was {did}" if name else f"schema {schema} was {did}"
+
+
+def _said(schemas: Sequence[str]) -> sql.Composed:
+    return QUERIES["said"].format(schemas=sql.SQL(", ").join(map(sql.Literal, schemas)))
