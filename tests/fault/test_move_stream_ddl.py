@@ -1,4 +1,4 @@
-"""DDL on tables of moved shards in every phase of a streamed move: told by name, or carried over."""
+"""DDL on moved tables in every phase of a streamed move: told by name, or carried over."""
 
 from __future__ import annotations
 
