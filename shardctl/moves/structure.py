@@ -5,16 +5,18 @@ A stream carries rows and no DDL: what is made or altered after the copy is neve
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
 
 from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
+from shardctl.errors import Refused
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.moves.context import MoveContext
 
@@ -52,6 +54,16 @@ def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
         noted = context.own(_Noted, read)
         if structure_digest.digest(session, schemas) != noted:
             raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
+
+
+@contextmanager
+def explaining(context: MoveContext) -> Iterator[None]:
+    """Raise StructureChanged instead of a refusal where DDL on the source is the reason."""
+    try:
+        yield
+    except Refused:
+        require_same(context, context.plan.schemas)
+        raise
 
 
 def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
 from shardctl.moves import marks, standbys
+from shardctl.moves import structure as structures
 from shardctl.moves.preflight import wal
 from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
@@ -61,6 +62,7 @@ def run(context: MoveContext) -> None:
         publication.create(session, plan.slot, tables, move=plan.id)
         stream_reserve.arm(context)
         with (
+            structures.explaining(context),
             context.kept_progress() as shown,
             slot.make(
                 before.route(context),

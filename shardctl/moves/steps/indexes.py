@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from shardctl.errors import Refused
 from shardctl.moves import marks
 from shardctl.moves import structure as structures
 from shardctl.moves.step import Step
@@ -40,23 +39,16 @@ def run(context: MoveContext) -> None:
         copy.run(context)
     with context.on(plan.target):
         marks.put(there, plan.id, INDEXING)
-        _make_rest(context)
+        with structures.explaining(context):
+            structure.make_rest(
+                route(context), plan.schemas, major=newer_major(context), jobs=_JOBS
+            )
         closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
         _gather_statistics(context)
     # The stream of a table that was altered since then would stop.
     structures.require_same(context, plan.schemas)
     with context.on(plan.target):
         marks.put(there, plan.id, INDEXED)
-
-
-def _make_rest(context: MoveContext) -> None:
-    """Make all but the tables; DDL on the source is the reason, where there was some."""
-    plan = context.plan
-    try:
-        structure.make_rest(route(context), plan.schemas, major=newer_major(context), jobs=_JOBS)
-    except Refused:
-        structures.require_same(context, plan.schemas)
-        raise
 
 
 def _gather_statistics(context: MoveContext) -> None:
