@@ -35,8 +35,12 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Subscribe, and wait until a mark comes through quickly; raises MarkNotSeen."""
+    """Subscribe, and wait until a mark comes through quickly.
+
+    Raises MarkNotSeen, StructureChanged.
+    """
     plan = context.plan
+    structure.require_same(context, plan.schemas)
     with context.on(plan.target):
         session = context.session(plan.target)
         if not subscription.exists(session, plan.slot):
