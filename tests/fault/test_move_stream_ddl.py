@@ -135,7 +135,7 @@ def test_ddl_before_the_copy_is_carried_over(fleet_ddl: MovingFleet) -> None:
     assert fleet_ddl.ask("b", "SELECT count(*), sum(legs) FROM shard2.pets") == [(51, 203)]
     assert fleet_ddl.ask("b", "SELECT day FROM shard2.days_1") == [(1,)]
     assert fleet_ddl.ask("b", "SELECT polname::text FROM pg_policy") == [("seen",)]
-    assert fleet_ddl.ask("b", "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [(b"D",)]
+    assert fleet_ddl.ask("b", "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [("D",)]
     clear(fleet_ddl)
     prove(fleet_ddl, clients)
 
