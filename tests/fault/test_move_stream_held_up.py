@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-from contextlib import ExitStack, contextmanager
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from tests.fixtures.moves import streamed
@@ -17,8 +19,6 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import psycopg
 
     from tests.fixtures.moves.stopping import MovingFleet
 
@@ -35,9 +35,8 @@ AUTOVACUUM = (
     " autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_insert_threshold = 0,"
     " autovacuum_vacuum_insert_scale_factor = 0, autovacuum_freeze_max_age = 100000)"
 )
-AGED = """DO $$ BEGIN FOR n IN 1..100100 LOOP
-BEGIN PERFORM pg_current_xact_id(); EXCEPTION WHEN division_by_zero THEN NULL; END;
-END LOOP; END $$"""
+AGED = """DO $$ BEGIN
+FOR n IN 1..100100 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"""
 """Uses up the transaction ids after which an autovacuum does not give way."""
 VACUUMING = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker' AND query LIKE"
 
@@ -57,12 +56,19 @@ def running(fleet: MovingFleet, *statements: str) -> Iterator[None]:
     with fleet.log_in("a", user="postgres", application_name="report") as session:
         for statement in statements[:-1]:
             session.execute(statement.encode())
-        session.pgconn.send_query(statements[-1].encode())
+        last = threading.Thread(target=_run, args=(session, statements[-1]))
+        last.start()
         locks = "SELECT 1 FROM pg_locks WHERE granted AND relation::regclass = %s::regclass"
         mine = f"{locks} AND mode = 'ShareUpdateExclusiveLock' AND pid = {session.info.backend_pid}"
         wait_for(lambda: fleet.ask("a", mine, "shard2.filled"))
         yield
         fleet.ask("a", "SELECT pg_terminate_backend(%s, 5000)", session.info.backend_pid)
+        last.join(10)
+
+
+def _run(session: psycopg.Connection[Any], statement: str) -> None:
+    with suppress(psycopg.OperationalError):  # it is terminated
+        session.execute(statement.encode())
 
 
 @pytest.fixture
