@@ -72,10 +72,12 @@ class NotAtCutover(ShardctlError):
 class WritersLeft(ShardctlError):
     """Transactions that write to moved shards and did not end in time."""
 
-    def __init__(self, node: str, pids: Sequence[int | None]) -> None:
+    def __init__(self, node: str, pids: Sequence[int | None], holding: Sequence[str] = ()) -> None:
         named = ", ".join("a prepared transaction" if p is None else str(p) for p in pids)
+        more = f": {'; '.join(holding)}" if holding else ""
         super().__init__(
-            f"node {node}: transactions on the moved shards did not end in time (pids {named})",
+            f"node {node}: transactions on the moved shards did not end in time (pids {named})"
+            + more,
             hint="run `shardctl moves resume` to try again; add --terminate to end them",
         )
         self.pids = tuple(pids)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl.access import fence, write_fence
-from shardctl.errors import ShardctlError
+from shardctl.access import fence, structure_digest, write_fence
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -31,25 +30,7 @@ MARK = "fence"
 _QUICK_MS = 50
 """A client that wants a table that the fence wants waits behind it for so long."""
 _TABLE_MS = 0.1
-_18 = 180_000
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
-
-
-class StructureChanged(ShardctlError):
-    """Moved shards whose structure is not what was copied."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: DDL has changed the moved shards since move {move} copied their "
-            "structure, and logical replication does not replicate DDL",
-            hint="run `shardctl moves abort`, then start the move again; run no DDL on these "
-            "shards until it is over",
-        )
-
-
-def digest(session: Connection, schemas: Sequence[str]) -> str:
-    """Sum up the structure of some schemas, by the names that they have at this moment."""
-    return str(queries.rows_of_last(session, _digest(session, schemas))[0][0])
 
 
 def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, bool, str]:
@@ -57,15 +38,10 @@ def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, 
 
     Who is left can still change something there. The digest is of the time after that look.
     """
-    looks = sql.SQL(";\n").join([*fence.looks(move), _digest(session, schemas)])
-    makers, writers, unlogged, digest = queries.rows_of_all(session, looks)
-    return bool(makers or writers), bool(unlogged), str(digest[0][0])
-
-
-def _digest(session: Connection, schemas: Sequence[str]) -> sql.Composed:
-    listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
-    return QUERIES["digest"].format(schemas=listed, of_18=sql.SQL(of_18))
+    digest = structure_digest.query(session, schemas)
+    looks = sql.SQL(";\n").join([*fence.looks(move), digest])
+    makers, writers, unlogged, found = queries.rows_of_all(session, looks)
+    return bool(makers or writers), bool(unlogged), str(found[0][0])
 
 
 def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:
@@ -110,9 +86,11 @@ def put_up(
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
+                there = _in_the_way(session, schemas)[:3]
                 if left := write_fence.lasting(session, tables, since=began):
-                    raise fence.WritersLeft(node, left) from error
-                raise fence.FenceRefused(node, _why(session, schemas, error)) from error
+                    raise fence.WritersLeft(node, left, there) from error
+                reason = "; ".join(there) or str(error).splitlines()[0]
+                raise fence.FenceRefused(node, reason) from error
             # Those who were held up get their turn.
             time.sleep(_QUICK_MS / 1000)
             found = session.execute(QUERIES["yields_ms"], named).fetchone()
@@ -124,7 +102,11 @@ def put_up(
             return
 
 
-def _why(session: Connection, schemas: Sequence[str], error: psycopg.Error) -> str:
-    """Say what kept the fence from its locks."""
-    holding = unyielding(session, schemas)
-    return "; ".join(holding[:3]) or str(error).splitlines()[0]
+def _in_the_way(session: Connection, schemas: Sequence[str]) -> list[str]:
+    """Name those who hold what the fence locks, one lock of each."""
+    rows = session.execute(QUERIES["in_the_way"], {"schemas": list(schemas)})
+    return [
+        ("a prepared transaction" if pid is None else f"pid {pid} ({who})")
+        + f" holds {mode} on {what}"
+        for pid, who, mode, what in rows
+    ]

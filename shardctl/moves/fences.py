@@ -14,6 +14,7 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import fence, stream_fence, write_fence
+from shardctl.access.structure_digest import StructureChanged
 from shardctl.moves import cross_schema, locks, structure
 from shardctl.moves import plan as planning
 
@@ -56,6 +57,9 @@ class Fence(ABC):
     def take_along(self, plan: MovePlan) -> sql.Composable:  # noqa: ARG002  # most take nothing
         """Compose what the claim removes on the target; its block declares a record `one`."""
         return sql.SQL("")
+
+    def tell_overtaken(self, context: MoveContext) -> None:  # noqa: B027  # same
+        """Report what sessions have changed on the source behind the fence."""
 
     def clear_away(self, context: MoveContext, *, deadline: float) -> None:  # noqa: B027  # same
         """Remove on the source what a lifted fence leaves behind."""
@@ -229,7 +233,7 @@ class LockedRename(Rename):
             cross_schema.require_uncrossed(at.source, at.plan, staying)
             structure.require_same(at.context, at.plan.retired)
         else:
-            structure.require(at.context, digest)
+            structure.require(at.context, digest, at.plan.retired)
 
     def look_again(self, at: Attempt) -> None:
         """Check that every alias is still paused, and both locks held, all at the same time.
@@ -237,6 +241,17 @@ class LockedRename(Rename):
         Raises PauseLost, NodeLost.
         """
         locks.require(at.context, beside=at.pauses.require_held)
+
+    def tell_overtaken(self, context: MoveContext) -> None:
+        """Report DDL that was open over the cutover without a lock, as CREATE FUNCTION is."""
+        try:
+            structure.require_same(context, context.plan.retired)
+        except StructureChanged as error:
+            context.notice(
+                f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
+                f"cutover, which node {context.plan.target} does not have: "
+                f"{', '.join(error.changed)}; run it there again"
+            )
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
         """Give the live names, which the target's copies have from the beginning."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import confirm, cross_schema
+from shardctl.moves import confirm, cross_schema, fences
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.state import journal
@@ -27,6 +27,7 @@ def make(context: MoveContext) -> None:
     """
     if not context.source_lost:
         _tell_of_unfenced(context)
+        fences.of(context.plan).tell_overtaken(context)
     differs: CopiesDiffer | None = None
     compared = None
     with context.timeline.span("confirm"):

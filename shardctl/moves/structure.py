@@ -5,16 +5,18 @@ A stream carries rows and no DDL: what is made or altered after the copy is neve
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
 
-from shardctl.access import stream_fence
-from shardctl.access.stream_fence import StructureChanged
+from shardctl.access import structure_digest
+from shardctl.access.structure_digest import StructureChanged
+from shardctl.errors import Refused
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.moves.context import MoveContext
 
@@ -26,8 +28,11 @@ def note(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        digest = stream_fence.digest(session, plan.schemas)
-        session.execute(QUERIES["note"], {"move": plan.id, "note": Jsonb(digest)})
+        # In this order: what changes in between is a change.
+        digest = structure_digest.digest(session, plan.schemas)
+        parts = [[*one.items()] for one in structure_digest.parts(session, plan.schemas).values()]
+        note = Jsonb({"digest": digest, "parts": parts})
+        session.execute(QUERIES["note"], {"move": plan.id, "note": note})
 
 
 class _Noted(str):
@@ -38,17 +43,41 @@ class _Noted(str):
 
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
-    require(context, stream_fence.digest(context.session(context.plan.source), schemas))
+    with context.on(context.plan.source):
+        digest = structure_digest.digest(context.session(context.plan.source), schemas)
+    require(context, digest, schemas)
 
 
-def require(context: MoveContext, digest: str) -> None:
+def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
     """See that a digest is that of what was copied; raises StructureChanged."""
     plan = context.plan
-
-    def read() -> _Noted:
+    with context.on(plan.source):
         session = context.session(plan.source)
-        row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
-        return _Noted(row[0] if row else "")
 
-    if digest != context.own(_Noted, read):
-        raise StructureChanged(plan.source, plan.id)
+        def read() -> _Noted:
+            row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
+            return _Noted(row[0] if row else "")
+
+        if digest != context.own(_Noted, read):
+            raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
+
+
+@contextmanager
+def explaining(context: MoveContext) -> Iterator[None]:
+    """Raise StructureChanged instead of a refusal where DDL on the source is the reason."""
+    try:
+        yield
+    except Refused:
+        require_same(context, context.plan.schemas)
+        raise
+
+
+def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:
+    """Name what has changed, as well as it is known."""
+    plan = context.plan
+    session = context.session(plan.source)
+    row = session.execute(QUERIES["noted_parts"], {"move": plan.id}).fetchone()
+    if row is None:
+        return []
+    before = dict(zip(plan.schemas, map(dict, row[0]), strict=True))
+    return list(structure_digest.changes(before, structure_digest.parts(session, schemas)))

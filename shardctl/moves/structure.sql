@@ -6,4 +6,8 @@ ON CONFLICT (move, attempt, what) DO UPDATE SET note = excluded.note, at = clock
 
 -- name: noted
 -- What it was then
-SELECT note FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'
+SELECT note->>'digest' FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'
+
+-- name: noted_parts
+-- The same of each object
+SELECT note->'parts' FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'

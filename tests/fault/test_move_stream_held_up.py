@@ -1,15 +1,16 @@
-"""Streamed moves beside transactions that hold them up: an old one, and one of a million rows."""
+"""What holds the tables of moved shards while a streamed move wants its locks."""
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
-from typing import TYPE_CHECKING
+import dataclasses
+import subprocess
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
-from tests.fault.conftest import EVERY_POINT
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
@@ -17,63 +18,201 @@ from tests.fixtures.moves.writers import SERVED_S, Clients
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.stopping import Mover, MovingFleet
+    from collections.abc import Iterator
+
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
-SLOTS = "SELECT slot_name FROM pg_replication_slots"
-BULK = 1_000_000 if os.environ.get(EVERY_POINT) else 200_000
+SLOW = "SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1"
+FILLED = (
+    "CREATE TABLE shard2.filled (id bigint PRIMARY KEY, text text)",
+    "INSERT INTO shard2.filled SELECT n, repeat('x', 1000) FROM generate_series(1, 3000) AS n",
+)
+"""A table whose vacuum takes long enough if it is throttled."""
+AUTOVACUUM = (
+    "ALTER TABLE shard2.filled SET (autovacuum_vacuum_cost_delay = 100,"
+    " autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_insert_threshold = 0,"
+    " autovacuum_vacuum_insert_scale_factor = 0, autovacuum_freeze_max_age = 100000)"
+)
+AGED = """DO $$ BEGIN
+FOR n IN 1..100100 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"""
+"""Uses up the transaction ids after which an autovacuum does not give way."""
+VACUUMING = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker' AND query LIKE"
 
 
-def told(mover: Mover, what: str) -> bool:
-    """Read what it says, and tell whether it has said that."""
-    with suppress(AssertionError):
-        mover.next(seconds=0.1)
-    return any(what in line for line in mover.said)
+@contextmanager
+def held(fleet: MovingFleet, statement: str, **who: Any) -> Iterator[None]:
+    """Hold what a statement locks in an open transaction."""
+    with fleet.log_in("a", autocommit=False, application_name="report", **who) as session:
+        session.execute(statement.encode())
+        yield
+        session.rollback()
 
 
-def test_ctrl_c_ends_the_wait_for_a_slot_and_leaves_none(fleet_stream: MovingFleet) -> None:
-    with (
-        Clients(fleet_stream, target="b") as clients,
-        fleet_stream.log_in("a", user="postgres", autocommit=False) as old,
-    ):
-        old.execute("INSERT INTO shard0.writes (token) VALUES (-1)")
-        mover = fleet_stream.mover("start")
-        waits = f"waits for a transaction that has written: session {old.info.backend_pid} ("
-        wait_for(lambda: told(mover, waits), seconds=60)
-        mover.signal(signal.SIGINT)
-        assert mover.end() == 130, mover.said
-        assert fleet_stream.ask("a", SLOTS) == []
-        clients.wait_served()
-        finish(fleet_stream, "abort")
-        old.rollback()
-    assert clients.errors() == []
-    assert fleet_stream.owner == "a"
-    assert streamed.left(fleet_stream) == []
-    prove(fleet_stream, clients)
+@contextmanager
+def running(fleet: MovingFleet, *statements: str) -> Iterator[None]:
+    """Run statements of which the last does not end by itself, until it holds its lock."""
+    with fleet.log_in("a", user="postgres", application_name="report") as session:
+        for statement in statements[:-1]:
+            session.execute(statement.encode())
+        last = threading.Thread(target=_run, args=(session, statements[-1]))
+        last.start()
+        locks = "SELECT 1 FROM pg_locks WHERE granted AND relation::regclass = %s::regclass"
+        mine = f"{locks} AND mode = 'ShareUpdateExclusiveLock' AND pid = {session.info.backend_pid}"
+        wait_for(lambda: fleet.ask("a", mine, "shard2.filled"))
+        yield
+        fleet.ask("a", "SELECT pg_terminate_backend(%s, 5000)", session.info.backend_pid)
+        last.join(10)
 
 
-def test_a_bulk_commit_before_the_fence_does_not_hold_clients_up(
-    fleet_stream: MovingFleet,
+def _run(session: psycopg.Connection[Any], statement: str) -> None:
+    with suppress(psycopg.OperationalError):  # it is terminated
+        session.execute(statement.encode())
+
+
+@pytest.fixture
+def fleet_filled(fleet_stream: MovingFleet) -> Iterator[MovingFleet]:
+    """Give a fleet with a larger table in a moved shard."""
+    for statement in FILLED:
+        fleet_stream.ask("a", statement)
+    fleet_stream.choice = dataclasses.replace(fleet_stream.choice, max_pause_s=4.0)
+    yield fleet_stream
+    fleet_stream.ask("a", "ALTER SYSTEM RESET autovacuum_naptime")
+    fleet_stream.ask("a", "SELECT pg_reload_conf()")
+
+
+def clear(fleet: MovingFleet) -> None:
+    fleet.ask(fleet.owner, "DROP TABLE shard2.filled")
+
+
+def end_vacuums(fleet: MovingFleet) -> None:
+    """End automatic vacuums, so that nothing waits for one that does not give way."""
+    fleet.ask("a", "ALTER SYSTEM SET autovacuum_naptime = '1d'")
+    fleet.ask("a", "SELECT pg_reload_conf()")
+    worker = "backend_type = 'autovacuum worker'"
+    fleet.ask("a", f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {worker}")
+
+
+def old_writer(fleet: MovingFleet) -> psycopg.Connection[Any]:
+    """Open a transaction that an index which is made concurrently has to wait for."""
+    session = fleet.log_in("a", autocommit=False)
+    session.execute("INSERT INTO shard1.writes (token) VALUES (-1)")
+    return session
+
+
+def in_the_way(fleet: MovingFleet, kind: str, stack: ExitStack) -> str:
+    """Hold a moved table in some way, and give what the message has to say."""
+    match kind:
+        case "LOCK TABLE":
+            statement = "LOCK TABLE shard2.filled IN SHARE MODE"
+            stack.enter_context(held(fleet, statement, user="postgres"))
+            return "application report"
+        case "ADD COLUMN":
+            statement = "ALTER TABLE shard2.filled ADD extra integer"
+            stack.enter_context(held(fleet, statement, user="postgres"))
+            return "AccessExclusiveLock on shard2.filled"
+        case "VACUUM":
+            stack.enter_context(running(fleet, *SLOW.split("; "), "VACUUM shard2.filled"))
+            return "application report"
+        case _:
+            stack.enter_context(old_writer(fleet))
+            statement = "CREATE INDEX CONCURRENTLY texts ON shard2.filled (text)"
+            stack.enter_context(running(fleet, statement))
+            return "application report"
+
+
+KINDS = ("LOCK TABLE", "ADD COLUMN", "VACUUM", "CREATE INDEX CONCURRENTLY")
+
+
+def test_the_fence_waits_within_its_bound_and_says_who_was_in_the_way(
+    fleet_filled: MovingFleet,
 ) -> None:
-    """Its table is not published; its rows are decoded all the same."""
-    fleet_stream.ask("a", "CREATE TABLE public.bulk (id bigint, note text)")
-    rows = f"SELECT n, md5(n::text) FROM generate_series(1, {BULK}) AS n"
-    with (
-        Clients(fleet_stream, target="b") as clients,
-        fleet_stream.log_in("a", user="postgres", autocommit=False) as bulk,
-    ):
-        mover = fleet_stream.mover("start", "step cutover run", "span fence begin")
-        mover.at("step cutover run")
-        bulk.execute(f"INSERT INTO public.bulk {rows}".encode())
-        mover.go()
-        mover.at("span fence begin")
-        bulk.commit()
-        mover.go()
-        if mover.end() != 0:
-            finish(fleet_stream, "resume")
+    """One move, whose cutover is tried beside one after the other."""
+    with Clients(fleet_filled, target="b") as clients:
+        verb = "start"
+        for kind in KINDS:
+            mover = fleet_filled.mover(verb, "span logins begin")
+            verb = "resume"
+            mover.at("span logins begin")
+            with ExitStack() as stack:
+                expected = in_the_way(fleet_filled, kind, stack)
+                mover.go()
+                assert mover.end() == 3, (kind, mover.said)
+                told = [o for o in mover.said if o.startswith(("WritersLeft", "FenceRefused"))]
+                assert told, (kind, mover.said)
+                assert expected in told[0], (kind, told)
+            clients.wait_served()
+            fleet_filled.ask("a", "DROP INDEX IF EXISTS shard2.texts")
+        finish(fleet_filled, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    assert clients.gap() < SERVED_S + 5  # the pause of 5 s, and what a busy machine adds
-    assert streamed.left(fleet_stream) == []
-    prove(fleet_stream, clients)
+    assert clients.gap() < SERVED_S + 5
+    assert streamed.left(fleet_filled) == []
+    clear(fleet_filled)
+    prove(fleet_filled, clients)
+
+
+def test_what_does_not_give_way_is_named_before_clients_wait(fleet_filled: MovingFleet) -> None:
+    with Clients(fleet_filled, target="b") as clients:
+        mover = fleet_filled.mover("start", "step cutover run", "span pause begin")
+        mover.at("step cutover run")
+        with running(fleet_filled, *SLOW.split("; "), "VACUUM shard2.filled"):
+            mover.go()
+            assert mover.end() == 3, mover.said
+            assert any("VACUUM shard2.filled" in one for one in mover.said), mover.said
+        finish(fleet_filled, "resume")
+    assert clients.errors() == []
+    assert streamed.left(fleet_filled) == []
+    clear(fleet_filled)
+    prove(fleet_filled, clients)
+
+
+@pytest.mark.parametrize("kind", ["autovacuum", "wraparound"])
+def test_an_autovacuum_gives_way_unless_it_prevents_wraparound(
+    fleet_filled: MovingFleet, kind: str
+) -> None:
+    fleet_filled.ask("a", AUTOVACUUM)
+    with Clients(fleet_filled, target="b") as clients:
+        mover = fleet_filled.mover("start", "step cutover run")
+        mover.at("step cutover run")
+        if kind == "wraparound":
+            fleet_filled.ask("a", AGED)
+        fleet_filled.ask("a", "ALTER SYSTEM SET autovacuum_naptime = '1s'")
+        fleet_filled.ask("a", "SELECT pg_reload_conf()")
+        like = "%shard2.filled (to prevent%" if kind == "wraparound" else "%shard2.filled%"
+        wait_for(lambda: fleet_filled.ask("a", f"{VACUUMING} '{like}'"), seconds=60)
+        mover.go()
+        code = mover.end()
+        if kind == "autovacuum":
+            assert code == 0, mover.said
+        else:
+            assert code == 3, mover.said
+            assert any("to prevent wraparound" in one for one in mover.said), mover.said
+            finish(fleet_filled, "abort")
+        clients.wait_served()
+    assert clients.errors() == []
+    assert streamed.left(fleet_filled) == []
+    end_vacuums(fleet_filled)
+    clear(fleet_filled)
+    prove(fleet_filled, clients)
+
+
+def test_readers_and_dumps_of_the_source_hold_nothing_up(fleet_filled: MovingFleet) -> None:
+    source = fleet_filled.servers["a"]
+    with Clients(fleet_filled, target="b") as clients:
+        mover = fleet_filled.mover("start", "span logins begin")
+        mover.at("span logins begin")
+        argv = [source.server.binaries.program("pg_dump"), "-h", "127.0.0.1", "-p",
+                str(source.port), "-U", "postgres", "--schema=shard2", "moving"]  # fmt: skip
+        with held(fleet_filled, "LOCK TABLE shard2.writes IN ACCESS SHARE MODE", user="postgres"):
+            dump = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            locks = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'pg_dump'"
+            wait_for(lambda: fleet_filled.ask("a", locks) or dump.poll() is not None)
+            mover.go()
+            assert mover.end() == 0, mover.said
+            dump.communicate()
+    assert clients.errors() == []
+    assert streamed.left(fleet_filled) == []
+    clear(fleet_filled)
+    prove(fleet_filled, clients)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access import fence, stream_fence, write_fence
+from shardctl.access import fence, structure_digest, write_fence
 from shardctl.access.fence import FenceRefused, UnloggedMade, WritersLeft
 from shardctl.postgres import connection
 from shardctl.state import format as formats
@@ -246,6 +246,15 @@ CREATE DOMAIN shard2.short AS text CHECK (length(VALUE) < 9);
 CREATE TYPE shard2.span AS RANGE (subtype = float8);
 CREATE POLICY seen ON shard2.people USING (true);
 CREATE STATISTICS shard2.many ON id, name FROM shard2.people;
+"""
+NAMED = """
+CREATE UNIQUE INDEX by_name ON shard2.people (name, id);
+CREATE FUNCTION shard2.t() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER t AFTER INSERT ON shard2.people FOR EACH ROW EXECUTE FUNCTION shard2.t();
+CREATE TABLE shard2.pets (id bigint PRIMARY KEY, owner bigint REFERENCES shard2.people);
+CREATE TABLE shard2.days (day date) PARTITION BY RANGE (day)
+"""
+MORE = """
 CREATE TYPE shard2.pair AS (a integer, b text);
 CREATE TABLE shard2.pets (owner bigint, at integer, note text,
     CONSTRAINT owned FOREIGN KEY (owner) REFERENCES shard2.people,
@@ -257,25 +266,59 @@ CREATE FUNCTION shard2.touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN
 CREATE TRIGGER touched BEFORE INSERT ON shard2.pets FOR EACH ROW EXECUTE FUNCTION shard2.touch();
 CREATE TEXT SEARCH CONFIGURATION shard2.words (COPY = simple)
 """
-LOST = (
-    "ALTER POLICY seen ON shard2.people USING (false)",
-    "CREATE OR REPLACE VIEW shard2.named AS SELECT upper(name) AS name FROM shard2.people",
-    "CREATE RULE none AS ON DELETE TO shard2.people DO INSTEAD NOTHING",
-    "REFRESH MATERIALIZED VIEW shard2.empty",
-    "GRANT SELECT ON shard2.people TO PUBLIC",
-    "ALTER TABLE shard2.people OWNER TO pg_monitor",
-    "GRANT USAGE ON SCHEMA shard2 TO PUBLIC",
-    "ALTER SCHEMA shard2 OWNER TO pg_monitor",
-    "ALTER SEQUENCE shard2.numbers INCREMENT 3",
-    "ALTER SEQUENCE shard2.numbers CYCLE",
-    "ALTER DOMAIN shard2.short SET NOT NULL",
-    "ALTER DOMAIN shard2.short ADD CHECK (VALUE <> 'x')",
-    "CREATE DOMAIN shard2.long AS text",
-    "ALTER TYPE shard2.mood ADD VALUE 'bad'",
-    "ALTER TYPE shard2.mood RENAME VALUE 'good' TO 'fine'",
-    "GRANT USAGE ON TYPE shard2.span TO pg_monitor",
-    "CREATE STATISTICS shard2.more (dependencies) ON id, name FROM shard2.people",
-    "ALTER DEFAULT PRIVILEGES IN SCHEMA shard2 GRANT SELECT ON TABLES TO PUBLIC",
+LOST = {
+    "ALTER POLICY seen ON shard2.people USING (false)": "people",
+    "CREATE OR REPLACE VIEW shard2.named AS SELECT upper(name) AS name FROM shard2.people": "named",
+    "CREATE RULE none AS ON DELETE TO shard2.people DO INSTEAD NOTHING": "people",
+    "REFRESH MATERIALIZED VIEW shard2.empty": "empty",
+    "GRANT SELECT ON shard2.people TO PUBLIC": "people",
+    "REVOKE SELECT ON shard2.people FROM PUBLIC": "people",
+    "GRANT SELECT (name) ON shard2.people TO PUBLIC": "people",
+    "ALTER TABLE shard2.people OWNER TO pg_monitor": "people",
+    "GRANT USAGE ON SCHEMA shard2 TO PUBLIC": "",
+    "ALTER SCHEMA shard2 OWNER TO pg_monitor": "",
+    "ALTER SEQUENCE shard2.numbers INCREMENT 3": "numbers",
+    "ALTER SEQUENCE shard2.numbers CYCLE": "numbers",
+    "ALTER DOMAIN shard2.short SET NOT NULL": "type short",
+    "ALTER DOMAIN shard2.short ADD CHECK (VALUE <> 'x')": "type short",
+    "CREATE DOMAIN shard2.long AS text": "type long",
+    "ALTER TYPE shard2.mood ADD VALUE 'bad'": "type mood",
+    "ALTER TYPE shard2.mood RENAME VALUE 'good' TO 'fine'": "type mood",
+    "GRANT USAGE ON TYPE shard2.span TO pg_monitor": "type span",
+    "CREATE STATISTICS shard2.more (dependencies) ON id, name FROM shard2.people": "people",
+    "ALTER DEFAULT PRIVILEGES IN SCHEMA shard2 GRANT SELECT ON TABLES TO PUBLIC": "",
+    "CREATE TABLE shard2.new (id bigint)": "new",
+    "ALTER TABLE shard2.photos ALTER id TYPE bigint USING id + 1": "photos",
+    "ALTER TABLE shard2.photos ADD extra integer DEFAULT 7": "photos",
+    "ALTER TABLE shard2.photos ADD at timestamptz DEFAULT clock_timestamp()": "photos",
+    "ALTER TABLE shard2.photos ALTER extra SET DEFAULT 8": "photos",
+    "ALTER TABLE shard2.photos DROP extra": "photos",
+    "ALTER TABLE shard2.photos RENAME at TO moment": "photos",
+    "ALTER TABLE shard2.photos RENAME TO images": "photos",
+    "ALTER TABLE shard2.images ADD CONSTRAINT positive CHECK (id > 0) NOT VALID": "images",
+    "ALTER TABLE shard2.images VALIDATE CONSTRAINT positive": "images",
+    "ALTER TABLE shard2.images SET (fillfactor = 70)": "images",
+    "DROP TABLE shard2.images; CREATE TABLE shard2.images (id bigint)": "images",
+    "ALTER TABLE shard2.people REPLICA IDENTITY FULL": "people",
+    "ALTER TABLE shard2.people DISABLE TRIGGER t": "people",
+    "ALTER TABLE shard2.pets DISABLE TRIGGER ALL": "pets",
+    "ALTER TABLE shard2.pets ENABLE TRIGGER ALL": "pets",
+    "ALTER TRIGGER t ON shard2.people RENAME TO u": "people",
+    "CREATE OR REPLACE TRIGGER u AFTER INSERT ON shard2.people FOR EACH ROW WHEN (NEW.id > 7)"
+    " EXECUTE FUNCTION shard2.t()": "people",
+    "ALTER TABLE shard2.people ENABLE ROW LEVEL SECURITY": "people",
+    "CREATE POLICY more ON shard2.people USING (true)": "people",
+    "ALTER TABLE shard2.pets ALTER CONSTRAINT pets_owner_fkey DEFERRABLE": "pets",
+    "CREATE INDEX CONCURRENTLY owned ON shard2.pets (owner)": "pets",
+    "ALTER INDEX shard2.owned RENAME TO owners": "pets",
+    "ALTER INDEX shard2.owners SET (fillfactor = 70)": "pets",
+    "CREATE TABLE shard2.today PARTITION OF shard2.days DEFAULT": "today",
+    "ALTER TABLE shard2.days DETACH PARTITION shard2.today": "today",
+    "ALTER FUNCTION shard2.f() STABLE": "function f",
+    "DROP SEQUENCE shard2.numbers": "numbers",
+}
+"""What a copied structure would lack, and no lock of a writer shows; and the object to be named."""
+LOST_MORE = (
     # Constraints
     "ALTER TABLE shard2.pets ALTER CONSTRAINT owned DEFERRABLE",
     "ALTER TABLE shard2.pets ALTER CONSTRAINT owned INITIALLY DEFERRED",
@@ -306,7 +349,6 @@ LOST = (
         "DROP INDEX shard2.noted_by; CREATE INDEX noted_by ON shard2.pets (note DESC) INCLUDE (at)"
         " WITH (fillfactor = 70)"
     ),
-    "ALTER TABLE shard2.people CLUSTER ON people_pkey",
     # Rights
     "GRANT USAGE ON TYPE shard2.pair TO pg_monitor",
     "ALTER TYPE shard2.pair OWNER TO pg_monitor",
@@ -354,7 +396,9 @@ USE = (
     "ANALYZE shard2.people",
     "TRUNCATE shard2.photos",
     "VACUUM FULL shard2.people",
+    "CLUSTER shard2.people USING people_pkey",
     "REINDEX TABLE shard2.people",
+    "REINDEX TABLE CONCURRENTLY shard2.people",
     "REINDEX TABLE CONCURRENTLY shard2.pets",
     "COMMENT ON TABLE shard2.pets IS 'a comment'",
     "ALTER SCHEMA shard2 RENAME TO retired",
@@ -362,13 +406,32 @@ USE = (
 """What changes nothing of the structure."""
 
 
+def looked(session: Connection, schema: str) -> tuple[str, structure_digest.Parts]:
+    return structure_digest.digest(session, [schema]), structure_digest.parts(session, [schema])
+
+
 def test_the_digest_of_a_structure_sees_all_that_a_copy_would_lack(fenced: Fenced) -> None:
     session = fenced.session
-    session.execute(COPIED.encode())
-    seen, unseen = stream_fence.digest(session, [SCHEMA]), []
-    for statement in LOST:
+    session.execute((COPIED + NAMED).encode())
+    seen, parts = looked(session, SCHEMA)
+    for statement, name in LOST.items():
         session.execute(statement.encode())
-        changed = stream_fence.digest(session, [SCHEMA])
+        changed, now = looked(session, SCHEMA)
+        assert changed != seen, statement
+        told = list(structure_digest.changes(parts, now))
+        assert any(one.startswith(f"shard2.{name} " if name else "schema ") for one in told), told
+        seen, parts = changed, now
+
+
+def test_the_digest_of_a_structure_sees_constraints_options_rights_and_other_kinds(
+    fenced: Fenced,
+) -> None:
+    session = fenced.session
+    session.execute((COPIED + MORE).encode())
+    seen, unseen = structure_digest.digest(session, [SCHEMA]), []
+    for statement in LOST_MORE:
+        session.execute(statement.encode())
+        changed = structure_digest.digest(session, [SCHEMA])
         if changed == seen:
             unseen.append(statement)
         seen = changed
@@ -377,8 +440,24 @@ def test_the_digest_of_a_structure_sees_all_that_a_copy_would_lack(fenced: Fence
 
 def test_the_digest_of_a_structure_does_not_see_its_use(fenced: Fenced) -> None:
     session = fenced.session
-    session.execute(COPIED.encode())
-    seen = stream_fence.digest(session, [SCHEMA])
+    session.execute((COPIED + MORE).encode())
+    seen, parts = looked(session, SCHEMA)
     for statement in USE:
         session.execute(statement.encode())
-        assert stream_fence.digest(session, [SCHEMA, "retired"]) == seen, statement
+    digest, now = looked(session, "retired")
+    assert digest == seen
+    assert [*structure_digest.changes(parts, now)] == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["GRANT SELECT ON shard2.photos TO PUBLIC", "ALTER FUNCTION shard2.f() STABLE"],
+)
+def test_the_digest_of_a_structure_sees_what_is_not_committed_and_holds_no_lock(
+    fenced: Fenced, statement: str
+) -> None:
+    seen = structure_digest.digest(fenced.session, [SCHEMA])
+    fenced.other.execute(statement.encode())
+    assert structure_digest.digest(fenced.session, [SCHEMA]) != seen
+    fenced.other.rollback()
+    assert structure_digest.digest(fenced.session, [SCHEMA]) == seen

@@ -156,11 +156,11 @@ def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
     require, looked = structure.require, list[str]()
     query = "SELECT FROM shardctl.stream WHERE what = 'arrived'"
 
-    def late(context: MoveContext, digest: str) -> None:
+    def late(context: MoveContext, digest: str, schemas: tuple[str, ...]) -> None:
         if fleet_own.copy("a").state is MoveState.fenced:
             looked.append(digest)
             wait_for(lambda: fleet_own.ask("b", query))
-        require(context, digest)
+        require(context, digest, schemas)
 
     monkeypatch.setattr(structure, "require", late)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
 from shardctl.moves import held_wal, marks, standbys
+from shardctl.moves import structure as structures
 from shardctl.moves.preflight import wal
 from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
@@ -63,6 +64,7 @@ def run(context: MoveContext) -> None:
         stream_reserve.arm(context)
         gone = threading.Event()
         with (
+            structures.explaining(context),
             slot.make(
                 before.route(context),
                 plan.slot,

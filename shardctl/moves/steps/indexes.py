@@ -10,6 +10,7 @@ from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import held_wal, marks
+from shardctl.moves import structure as structures
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy
 from shardctl.moves.steps.structure import INDEXED, INDEXING, newer_major, route
@@ -45,6 +46,7 @@ def run(context: MoveContext) -> None:
     with context.on(plan.target):
         marks.put(there, plan.id, INDEXING)
         with (
+            structures.explaining(context),
             held_wal.shown(context, gone=lambda: _end(context)) as shown,
             held_wal.slot_required(context),
         ):
@@ -55,6 +57,9 @@ def run(context: MoveContext) -> None:
             closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
             shown.expect(plan.target, "gathering statistics", 0)
             _gather_statistics(context)
+    # The stream of a table that was altered since then would stop.
+    structures.require_same(context, plan.schemas)
+    with context.on(plan.target):
         marks.put(there, plan.id, INDEXED)
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
-from shardctl.moves import arrivals, held_wal, marks
+from shardctl.moves import arrivals, held_wal, marks, structure
 from shardctl.moves.step import Step
 from shardctl.postgres.logical import subscription
 
@@ -36,8 +36,12 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Subscribe, and wait until a mark comes through quickly; raises MarkNotSeen."""
+    """Subscribe, and wait until a mark comes through quickly.
+
+    Raises MarkNotSeen, StructureChanged.
+    """
     plan = context.plan
+    structure.require_same(context, plan.schemas)
     with context.on(plan.target):
         session = context.session(plan.target)
         if not subscription.exists(session, plan.slot):
@@ -54,7 +58,11 @@ def _come_near(context: MoveContext) -> None:
     while True:
         began, what = time.monotonic(), f"{_MARK} {secrets.token_hex(4)}"
         arrivals.put(context, marks.STEPS, what)
-        arrivals.wait_for(context, marks.STEPS, what, deadline=until, poll_s=_POLL_S)
+        try:
+            arrivals.wait_for(context, marks.STEPS, what, deadline=until, poll_s=_POLL_S)
+        except arrivals.MarkNotSeen:
+            structure.require_same(context, context.plan.schemas)  # a stream stops at DDL
+            raise
         if time.monotonic() - began < _NEAR_S:
             return
 

@@ -1,0 +1,148 @@
+-- name: said
+-- Part of other queries: all that a copy has of the structure of these schemas, by object. A rewriting
+-- ALTER leaves the structure equal and the stream without its rows, but not `xmin`. A rename writes
+-- the rows of schemas anew, a vacuum those of relations, REINDEX CONCURRENTLY those of indexes and
+-- constraints, and forgets where their expressions were in a statement: of these, values count.
+-- pg_dump copies no comments here, and no invalid index
+WITH schema AS MATERIALIZED (
+    SELECT oid, nspname::text AS name, nspowner, nspacl FROM pg_catalog.pg_namespace
+    WHERE nspname IN ({schemas})
+), running AS MATERIALIZED (
+    SELECT transactionid AS xid FROM pg_catalog.pg_locks
+    WHERE locktype = 'transactionid' AND granted AND mode = 'ExclusiveLock'
+), relation AS MATERIALIZED (
+    SELECT c.oid, s.name AS schema, c.relname::text AS name, c.relkind, c.reltoastrelid,
+           pg_catalog.concat_ws(' ', c.relname, c.relkind, c.relpersistence, c.relreplident,
+                                c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
+                                c.relpartbound, c.relowner, c.relacl, c.relispopulated,
+                                c.reloptions, c.reltablespace, c.relam, c.reloftype,
+                                -- A GRANT that is not committed holds no lock.
+                                c.xmax IN (SELECT xid FROM running)) AS said
+    FROM pg_catalog.pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S', 'c')
+), type AS MATERIALIZED (
+    SELECT t.oid, s.name AS schema, 'type ' || t.typname AS name, t.xmin AS written
+    FROM pg_catalog.pg_type AS t JOIN schema AS s ON s.oid = t.typnamespace
+    WHERE t.typtype IN ('d', 'e', 'r', 'm', 'p') OR t.typtype = 'b' AND t.typcategory <> 'A'
+       OR t.typrelid IN (SELECT oid FROM relation WHERE relkind = 'c')
+), said (schema, object, what) AS (
+    SELECT schema, name, pg_catalog.concat_ws(' ', oid, said) FROM relation
+    UNION ALL
+    SELECT name, '', pg_catalog.concat_ws(' ', 'n', oid, nspowner, nspacl) FROM schema
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'o', r.oid, o.reloptions)
+    FROM relation AS r JOIN pg_catalog.pg_class AS o ON o.oid = r.reltoastrelid
+    WHERE o.reloptions IS NOT NULL
+    UNION ALL
+    SELECT schema, name, pg_catalog.concat_ws(' ', 'y', oid, written) FROM type
+    UNION ALL
+    SELECT y.schema, y.name, pg_catalog.concat_ws(' ', 'e', e.oid, e.xmin)
+    FROM type AS y JOIN pg_catalog.pg_enum AS e ON e.enumtypid = y.oid
+    UNION ALL
+    SELECT y.schema, y.name, pg_catalog.concat_ws(' ', 'k', k.oid, k.xmin)
+    FROM type AS y JOIN pg_catalog.pg_constraint AS k ON k.contypid = y.oid
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'l', l.oid, l.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_policy AS l ON l.polrelid = r.oid
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'w', w.oid, w.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_rewrite AS w ON w.ev_class = r.oid
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 's', s.seqrelid, s.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = r.oid
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'x', x.oid, x.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_statistic_ext AS x ON x.stxrelid = r.oid
+    UNION ALL
+    SELECT s.name, '', pg_catalog.concat_ws(' ', 'g', g.oid, g.xmin)
+    FROM pg_catalog.pg_default_acl AS g JOIN schema AS s ON s.oid = g.defaclnamespace
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'a', a.attrelid, a.attnum, a.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
+    UNION ALL
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'd', d.adrelid, d.adnum, d.adbin)
+    FROM relation AS r JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = r.oid
+    UNION ALL
+    SELECT r.schema, r.name,
+           pg_catalog.concat_ws(' ', 'i', i.indrelid, c.relname, c.relam, c.reltablespace,
+                                c.reloptions, i.indnkeyatts, i.indkey, i.indclass, i.indcollation,
+                                i.indoption,
+                                CASE WHEN i.indisunique THEN 'unique' END,
+                                CASE WHEN i.indnullsnotdistinct THEN 'nulls' END,
+                                CASE WHEN i.indisprimary THEN 'primary' END,
+                                CASE WHEN i.indisexclusion THEN 'excludes' END,
+                                CASE WHEN NOT i.indimmediate THEN 'deferrable' END,
+                                CASE WHEN i.indisreplident THEN 'identity' END,
+                                CASE WHEN i.indpred IS NOT NULL OR i.indexprs IS NOT NULL
+                                     THEN pg_catalog.regexp_replace(
+                                        pg_catalog.concat_ws(' ', i.indpred, i.indexprs),
+                                        ' :location -?[0-9]+', '', 'g') END)
+    FROM relation AS r
+    JOIN pg_catalog.pg_index AS i ON i.indrelid = r.oid AND (i.indisvalid OR r.relkind = 'p')
+    JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+    UNION ALL
+    -- The statistics that a column of an index is to have.
+    SELECT r.schema, r.name,
+           pg_catalog.concat_ws(' ', 'j', i.indrelid, c.relname, a.attnum, a.attstattarget)
+    FROM pg_catalog.pg_index AS i
+    JOIN relation AS r ON r.oid = i.indrelid
+    JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attstattarget >= 0
+    WHERE i.indexprs IS NOT NULL
+    UNION ALL
+    SELECT r.schema, r.name,
+           pg_catalog.concat_ws(' ', 'c', k.conrelid, k.conname, k.contype, k.conkey, k.confrelid,
+                                k.confkey, k.conbin, k.confdelsetcols, k.conexclop,
+                                CASE WHEN k.condeferrable THEN 'deferrable' END,
+                                CASE WHEN k.condeferred THEN 'deferred' END,
+                                CASE WHEN k.convalidated THEN 'valid' END,
+                                CASE WHEN k.connoinherit THEN 'alone' END,
+                                CASE WHEN k.contype = 'f' THEN pg_catalog.concat_ws(' ',
+                                    k.confupdtype, k.confdeltype, k.confmatchtype) END {of_18})
+    FROM relation AS r JOIN pg_catalog.pg_constraint AS k ON k.conrelid = r.oid
+    UNION ALL
+    -- A foreign key's own triggers do not count, unless somebody has disabled them.
+    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 't', t.tgrelid, t.oid, t.xmin)
+    FROM relation AS r JOIN pg_catalog.pg_trigger AS t
+        ON t.tgrelid = r.oid AND (NOT t.tgisinternal OR t.tgenabled <> 'O')
+    UNION ALL
+    SELECT s.name, 'function ' || p.proname,
+           pg_catalog.concat_ws(' ', 'p', p.oid, p.xmin, p.xmax IN (SELECT xid FROM running))
+    FROM pg_catalog.pg_proc AS p JOIN schema AS s ON s.oid = p.pronamespace
+    UNION ALL
+    SELECT s.name, 'operator ' || q.oprname, pg_catalog.concat_ws(' ', 'q', q.oid, q.xmin)
+    FROM pg_catalog.pg_operator AS q JOIN schema AS s ON s.oid = q.oprnamespace
+    UNION ALL
+    SELECT s.name, 'operator class ' || h.opcname, pg_catalog.concat_ws(' ', 'h', h.oid, h.xmin)
+    FROM pg_catalog.pg_opclass AS h JOIN schema AS s ON s.oid = h.opcnamespace
+    UNION ALL
+    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'f', f.oid, f.xmin)
+    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
+    UNION ALL
+    SELECT s.name, 'collation ' || u.collname, pg_catalog.concat_ws(' ', 'u', u.oid, u.xmin)
+    FROM pg_catalog.pg_collation AS u JOIN schema AS s ON s.oid = u.collnamespace
+    UNION ALL
+    SELECT s.name, 'conversion ' || v.conname, pg_catalog.concat_ws(' ', 'v', v.oid, v.xmin)
+    FROM pg_catalog.pg_conversion AS v JOIN schema AS s ON s.oid = v.connamespace
+    UNION ALL
+    SELECT s.name, 'text search configuration ' || z.cfgname,
+           pg_catalog.concat_ws(' ', 'z', z.oid, z.xmin, m.mapseqno, m.maptokentype, m.mapdict)
+    FROM pg_catalog.pg_ts_config AS z JOIN schema AS s ON s.oid = z.cfgnamespace
+    LEFT JOIN pg_catalog.pg_ts_config_map AS m ON m.mapcfg = z.oid
+    UNION ALL
+    SELECT s.name, 'text search dictionary ' || b.dictname,
+           pg_catalog.concat_ws(' ', 'b', b.oid, b.xmin)
+    FROM pg_catalog.pg_ts_dict AS b JOIN schema AS s ON s.oid = b.dictnamespace
+)
+
+-- name: digest
+-- A digest of that
+{said}
+SELECT pg_catalog.count(*) || ' ' || coalesce(pg_catalog.sum(pg_catalog.hashtextextended(what, 0)), 0)
+FROM said
+
+-- name: parts
+-- The same of each object, to name those that have changed
+{said}
+SELECT schema, object, pg_catalog.sum(pg_catalog.hashtextextended(what, 0))::text
+FROM said GROUP BY schema, object

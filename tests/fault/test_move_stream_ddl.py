@@ -1,0 +1,174 @@
+"""DDL on moved tables in every phase of a streamed move: told by name, or carried over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.fixtures.moves import streamed
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.stopping import finish, patient
+from tests.fixtures.moves.writers import Clients
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.stopping import MovingFleet
+
+pytestmark = pytest.mark.fault
+
+TABLES = (
+    "CREATE TABLE shard2.people (id bigint PRIMARY KEY, name text)",
+    "INSERT INTO shard2.people SELECT n, 'one' FROM generate_series(1, 500) AS n",
+    "CREATE TABLE shard2.pets (id bigint PRIMARY KEY, name text)",
+    "INSERT INTO shard2.pets SELECT n, 'cat' FROM generate_series(1, 50) AS n",
+    "CREATE TABLE shard2.days (day integer PRIMARY KEY) PARTITION BY RANGE (day)",
+    "CREATE FUNCTION shard2.t() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "CREATE TRIGGER t BEFORE INSERT ON shard2.pets FOR EACH ROW EXECUTE FUNCTION shard2.t()",
+)
+"""What is there before the move."""
+GONE = ("pets", "days", "people", "made")
+DDL = {
+    "writes was altered": (
+        "ALTER TABLE shard2.writes ALTER token TYPE bigint USING token + 0",
+        "ALTER TABLE shard2.writes REPLICA IDENTITY FULL",
+    ),
+    "people was altered": (
+        "DROP TABLE shard2.people",
+        "CREATE TABLE shard2.people (id bigint PRIMARY KEY, name text)",
+        "INSERT INTO shard2.people SELECT n, 'two' FROM generate_series(1, 500) AS n",
+    ),
+    "pets was altered": (
+        "ALTER TABLE shard2.pets ADD legs integer DEFAULT 4",
+        "ALTER TABLE shard2.pets DROP name",
+        "CREATE INDEX CONCURRENTLY pets_legs ON shard2.pets (legs)",
+        "GRANT SELECT ON shard2.pets TO PUBLIC",
+        "ALTER TABLE shard2.pets DISABLE TRIGGER t",
+        "ALTER TABLE shard2.pets ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY seen ON shard2.pets USING (true)",
+        "INSERT INTO shard2.pets VALUES (70, 3)",
+    ),
+    "days_1 was made": (
+        "CREATE TABLE shard2.days_1 PARTITION OF shard2.days FOR VALUES FROM (1) TO (9)",
+        "INSERT INTO shard2.days VALUES (1)",
+    ),
+    "made was made": ("CREATE TABLE shard2.made (id bigint PRIMARY KEY)",),
+}
+"""What the message says of it, and what somebody does."""
+HARMLESS = (
+    "TRUNCATE shard2.people",
+    "INSERT INTO shard2.people SELECT n, 'new' FROM generate_series(1, 300) AS n",
+    "VACUUM shard2.writes",
+    "VACUUM FULL shard2.people",
+    "ANALYZE shard2.people",
+    "CLUSTER shard2.pets USING pets_pkey",
+    "REINDEX TABLE CONCURRENTLY shard2.pets",
+    "CREATE TABLE shard1.made ()",
+    "GRANT SELECT ON shard1.writes TO PUBLIC",
+    "REVOKE SELECT ON shard1.writes FROM PUBLIC",
+    "DROP TABLE shard1.made",
+)
+"""What a stream carries over, or does not concern it."""
+
+
+HELD = (streamed.COPYING, "span fence begin")
+"""Where shardctl holds a snapshot, or its guard does: what is made CONCURRENTLY waits for that."""
+
+
+def make(fleet: MovingFleet, statements: tuple[str, ...], point: str = "") -> None:
+    with fleet.log_in("a", user="postgres") as session:
+        for statement in statements:
+            text = statement.replace(" CONCURRENTLY", "") if point in HELD else statement
+            session.execute(text.encode())
+
+
+def clear(fleet: MovingFleet) -> None:
+    """Take away what `verify` would miss in the other shards."""
+    for table in GONE:
+        fleet.ask(fleet.owner, f"DROP TABLE IF EXISTS shard2.{table} CASCADE")
+    fleet.ask(fleet.owner, "DROP FUNCTION shard2.t()")
+    fleet.ask(fleet.owner, "ALTER TABLE shard2.writes REPLICA IDENTITY DEFAULT")
+
+
+@pytest.fixture
+def fleet_ddl(fleet_stream: MovingFleet) -> MovingFleet:
+    """Give a fleet with more tables in a moved shard."""
+    patient(fleet_stream)
+    make(fleet_stream, TABLES)
+    return fleet_stream
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["span fence begin", streamed.COPYING, "step structure ran", "step copy ran",
+     "step indexes ran", "step follow ran"],
+)  # fmt: skip
+def test_ddl_ends_the_move_and_is_named(fleet_ddl: MovingFleet, point: str) -> None:
+    with Clients(fleet_ddl, target="b") as clients:
+        mover = fleet_ddl.mover("start", point)
+        mover.at(point)
+        for statements in DDL.values():
+            make(fleet_ddl, statements, point)
+        mover.go()
+        assert mover.end() == 3, mover.said
+        told = "".join(line for line in mover.said if line.startswith("StructureChanged"))
+        assert [name for name in DDL if f"shard2.{name}" not in told] == [], mover.said
+        clients.wait_served()
+        finish(fleet_ddl, "abort")
+    assert clients.errors() == []
+    assert fleet_ddl.owner == "a"
+    assert fleet_ddl.ask("a", "SELECT count(*) FROM shard2.people WHERE name = 'two'") == [(500,)]
+    assert streamed.left(fleet_ddl) == []
+    clear(fleet_ddl)
+    prove(fleet_ddl, clients)
+
+
+def test_ddl_before_the_copy_is_carried_over(fleet_ddl: MovingFleet) -> None:
+    with Clients(fleet_ddl, target="b") as clients:
+        mover = fleet_ddl.mover("start", "step structure run")
+        mover.at("step structure run")
+        for statements in DDL.values():
+            make(fleet_ddl, statements)
+        mover.go()
+        assert mover.end() == 0, mover.said
+    assert clients.errors() == []
+    assert fleet_ddl.ask("b", "SELECT count(*), sum(legs) FROM shard2.pets") == [(51, 203)]
+    assert fleet_ddl.ask("b", "SELECT day FROM shard2.days_1") == [(1,)]
+    assert fleet_ddl.ask("b", "SELECT polname::text FROM pg_policy") == [("seen",)]
+    assert fleet_ddl.ask("b", "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [("D",)]
+    clear(fleet_ddl)
+    prove(fleet_ddl, clients)
+
+
+def test_maintenance_and_truncate_in_every_phase_are_carried_over(fleet_ddl: MovingFleet) -> None:
+    points = ["step structure ran", streamed.COPYING, "step copy ran", "step indexes ran",
+              "step follow ran", "span fence begin"]  # fmt: skip
+    with Clients(fleet_ddl, target="b") as clients:
+        mover = fleet_ddl.mover("start", *points)
+        for number, point in enumerate(points):
+            mover.at(point)
+            make(fleet_ddl, HARMLESS, point)
+            fleet_ddl.ask("a", f"INSERT INTO shard2.people VALUES ({1000 + number}, '{point}')")
+            mover.go()
+        assert mover.end() == 0, mover.said
+    assert clients.errors() == []
+    expected = [(301, points[-1])]
+    assert fleet_ddl.ask("b", "SELECT count(*), max(name) FROM shard2.people") == expected
+    assert streamed.left(fleet_ddl) == []
+    clear(fleet_ddl)
+    prove(fleet_ddl, clients)
+
+
+def test_behind_the_fence_postgresql_refuses_ddl(fleet_ddl: MovingFleet) -> None:
+    with Clients(fleet_ddl, target="b") as clients:
+        mover = fleet_ddl.mover("start", "span drain begin", "span decide begin")
+        for point in ("span drain begin", "span decide begin"):
+            mover.at(point)
+            for statements in DDL.values():
+                with pytest.raises(psycopg.errors.InvalidSchemaName):
+                    make(fleet_ddl, statements[:1])
+            mover.go()
+        assert mover.end() == 0, mover.said
+    assert clients.errors() == []
+    clear(fleet_ddl)
+    prove(fleet_ddl, clients)
