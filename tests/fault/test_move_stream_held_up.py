@@ -105,7 +105,7 @@ def in_the_way(fleet: MovingFleet, kind: str, stack: ExitStack) -> str:
     """Hold a moved table in some way, and give what the message has to say."""
     match kind:
         case "LOCK TABLE":
-            statement = "LOCK TABLE shard2.writes IN SHARE MODE"
+            statement = "LOCK TABLE shard2.filled IN SHARE MODE"
             stack.enter_context(held(fleet, statement, user="postgres"))
             return "application report"
         case "ADD COLUMN":
