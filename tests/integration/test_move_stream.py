@@ -181,10 +181,10 @@ def test_a_mark_that_comes_late_is_waited_for(
         other.execute(key, [move, named["attempt"], stream_fence.MARK])
         put_up(session, node, move, *given, **named)
 
-    def let_go(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
+    def let_go(context: MoveContext, attempt: int, what: str, **given: float) -> None:
         waits.append(what)
         other.rollback()
-        wait(context, attempt, what, deadline=deadline)
+        wait(context, attempt, what, **given)
 
     monkeypatch.setattr(fence_arrival, "_LOOK_S", 0.01)
     monkeypatch.setattr(stream_fence, "put_up", held_up)
