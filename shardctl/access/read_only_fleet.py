@@ -23,7 +23,7 @@ from shardctl.errors import (
 )
 from shardctl.libpq import reason_of
 from shardctl.postgres import event_triggers
-from shardctl.state import cluster, identity, lock, observer
+from shardctl.state import cluster, identity, journal, lock, observer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardctl.access.read_only_change import Result
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.connection import Connection
+    from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 _WIDTH = 16
@@ -46,6 +47,17 @@ def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused
         "tables_not_ours",
         f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
         hint="set `database.user` to their owner, a member of that role, or a superuser",
+    )
+
+
+def shards_stream(move: Move, shards: Collection[ShardId]) -> Refused:
+    """Report shards of a streamed move: a stream does not replicate triggers, and stops at them."""
+    return Refused(
+        "move_unfinished",
+        f"move {move.id} streams shards {ranges.of(sorted(shards))} from node {move.source} to "
+        f"node {move.target}: `read-only` would change tables that the stream follows",
+        hint=f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
+        f"`shardctl moves abort {move.id}`; then run the command again",
     )
 
 
@@ -207,6 +219,10 @@ def _look(
             node.name, "it has no schema `shardctl`", hint="run `shardctl init` first"
         )
     identity.check(state, topology, node.name)
+    for move in journal.read(session):
+        streamed = chosen.intersection(move.shards)
+        if move.method == journal.STREAM and streamed and not move.state.closed:
+            raise shards_stream(move, streamed)
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
     found = read_only.tables(session, list(schemas))

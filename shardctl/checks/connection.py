@@ -70,7 +70,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 Severity.warning,
                 actual=f"PostgreSQL {basics.version}",
                 expected=f"PostgreSQL {usual}, the version of most nodes",
-                hint="upgrade this node: shards cannot be moved between major versions",
+                hint="upgrade this node: only streamed moves work between major versions",
                 node=name,
             )
 
