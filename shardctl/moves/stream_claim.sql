@@ -111,7 +111,8 @@ BEGIN
     EXECUTE {blocks};
     {owning}
     UPDATE shardctl.move
-    SET report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began)
+    SET report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began),
+        revision = revision + 1
     WHERE id = {move};
     {opening}
     RETURN true;
