@@ -23,7 +23,7 @@ from shardctl.errors import (
 )
 from shardctl.libpq import reason_of
 from shardctl.postgres import event_triggers
-from shardctl.state import cluster, identity, journal, lock, observer
+from shardctl.state import cluster, identity, journal, ledger, lock, observer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -219,10 +219,10 @@ def _look(
             node.name, "it has no schema `shardctl`", hint="run `shardctl init` first"
         )
     identity.check(state, topology, node.name)
-    for move in journal.read(session):
-        streamed = chosen.intersection(move.shards)
-        if move.method == journal.STREAM and streamed and not move.state.closed:
-            raise shards_stream(move, streamed)
+    for one in ledger.copies(session, topology, node.name, state):
+        streamed = chosen.intersection(one.move.shards)
+        if one.move.method == journal.STREAM and streamed and not one.move.state.closed:
+            raise shards_stream(one.move, streamed)
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
     found = read_only.tables(session, list(schemas))

@@ -8,7 +8,7 @@ so what the target has when it sees the mark is all that there is.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -33,15 +33,28 @@ _TABLE_MS = 0.1
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
 
 
-def left(session: Connection, move: str, schemas: Sequence[str]) -> tuple[bool, bool, str]:
-    """Look behind the fence in one message: is anybody left, is a table unlogged, the digest.
+class Left(NamedTuple):
+    """What is found behind the fence."""
 
-    Who is left can still change something there. The digest is of the time after that look.
-    """
-    digest = structure_digest.query(session, schemas)
-    looks = sql.SQL(";\n").join([*fence.looks(move), digest])
-    makers, writers, unlogged, found = queries.rows_of_all(session, looks)
-    return bool(makers or writers), bool(unlogged), str(found[0][0])
+    busy: bool
+    """Whether sessions that write there, or make something, can still change it."""
+    unlogged: bool
+    changing: bool
+    """Whether sessions have changed something there, without a lock, and have not committed."""
+    digest: str
+
+
+def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
+    """Look behind the fence in one message; the digest is of the time after the other looks."""
+    looks = [
+        *fence.looks(move),
+        structure_digest.changing_query(schemas),
+        structure_digest.query(session, schemas),
+    ]
+    makers, writers, unlogged, changing, digest = queries.rows_of_all(
+        session, sql.SQL(";\n").join(looks)
+    )
+    return Left(bool(makers or writers), bool(unlogged), bool(changing), str(digest[0][0]))
 
 
 def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:

@@ -47,6 +47,16 @@ def query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     return QUERIES["digest"].format(said=_said(session, schemas))
 
 
+def changing(session: Connection, schemas: Sequence[str]) -> list[int | None]:
+    """List the processes whose changes there no lock shows, and no digest before their commit."""
+    return [pid for (pid,) in session.execute(changing_query(schemas))]
+
+
+def changing_query(schemas: Sequence[str]) -> sql.Composed:
+    """Compose the query of `changing`, for a message that asks more."""
+    return QUERIES["changing"].format(schemas=_listed(schemas))
+
+
 def parts(session: Connection, schemas: Sequence[str]) -> Parts:
     """Sum up each object there: by schema, in their order, and by the object's name."""
     found: dict[str, dict[str, str]] = {schema: {} for schema in schemas}
@@ -73,5 +83,8 @@ def changes(before: Parts, after: Parts) -> Iterator[str]:
 
 def _said(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
-    listed = sql.SQL(", ").join(map(sql.Literal, schemas))
-    return QUERIES["said"].format(schemas=listed, of_18=sql.SQL(of_18))
+    return QUERIES["said"].format(schemas=_listed(schemas), of_18=sql.SQL(of_18))
+
+
+def _listed(schemas: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Literal, schemas))

@@ -7,17 +7,12 @@
 WITH schema AS MATERIALIZED (
     SELECT oid, nspname::text AS name, nspowner, nspacl FROM pg_catalog.pg_namespace
     WHERE nspname IN ({schemas})
-), running AS MATERIALIZED (
-    SELECT transactionid AS xid FROM pg_catalog.pg_locks
-    WHERE locktype = 'transactionid' AND granted AND mode = 'ExclusiveLock'
 ), relation AS MATERIALIZED (
     SELECT c.oid, s.name AS schema, c.relname::text AS name, c.relkind, c.reltoastrelid,
            pg_catalog.concat_ws(' ', c.relname, c.relkind, c.relpersistence, c.relreplident,
                                 c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
                                 c.relpartbound, c.relowner, c.relacl, c.relispopulated,
-                                c.reloptions, c.reltablespace, c.relam, c.reloftype,
-                                -- A GRANT that is not committed holds no lock.
-                                c.xmax IN (SELECT xid FROM running)) AS said
+                                c.reloptions, c.reltablespace, c.relam, c.reloftype) AS said
     FROM pg_catalog.pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S', 'c')
 ), type AS MATERIALIZED (
@@ -106,8 +101,7 @@ WITH schema AS MATERIALIZED (
     FROM relation AS r JOIN pg_catalog.pg_trigger AS t
         ON t.tgrelid = r.oid AND (NOT t.tgisinternal OR t.tgenabled <> 'O')
     UNION ALL
-    SELECT s.name, 'function ' || p.proname,
-           pg_catalog.concat_ws(' ', 'p', p.oid, p.xmin, p.xmax IN (SELECT xid FROM running))
+    SELECT s.name, 'function ' || p.proname, pg_catalog.concat_ws(' ', 'p', p.oid, p.xmin)
     FROM pg_catalog.pg_proc AS p JOIN schema AS s ON s.oid = p.pronamespace
     UNION ALL
     SELECT s.name, 'operator ' || q.oprname, pg_catalog.concat_ws(' ', 'q', q.oid, q.xmin)
@@ -146,3 +140,17 @@ FROM said
 {said}
 SELECT schema, object, pg_catalog.sum(pg_catalog.hashtextextended(what, 0))::text
 FROM said GROUP BY schema, object
+
+-- name: changing
+-- Which processes have changed a relation or a function there and have not committed: GRANT and ALTER
+-- FUNCTION hold no lock. None is a prepared transaction
+SELECT DISTINCT l.pid
+FROM (
+    SELECT c.xmax FROM pg_catalog.pg_class AS c
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname IN ({schemas})
+    UNION ALL
+    SELECT p.xmax FROM pg_catalog.pg_proc AS p
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname IN ({schemas})
+) AS changed
+JOIN pg_catalog.pg_locks AS l ON l.transactionid = changed.xmax
+WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'

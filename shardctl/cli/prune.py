@@ -67,7 +67,7 @@ def prune(
     confirm(f"Drop {_counted(chosen)}?", yes=yes)
     try:
         with bars() as progress:
-            pruning.carry_out(topology, chosen, progress)
+            pruning.carry_out(topology, chosen, progress, accept_unconfirmed=accept_unconfirmed)
     except pruning.PruneUnfinished as error:
         say(f"{_counted(error.dropped)} dropped")
         raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.access import fence, stream_fence, write_fence
+from shardctl.access import fence, stream_fence, structure_digest, write_fence
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.moves import cross_schema, locks, structure
 from shardctl.moves import plan as planning
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
+
+_POLL_S = 0.001
 
 
 class Fence(ABC):
@@ -87,15 +89,23 @@ class Rename(Fence):
         What they have committed may depend on moved tables: a view elsewhere would bypass the
         fence. Raises SourceUnfit for that, and WritersLeft.
         """
+        if self._await_writers(at):
+            self._require_uncrossed(at)
+
+    @staticmethod
+    def _await_writers(at: Attempt) -> bool:
+        """Wait for them, and return whether there were any; raises WritersLeft, UnloggedMade."""
         plan, until = at.plan, at.budget.latest("mark")
         try:
-            waited = fence.drain(at.source, plan.source, plan.id, deadline=until - at.kept_s)
+            return fence.drain(at.source, plan.source, plan.id, deadline=until - at.kept_s)
         except fence.WritersLeft as error:
             at.end(error)
-            waited = fence.drain(at.source, plan.source, plan.id, deadline=until)
-        if waited:
-            staying = planning.leaving(at.context.topology, plan)
-            cross_schema.require_uncrossed(at.source, plan, staying)
+            return fence.drain(at.source, plan.source, plan.id, deadline=until)
+
+    @staticmethod
+    def _require_uncrossed(at: Attempt) -> None:
+        staying = planning.leaving(at.context.topology, at.plan)
+        cross_schema.require_uncrossed(at.source, at.plan, staying)
 
     def look_again(self, at: Attempt) -> None:
         """Check that every alias is still paused; raises PauseLost, NodeLost."""
@@ -222,18 +232,23 @@ class LockedRename(Rename):
     def drain(self, at: Attempt) -> None:
         """Wait as behind a rename, and for what is made there; then look at the structure again.
 
-        Locks on tables catch no one who makes a table. Raises StructureChanged.
+        Locks on tables catch no session that makes a table, grants a right or alters a function.
+        Raises StructureChanged, WritersLeft.
         """
-        # Where nobody is in the way, as nearly always, one message tells both.
-        busy, unlogged, digest = stream_fence.left(at.source, at.plan.id, at.plan.retired)
-        if busy or unlogged:
-            super().drain(at)
-            # Whoever was there may have ended between both looks.
-            staying = planning.leaving(at.context.topology, at.plan)
-            cross_schema.require_uncrossed(at.source, at.plan, staying)
-            structure.require_same(at.context, at.plan.retired)
-        else:
-            structure.require(at.context, digest, at.plan.retired)
+        # Where nobody is in the way, as nearly always, one message tells all.
+        found = stream_fence.left(at.source, at.plan.id, at.plan.retired)
+        if not (found.busy or found.unlogged or found.changing):
+            structure.require(at.context, found.digest, at.plan.retired)
+            return
+        self._await_writers(at)
+        deadline = at.budget.latest("mark")
+        while pids := structure_digest.changing(at.source, at.plan.retired):
+            if time.monotonic() > deadline:
+                raise fence.WritersLeft(at.plan.source, pids)
+            time.sleep(_POLL_S)
+        # Whoever was there may have ended between both looks.
+        self._require_uncrossed(at)
+        structure.require_same(at.context, at.plan.retired)
 
     def look_again(self, at: Attempt) -> None:
         """Check that every alias is still paused, and both locks held, all at the same time.

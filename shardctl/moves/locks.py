@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.moves.context import Use
+from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.moves.context import MoveContext
+    from shardctl.topology.model import NodeName
 
 _NOTHING = sql.SQL("SELECT 1")
 
@@ -22,13 +24,19 @@ def require(context: MoveContext, *, beside: Callable[[], object] = lambda: None
 
     A process that lost one of them must change nothing more.
     """
-    sent = []
+    sent: list[tuple[NodeName, Sent]] = []
+    problems: list[Exception] = []
     try:
         for node in (context.plan.source, context.plan.target):
             with context.on(node):
                 sent.append((node, Sent(context.sessions[node, Use.lock], _NOTHING)))
         beside()
     finally:
-        for node, one in sent:
-            with context.on(node):
-                one.rows()
+        for node, one in sent:  # an answer that nobody reads would meet the session's next request
+            try:
+                with context.on(node):
+                    one.rows()
+            except NodeLost as error:
+                problems.append(error)
+    for problem in problems:
+        raise problem

@@ -83,7 +83,13 @@ def plan(
     return found
 
 
-def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress) -> None:
+def carry_out(
+    topology: Topology,
+    chosen: Sequence[Retired],
+    progress: Progress,
+    *,
+    accept_unconfirmed: bool = False,
+) -> None:
     """Drop retired schemas in small transactions, node by node, under the nodes' locks.
 
     Checks the fleet again under the locks, and the users and dependents of a schema again in the
@@ -100,8 +106,8 @@ def carry_out(topology: Topology, chosen: Sequence[Retired], progress: Progress)
         left = {
             one: why
             for one in chosen
-            # The plan has heeded whether unconfirmed moves are accepted.
-            if (why := _why_not_proved(fleet, entries, one, accept_unconfirmed=True)) is not None
+            if (why := _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed))
+            is not None
         }
         ended = fanout.collect(
             locks,

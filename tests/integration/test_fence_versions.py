@@ -451,13 +451,20 @@ def test_the_digest_of_a_structure_does_not_see_its_use(fenced: Fenced) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["GRANT SELECT ON shard2.photos TO PUBLIC", "ALTER FUNCTION shard2.f() STABLE"],
+    [
+        "GRANT SELECT ON shard2.photos TO PUBLIC",
+        "ALTER FUNCTION shard2.f() STABLE",
+        "TRUNCATE shard2.photos",
+    ],
 )
-def test_the_digest_of_a_structure_sees_what_is_not_committed_and_holds_no_lock(
+def test_a_session_that_has_not_committed_a_change_without_a_lock_is_found(
     fenced: Fenced, statement: str
 ) -> None:
     seen = structure_digest.digest(fenced.session, [SCHEMA])
+    assert structure_digest.changing(fenced.session, [SCHEMA]) == []
     fenced.other.execute(statement.encode())
-    assert structure_digest.digest(fenced.session, [SCHEMA]) != seen
-    fenced.other.rollback()
+    pid = fenced.other.info.backend_pid
+    assert structure_digest.changing(fenced.session, [SCHEMA]) == [pid]
     assert structure_digest.digest(fenced.session, [SCHEMA]) == seen
+    fenced.other.rollback()
+    assert structure_digest.changing(fenced.session, [SCHEMA]) == []

@@ -202,12 +202,12 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
     """Somebody who was there may have left a view elsewhere that leads behind the fence."""
     look = stream_fence.left
 
-    def ends(session: Any, move: str, schemas: Any) -> tuple[bool, bool, str]:
-        _, unlogged, digest = look(session, move, schemas)
+    def ends(session: Any, move: str, schemas: Any) -> stream_fence.Left:
+        found = look(session, move, schemas)
         with fleet_own.connect("a") as other:
             view = sql.SQL("CREATE VIEW public.late AS SELECT * FROM {}")
             other.execute(view.format(sql.Identifier(schemas[0], "photos")))
-        return True, unlogged, digest
+        return found._replace(busy=True)
 
     monkeypatch.setattr(stream_fence, "left", ends)
     with pytest.raises(MoveStopped) as caught:

@@ -112,7 +112,7 @@ def test_an_unconfirmed_move_stays_open_while_one_of_its_schemas_is_left(
 ) -> None:
     fleet_retired.retire(2, 3)
     fleet_retired.record(MoveState.unconfirmed, proof="forked")
-    fleet_retired.carry_out(fleet_retired.plan(accept=True)[:1])
+    fleet_retired.carry_out(fleet_retired.plan(accept=True)[:1], accept=True)
     states = fleet_retired.fleet.query("a", "SELECT state FROM shardctl.move")
     assert states == [("unconfirmed",)]
 
@@ -161,6 +161,8 @@ def test_a_shard_that_came_back_has_to_be_proved_to_have_done_so(fleet_retired: 
             with pytest.raises(PruneUnfinished, match="found differences"):
                 fleet_retired.carry_out(found)
             fleet_retired.come_back(state=MoveState.unconfirmed, proof="forked")
+            with pytest.raises(PruneUnfinished, match="--accept-unconfirmed"):
+                fleet_retired.carry_out(found)
             assert fleet_retired.verdict(accept=True) is None
             fleet_retired.come_back()
             fleet_retired.carry_out()

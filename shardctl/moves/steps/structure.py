@@ -93,10 +93,16 @@ def _drop(context: MoveContext) -> None:
                 f"node {plan.target}: its map gives it shards of move {plan.id}",
                 hint="run `shardctl moves resume` to finish the move",
             )
+        if marks.last(there, plan.id, marks.DECISION) is not None:
+            raise Unfinished(
+                f"node {plan.target}: it has the decision of move {plan.id}",
+                hint="run `shardctl moves resume` to finish the move",
+            )
         # Programs and copies of a killed shardctl go on without it.
         end_sessions(there, slot)
         subscription.drop(there, slot)
-        marks.take_back(there, plan.id, MADE, COPYING, marks.COPIED, INDEXING, INDEXED)
+        # Marks of cutovers, too: after a failover of the source their attempts may come again.
+        marks.forget(there, plan.id)
         structure.drop(there, plan.schemas)
         keep = context.topology.database.user
         closing.remove(there, plan.id, (), keep=keep, wanted=(), deadline=time.monotonic())
