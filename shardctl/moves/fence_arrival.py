@@ -6,6 +6,7 @@ neither its round trips nor its commit add to what the source needs.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -33,19 +34,19 @@ class _Begun(dict[int, Sent]):
     __slots__ = ()
 
 
-def begin(context: MoveContext, attempt: int) -> None:
-    """Let the target wait for the mark of an attempt, if it does not yet.
+def begin(context: MoveContext, attempt: int, *, deadline: float) -> None:
+    """Let the target wait for the mark of an attempt, if it does not yet, until `deadline`.
 
     Its session for the snapshot is of no other use before `snapshot`.
     """
     begun = context.own(_Begun, _Begun)
     if attempt not in begun:
-        begun[attempt] = _send(context, attempt)
+        begun[attempt] = _send(context, attempt, deadline)
 
 
-def snapshot(context: MoveContext, attempt: int) -> str | None:
+def snapshot(context: MoveContext, attempt: int, *, deadline: float) -> str | None:
     """Give the snapshot that the target has exported; None where it has not put its mark."""
-    begin(context, attempt)
+    begin(context, attempt, deadline=deadline)
     sent, target = context.own(_Begun, _Begun).pop(attempt), context.plan.target
     with context.on(target):
         found = sent.rows()
@@ -55,15 +56,16 @@ def snapshot(context: MoveContext, attempt: int) -> str | None:
         return found[_EXPORTED][0][0]
 
 
-def _send(context: MoveContext, attempt: int) -> Sent:
+def _send(context: MoveContext, attempt: int, deadline: float) -> Sent:
     plan = context.plan
+    seconds = max(0.0, min(_LOOK_S, deadline - time.monotonic()))
     message = QUERIES["await"].format(
         move=sql.Literal(plan.id),
         attempt=sql.Literal(attempt),
         fence=sql.Literal(stream_fence.MARK),
         arrived=sql.Literal(marks.ARRIVED),
         copied=sql.Literal(marks.COPIED),
-        seconds=sql.Literal(_LOOK_S),
+        seconds=sql.Literal(seconds),
     )
     with context.on(plan.target):
         return Sent(context.session(plan.target, Use.snapshot), message)

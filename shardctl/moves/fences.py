@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
 
 _POLL_S = 0.001
+_SHOWN = 5
 
 
 class Fence(ABC):
@@ -265,7 +266,7 @@ class LockedRename(Rename):
             context.notice(
                 f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
                 f"cutover, which node {context.plan.target} does not have: "
-                f"{', '.join(error.changed)}; run it there again"
+                f"{', '.join(error.changed[:_SHOWN])}; run it there again"
             )
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:

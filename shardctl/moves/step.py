@@ -37,13 +37,14 @@ class NotAbortable(ShardctlError):
 class TargetUncleaned(Unfinished):
     """An aborted move whose target could not be reached: the source is clean, the target is not."""
 
-    def __init__(self, plan: MovePlan, left: Sequence[str]) -> None:
+    def __init__(self, plan: MovePlan, left: Sequence[str], *, away: bool) -> None:
+        first = f"start node {plan.target}" if away else "remove the cause"
         listed = ", ".join([*left, "what it wrote into schema shardctl"])
         super().__init__(
             f"node {plan.target} still has what move {plan.id} made there: {listed}; node "
             f"{plan.source} keeps shards {ranges.of(plan.shards)}, and has neither slot nor "
             "publication of the move",
-            hint=f"start node {plan.target}, then run `shardctl moves abort {plan.id}`; if it is "
+            hint=f"{first}, then run `shardctl moves abort {plan.id}`; if node {plan.target} is "
             f"permanently lost, run `shardctl moves abort {plan.id} --target-destroyed`, and "
             "`shardctl moves doctor` if it comes back",
         )
@@ -114,7 +115,9 @@ def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], 
             continue
         if step is first and context.target_away is not None:
             left = _left_on_target(context, steps)
-            raise together([context.target_away, TargetUncleaned(context.plan, left)])
+            away = not isinstance(context.target_away, NodeRefused)
+            uncleaned = TargetUncleaned(context.plan, left, away=away)
+            raise together([context.target_away, uncleaned])
         on_step(step)
         try:
             step.undo(context)

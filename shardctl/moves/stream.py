@@ -65,7 +65,7 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
     on the target later. Raises MarkNotSeen, TargetPromoted.
     """
     plan = context.plan
-    while (snapshot := fence_arrival.snapshot(context, attempt)) is None:
+    while (snapshot := fence_arrival.snapshot(context, attempt, deadline=deadline)) is None:
         arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
         with context.on(plan.target):
             session = context.session(plan.target, Use.lock)

@@ -51,7 +51,8 @@ def pause(at: Attempt) -> None:
 
 def drain(at: Attempt) -> None:
     """Let the target wait for the fence's mark, and look behind the fence meanwhile."""
-    fence_arrival.begin(at.context, at.attempt)
+    deadline = at.budget.latest("snapshot")
+    fence_arrival.begin(at.context, at.attempt, deadline=deadline)
     sub_steps.drain(at)
 
 
