@@ -28,6 +28,7 @@ UPDATE shardctl.move
 SET state = 'claimed', changed = pg_catalog.clock_timestamp(),
     drained_to = coalesce(drained_to, {lsn}::pg_catalog.pg_lsn),
     revision = revision + CASE state WHEN 'promoting' THEN 1 ELSE 2 END
+    {also}
 WHERE id = {move} AND state IN ('drained', 'promoting');
 IF NOT FOUND THEN
     RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';

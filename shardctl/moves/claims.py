@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 QUERIES = queries.load("shardctl.moves", "claim.sql")
+_NOTHING = sql.SQL("")
 
 _nothing = partial(sql.SQL, "")
 
@@ -49,21 +50,29 @@ def make(context: MoveContext, lsn: str, beside: Beside | None = None) -> list[A
         first=beside.first,
         blocks=blocks.opening(context),
         before=beside.before,
-        owning=owning(plan, sql.Literal(lsn), beside.within),
+        owning=owning(plan, sql.Literal(lsn), within=beside.within),
         last=beside.last,
     )
     return queries.rows_of_last(context.session(plan.target, Use.lock), message)
 
 
-def owning(plan: MovePlan, lsn: sql.Composable, within: sql.Composable) -> sql.Composed:
+def owning(
+    plan: MovePlan,
+    lsn: sql.Composable,
+    *,
+    within: sql.Composable = _NOTHING,
+    also: sql.Composable = _NOTHING,
+) -> sql.Composed:
     """Compose what makes the target the owner: part of a DO block or of a function.
 
-    `lsn` is what the target has of the source, and `within` what only one handover does.
+    `lsn` is what the target has of the source, `within` what only one handover does, and `also`
+    what only one writes into the journal.
     """
     return QUERIES["owning"].format(
         move=sql.Literal(plan.id),
         lsn=lsn,
         within=within,
+        also=also,
         names_back=fence.names_back(plan.id),
         drop=fences.of(plan).take_along(plan),
         target=sql.Literal(plan.target),

@@ -15,7 +15,7 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import arrivals, fence_arrival, marks, standbys, stream_claim
 from shardctl.moves.context import Use
 from shardctl.postgres.logical import closing, publication, slot, subscription
-from shardctl.state import journal
+from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -110,6 +110,7 @@ def release(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         slot.drop(session, plan.slot)
+        leash.end(session, plan.slot)  # it would see that itself, within a second
         publication.drop(session, plan.slot)
 
 

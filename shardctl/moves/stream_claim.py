@@ -137,9 +137,12 @@ def _make(context: MoveContext, session: Connection) -> None:
         claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
         register=sql.Literal(generator.REGISTER),
         margin=sql.Literal(MARGIN),
-        reverse_from=sql.Literal(journal.REVERSE_FROM),
         blocks=sql.Literal(blocks.opening(context).as_string(session)),
-        owning=claims.owning(plan, sql.SQL("(decision->>'drained_to')"), sql.SQL("")),
+        owning=claims.owning(
+            plan,
+            sql.SQL("(decision->>'drained_to')"),
+            also=QUERIES["reverse_from"].format(reverse_from=sql.Literal(journal.REVERSE_FROM)),
+        ),
         opening=closing.opening(plan.id, wanted(context)),
     )
     session.execute(statement)

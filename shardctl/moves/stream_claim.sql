@@ -110,11 +110,12 @@ BEGIN
     WHERE u.had IS NULL OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
     EXECUTE {blocks};
     {owning}
-    UPDATE shardctl.move
-    SET report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began),
-        revision = revision + 1
-    WHERE id = {move};
     {opening}
     RETURN true;
 END
 $claim$
+
+-- name: reverse_from
+-- Part of the claim's change of the journal: where a reverse begins. One change of the row needs no
+-- new page on a full disk
+, report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object({reverse_from}, began)

@@ -158,6 +158,5 @@ def test_a_transaction_that_stays_open_bounds_the_wait_for_a_slot(
         assert "(user postgres, application bulk load, open since" in error.message
         assert fleet_own.ask("a", "SELECT FROM pg_replication_slots") == []
         assert fleet_own.put(2)
-        assert any("waits for a transaction that has written: session" in one
-                   for one in fleet_own.notices)  # fmt: skip
+        assert any("when this transaction ends: session" in one for one in fleet_own.notices)
     abort(fleet_own)

@@ -180,16 +180,15 @@ def test_a_target_whose_tables_have_no_room_says_so_and_gets_them_later(tables_d
         writer.wait_served()
         tables_disk.free()
 
-        # The claim adds no page to a table; what comes behind it may.
+        # The claim may need a page; without room the target claims when there is some.
         mover = tables_disk.mover("resume", "span claim begin")
         mover.at("span claim begin")
         tables_disk.fill()
         mover.go()
         code = mover.end()
-        claimed = fleet.copy("b").state.claimed_by_target
         tables_disk.free()
-        assert claimed, mover.said
         if code != 0:
+            assert any("No space left on device" in line for line in mover.said), mover.said
             fleet.resume()
         writer.wait_served()
     assert fleet.copy("a").state.closed

@@ -39,7 +39,7 @@ def test_ctrl_c_ends_the_wait_for_a_slot_and_leaves_none(fleet_stream: MovingFle
     ):
         old.execute("INSERT INTO shard0.writes (token) VALUES (-1)")
         mover = fleet_stream.mover("start")
-        waits = f"waits for a transaction that has written: session {old.info.backend_pid} ("
+        waits = f"when this transaction ends: session {old.info.backend_pid} ("
         wait_for(lambda: told(mover, waits), seconds=60)
         mover.signal(signal.SIGINT)
         assert mover.end() == 130, mover.said

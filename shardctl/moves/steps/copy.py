@@ -15,6 +15,7 @@ from shardctl.moves.steps import structure as before
 from shardctl.moves.steps.structure import COPYING
 from shardctl.postgres.logical import copying, publication, slot
 from shardctl.postgres.logical.route import end_sessions
+from shardctl.state import leash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +119,7 @@ def _drop(context: MoveContext) -> None:
         session = context.session(plan.source)
         end_sessions(session, plan.slot)
         slot.drop(session, plan.slot)
+        leash.end(session, plan.slot)
         publication.drop(session, plan.slot)
 
 
