@@ -164,7 +164,7 @@ def many(scale: Scale) -> list[Row]:
     def once(number: int) -> Moved:
         say(f"  {shards} shards, move {number + 1} ({moving.busy()})")
         with moving.sandbox(shards, 2, 0) as fleet:
-            _without(fleet, 1)
+            _without(fleet, 1, aliases="node")
             fleet.settle()
             return fleet.move(f"0-{shards // 2 - 1}", "--to", "b", "--method", "stream")
 
