@@ -8,6 +8,7 @@ import random
 import signal
 from itertools import groupby
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
+_CLOCK = {"monotonic", "perf_counter", "sleep", "Timer"}
+"""What only tests that need a quiet machine use."""
+
 pytest_plugins = [
+    "tests.fixtures.again",
     "tests.fixtures.servers.postgres",
     "tests.fixtures.leftovers",
     "tests.fixtures.fleets.applications",
@@ -67,8 +72,16 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [one for one in found if not isinstance(one, DoctestModule)]
 
 
+@pytest.hookimpl(tryfirst=True)  # `-m` leaves out what is marked here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files, and tests within each, in a random order, if SHARDCTL_TEST_SEED has a number."""
+    """Mark what looks at the clock; put all in a random order, if SHARDCTL_TEST_SEED says so.
+
+    Clients of a proof may sleep between what they do.
+    """
+    for item in items:
+        proof = item.get_closest_marker("proof")
+        if not proof and isinstance(item, pytest.Function) and _timed(item.function, set()):
+            item.add_marker("timed")
     if seed := os.environ.get("SHARDCTL_TEST_SEED"):
         chance = random.Random(int(seed))  # noqa: S311  # an order is not a secret
         files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
@@ -76,6 +89,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for tests in files:
             chance.shuffle(tests)
         items[:] = [test for tests in files for test in tests]
+
+
+def _timed(function: FunctionType, seen: set[CodeType]) -> bool:
+    """Tell whether a test, a function in it, or a helper in its file, measures a time or sleeps."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    names = {name for code in codes for name in code.co_names}
+    seen.add(function.__code__)
+    helpers = [function.__globals__.get(name) for name in names]
+    return bool(_CLOCK & names) or any(
+        _timed(one, seen)
+        for one in helpers
+        if isinstance(one, FunctionType)
+        and one.__module__ == function.__module__
+        and one.__code__ not in seen
+    )
 
 
 def _heed_signals() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.moves.stopping import MovingFleet
 
+pytestmark = pytest.mark.proof
+
 SHARDS = (0, 2, 3, 5)
 """Those that move, one that stays on the source, and one of the other node."""
 _tokens = itertools.count(1)

@@ -7,6 +7,8 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.processes import ended
@@ -38,6 +40,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet
     assert tables(fleet_pooled, "a") == []
 
 
+@pytest.mark.proof
 def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFleet) -> None:
     done = fleet_pooled.here(
         "sandbox", "traffic", "--seconds", "1.2", "--rate", "30", "--clients", "4", "-o", "json"

@@ -84,6 +84,7 @@ def log_in_fully(fleet: PooledFleet, shard: ShardId) -> None:
             client.execute("SELECT 1")
 
 
+@pytest.mark.proof
 def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
     fleet_pooled: PooledFleet,
 ) -> None:
