@@ -2,61 +2,82 @@
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test slow fault lint unit bench docs clean
+.PHONY: help demo test slow fault lint unit bench docs lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
 
-demo: .venv/.for-demo ## Show the whole story on a throw-away fleet
+demo: $(VENV)/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
 
 # Longest files first: the many short ones fill the end, when a worker would be idle.
-PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 10
+PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 10 --again
 
-test: .venv/.for-test ## Run what a developer runs; checks style and types beside it
-	@$(PYTEST) -n 4 -m 'not embedded' tests/lint tests/integration tests/unit shardctl
+# What the garbage collector meets, and when, is no test's subject.
+test: lint ## Run all that a change must pass, and CI runs: style, types, and the tests
+	@$(PYTEST) -n 2 -m 'not embedded and not timed' -W default::pytest.PytestUnraisableExceptionWarning \
+		tests/lint tests/integration tests/unit shardctl
 
-slow: .venv/.for-test ## Run whole stories, other versions, and break moves at every twelfth point
-	@$(PYTEST) -n 4 -m embedded tests/integration
+slow: $(VENV)/.for-test ## Run what needs a quiet machine, other versions, whole stories, and attacks
+	@$(PYTEST) -n 4 -m 'embedded or timed' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
 
-fault: .venv/.for-test ## Break moves at every point
+fault: $(VENV)/.for-test ## Break moves at every point
 	@SHARDCTL_EVERY_POINT=1 $(PYTEST) -n 4 tests/fault
 
-lint: .venv/.for-test ## Check style, types and who imports whom
+lint: $(VENV)/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports | tail -n 2
 
-unit: .venv/.for-test ## Run the tests that need no server
+unit: $(VENV)/.for-test ## Run the tests that need no server
 	@$(BIN)/pytest tests/unit shardctl
 
-bench: .venv/.for-test ## Measure what the documentation claims; takes minutes
+bench: $(VENV)/.for-test ## Measure what the documentation claims; takes minutes
 	@$(BIN)/python tests/bench/run.py
 
-docs: .venv/.for-test ## Write docs/reference and the man page from the commands, and the router's face for threads
+docs: $(VENV)/.for-test ## Write docs/reference and the man page from the commands, and the router's face for threads
 	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m tests.man_page
 	@$(BIN)/python -m tests.router_face
 
+lock: ## Write the newest releases and their hashes into tests/constraints-*.txt
+	@python3 -m venv .venv-lock
+	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --upgrade uv
+	@$(LOCK) --extra sandbox -o tests/constraints-demo.txt
+	@$(LOCK) --all-extras -c tests/constraints-demo.txt -o tests/constraints-test.txt
+	@rm -rf .venv-lock
+
+# What builds shardctl is locked with it. No address of a registry is written.
+LOCK := printf '%s\n' hatchling editables | .venv-lock/bin/uv pip compile \
+	--quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command 'make lock' pyproject.toml -
+
+newest: ## Run lint, unit tests and demo with the newest release of everything
+	@rm -rf .venv-newest
+	@$(MAKE) --no-print-directory VENV=.venv-newest PINNED= lint unit demo
+
 clean: ## Remove what was built
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv .venv-newest .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find shardctl tests -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamps make a second run quick; a changed pyproject.toml installs again.
-.venv/.for-demo: pyproject.toml tests/make-venv.sh tests/system-packages.sh
+# The stamps make a second run quick; other requirements or releases install again.
+PINNED := yes
+INSTALLS := pyproject.toml tests/make-venv.sh tests/system-packages.sh
+$(VENV)/.for-demo: $(INSTALLS) tests/constraints-demo.txt
 	@tests/system-packages.sh pgbouncer
-	@tests/make-venv.sh sandbox
+	@tests/make-venv.sh $(VENV) sandbox $(PINNED:yes=demo)
 	@touch $@
 
-.venv/.for-test: pyproject.toml tests/make-venv.sh tests/system-packages.sh
+$(VENV)/.for-test: $(INSTALLS) tests/constraints-test.txt
 	@tests/system-packages.sh postgresql pgbouncer openssh-server sudo iproute2 \
 		repmgr patroni python3-pysyncobj zsh fish groff-base
 	@tests/system-packages.sh $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1 | sed 's/.*/postgresql-&-repack/')
-	@tests/make-venv.sh dev,sandbox
+	@tests/make-venv.sh $(VENV) dev,sandbox $(PINNED:yes=test)
 	@touch $@
