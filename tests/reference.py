@@ -99,8 +99,12 @@ STATES = {
     MoveState.aborted: "`moves abort` has ended it; the source owns its shards as before",
 }
 
-_COMPLETION = {"--install-completion", "--show-completion"}
-"""What typer adds by itself; it concerns the program, so it is told once, of the program."""
+_COMPLETION = {
+    "--install-completion": "Install completion for the current shell.",
+    "--show-completion": "Show completion for the current shell, to copy it or customize the"
+    " installation.",
+}
+"""What typer adds by itself, whatever it says of it; it is told once, of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Entry:
             for p in (*(() if " " in self.name else (*ANYWHERE, *AHEAD)), *self.command.params)
             if isinstance(p, TyperOption)
             and not p.hidden
-            and not (" " in self.name and _COMPLETION & set(p.opts))
+            and not (" " in self.name and _COMPLETION.keys() & {*p.opts})
         ]
 
     def takes(self, option: str) -> bool:
@@ -263,7 +267,7 @@ def _default(one: TyperOption) -> str:
 
 def meaning(one: TyperOption) -> str:
     """Write what an option is for, and its bounds."""
-    said = one.help or ""
+    said = _COMPLETION.get(one.opts[0], one.help or "")
     if one.envvar:
         said += f" Or set `${one.envvar}`."
     low, high = one.min, one.max

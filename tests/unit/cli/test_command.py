@@ -85,28 +85,26 @@ def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("encode-id", "--tim", "x"), "no such option: --tim", "did you mean --time?"),
-        (("encode-id",), "missing option '--time'", "`shardctl encode-id --help`"),
+        (("encode-id", "--tim", "x"), "--tim", "--time"),
+        (("encode-id",), "'--time'", "`shardctl encode-id --help`"),
         (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
         (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
         (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
         (("xyzzy",), "unknown command 'xyzzy'", "run `shardctl --help` for its commands"),
-        (("verify", "b"), "got unexpected extra argument(s) (b)", "`shardctl verify --help`"),
-        (
-            ("verify", "-o", "tsv"),
-            "invalid value for '-o' / '--output': 'tsv' is not one of",
-            "`shardctl verify --help`",
-        ),
+        (("verify", "b"), "(b)", "`shardctl verify --help`"),
+        (("verify", "-o", "tsv"), "'tsv'", "`shardctl verify --help`"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )
 def test_bad_usage_is_a_line_and_a_hint(
     arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
+    """Of what typer finds, the line is in its words, with what was typed."""
     done = here(*arguments)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
-    assert first.startswith(f"shardctl: {message}")
+    assert first.startswith("shardctl: ")
+    assert message in first
     assert hint in second
 
 
