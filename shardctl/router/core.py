@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shardctl.router import fence, places, plans, refusals, statements
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
 """All open databases of this process."""
+_LATE = ("shardctl.topology.loader", "shardctl.topology.routes")
+"""What parts of the router import when they first need it."""
 
 
 class Routed:
@@ -192,13 +195,23 @@ class Routed:
         }
 
 
+def _import_late() -> None:
+    """Import what is not needed until later: a fork waits for a thread that does so just now.
+
+    A child would wait for ever, as its copy of the thread does not run.
+    """
+    if len(_open):
+        for name in _LATE:
+            import_module(name)
+
+
 def _begin_in_child() -> None:
     """Make a forked child share no connection: two processes would get each other's answers."""
     for one in list(_open):
         one._begin_in_child()  # noqa: SLF001  # the same module
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+os.register_at_fork(before=_import_late, after_in_child=_begin_in_child)
 
 
 def _load(source: str | os.PathLike[str]) -> Topology:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -92,7 +93,7 @@ def test_a_proxy_command_is_gone_through_and_ends(
 ) -> None:
     proxy = ssh_home.directory / "proxy.py"
     proxy.write_text(_PROXY)
-    command = f"{sys.executable} {proxy} {token} '%h' %p"
+    command = f"{shlex.join([sys.executable, str(proxy), token])} '%h' %p"
     ssh_home.config.write_text(sshd.block("box", f"ProxyCommand {command}"))
     ssh_home.known_hosts.write_text(sshd.known())
     host = Ssh(SshSettings("box"))

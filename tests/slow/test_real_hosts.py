@@ -204,7 +204,8 @@ def applications(hosts: RealHosts, role: str) -> Iterator[Applications]:
     made = Applications(hosts.machines["ops1"])
     made.become(role)
     code = CODE.format(file=str(CLIENTS), log=str(CLIENTS.with_suffix(".log")))
-    command = hosts.command("ops1", f"exec {sys.executable} -c {shlex.quote(code)}", root=True)
+    program = shlex.join([sys.executable, "-c", code])
+    command = hosts.command("ops1", f"exec {program}", root=True)
     with ended(subprocess.Popen(command)) as process:
         made.wait()
         yield made
