@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
 
-METHOD = journal.CLONE
+METHOD = "clone"
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
 RENAME = "rename"

@@ -25,8 +25,6 @@ QUERIES = queries.load("shardctl.state", "journal.sql")
 MoveState = states.MoveState
 """Here, too, for those who read moves and ask nothing else of the table."""
 
-CLONE = "clone"
-"""The method that copies the whole source server."""
 STREAM = "stream"
 """The method whose target serves already, and receives rows instead of a whole server."""
 WAL_LIMIT = "wal_limit"
