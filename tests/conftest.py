@@ -48,7 +48,9 @@ pytest_plugins = [
     "tests.fixtures.moves.spares",
     "tests.fixtures.moves.stopping",
     "tests.fixtures.moves.streamed",
+    "tests.fixtures.moves.stream_versions",
     "tests.fixtures.moves.preflight",
+    "tests.fixtures.moves.fenced",
     "tests.fixtures.moves.by_ssh",
     "tests.fixtures.fleets.retired",
     "tests.fixtures.network.network",
@@ -59,6 +61,8 @@ pytest_plugins = [
     "tests.fixtures.fleets.bloated",
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
+    "tests.fixtures.fleets.mixed",
+    "tests.fixtures.fleets.managed",
 ]
 
 

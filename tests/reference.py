@@ -16,7 +16,7 @@ from shardctl.cli.app import app
 from shardctl.cli.command import AHEAD, ANYWHERE
 from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import cutover
-from shardctl.moves.methods import METHODS
+from shardctl.moves.methods import METHODS, REVERSE
 from shardctl.moves.preflight.registry import STREAM, SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
 from tests import reference_errors
@@ -178,20 +178,25 @@ def _section(entry: Entry) -> str:
 def render_moves() -> str:
     """Compose the page of steps, sub-steps and states; fails where one has no sentence."""
     parts = [_MOVES_HEAD]
-    for name, method in METHODS.items():
+    titles = {f"method {name}": method for name, method in METHODS.items()}
+    for title, method in (titles | {"a reverse": REVERSE}).items():
         lines = [
             f"| {n} | `{step.name}` | {step.sentence} | {'yes' if step.undo else ''} |"
             for n, step in enumerate(method.steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
-        again = "can" if method.handover.reversible else "cannot"
+        again = "can" if method.handover.reversible and method is not REVERSE else "cannot"
         told = (
             f"It {method.sentence}.\nAfterwards the source {again} have its shards back without "
             "another copy.\n"
         )
-        parts.append("\n".join([f"## Steps of method {name}\n", told, head, *lines, ""]))
+        parts.append("\n".join([f"## Steps of {title}\n", told, head, *lines, ""]))
     parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
-    cutovers = {"### Clients wait": cutover.RENAME, "### With `--read-only`": cutover.TRIGGERS}
+    cutovers = {
+        "### Clients wait": cutover.RENAME,
+        "### With `--read-only`": cutover.TRIGGERS,
+        "### A stream": cutover.STREAM,
+    }
     for title, one in cutovers.items():
         parts.append(_sub_steps(title, one.rows))
     parts.append(_sub_steps("### When a cutover is undone", cutover.RENAME.undo))

@@ -43,8 +43,14 @@ class Status:
 
     @property
     def unclosed(self) -> tuple[Entry, ...]:
-        """The moves with something left to do: running, unfinished, unconfirmed."""
-        return tuple(one for one in self.moves if one.open or one.state == "unconfirmed")
+        """The moves with something left to do: running, unfinished, unconfirmed, reversible."""
+        return tuple(
+            one
+            for one in self.moves
+            if one.open
+            or one.state == "unconfirmed"
+            or (one.reverse is not None and one.reverse.can)
+        )
 
     def slot_of(self, move: Entry) -> Slot | None:
         """Give the replication slot of a move on its source; None where there is none."""

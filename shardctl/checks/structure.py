@@ -9,6 +9,7 @@ from shardctl.checks import migrations
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.structure_groups import Group, Thing, compare
+from shardctl.checks.structure_majors import level
 from shardctl.checks.structure_texts import finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
@@ -106,27 +107,32 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     """
     details: dict[str, Sequence[Thing]] = {}
     digests: dict[ShardId, str] = {}
+    majors: dict[ShardId, int] = {}
     files: dict[ShardId, set[str]] = {}
-    for seen in view.seen.values():
+    for node, seen in view.seen.items():
         details |= seen.details
         digests |= seen.digests
+        majors |= dict.fromkeys(seen.digests, view.basics[node].version_number // 10_000)
         for file, shards in seen.ran.items():
             for shard in shards:
                 files.setdefault(shard, set()).add(file)
-    alike: dict[frozenset[str], dict[str, list[ShardId]]] = {}
+    alike: dict[frozenset[str], dict[tuple[int, str], list[ShardId]]] = {}
     for shard, digest in sorted(digests.items()):
         of_same = alike.setdefault(frozenset(files.get(shard, ())), {})
-        of_same.setdefault(digest, []).append(shard)
+        of_same.setdefault((majors[shard], digest), []).append(shard)
     for of_same in alike.values():
-        groups = [
-            Group(tuple(shards), {thing.key: thing for thing in details[digest]})
-            for digest, shards in of_same.items()
-            if digest in details
-        ]
-        for difference in compare(groups):
+        groups: dict[int, list[Group]] = {}
+        for (major, digest), found in of_same.items():
+            if digest in details:
+                things = {thing.key: thing for thing in details[digest]}
+                groups.setdefault(major, []).append(Group(tuple(found), things))
+        for difference in compare(level(groups)):
             yield finding(NAME, view.topology, difference)
         unlike = sorted(
-            s for digest, found in of_same.items() if digest not in details for s in found
+            shard
+            for (_, digest), found in of_same.items()
+            if digest not in details
+            for shard in found
         )
         if unlike:
             yield Finding(

@@ -84,6 +84,7 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
         command = ctx.command_path.partition(" ")[2]
         held = turn.wait(topology, lock_wait.total_seconds(), command=command, notice=say)
         ctx.call_on_close(held.close)
+        topology = loader.load(topology_file(ctx))  # a move that has ended has written into it
     return topology
 
 

@@ -75,6 +75,14 @@ EXAMPLES = {
         ("shardctl moves abort", "Abort it and delete its copy"),
         ("shardctl moves abort --target-destroyed", "After the loss of the target's disk"),
     ),
+    "shardctl moves reverse": (
+        ("shardctl moves reverse 5f3a9c1e --dry-run", "Check whether the move can be reversed"),
+        ("shardctl moves reverse 5f3a9c1e", "Give its shards back, with what came since"),
+    ),
+    "shardctl moves finish": (
+        ("shardctl moves finish 5f3a9c1e --dry-run", "Show what is kept for a reverse"),
+        ("shardctl moves finish 5f3a9c1e", "Keep nothing for a reverse any more"),
+    ),
     "shardctl moves doctor": (
         ("shardctl moves doctor --dry-run", "Show what moves have left behind"),
         ("shardctl moves doctor", "Clear it, when you have confirmed"),

@@ -11,6 +11,7 @@ from shardctl.cli.options import (
     AllOrNothingOption,
     AttemptsOption,
     DryRunOption,
+    FinishReverseOption,
     JobsOption,
     LockTimeoutOption,
     LockWaitOption,
@@ -34,11 +35,14 @@ def migrate(
     lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
+    finish_reverse: FinishReverseOption = False,
 ) -> None:
     """Run new migrations on every shard; shows pending migrations and asks first.
 
     A migration never waits longer for a lock than --lock-timeout. Then it releases its locks,
     waits and tries again, so that the application's sessions do not queue behind it.
+    While a move can be reversed, migrations of its shards are refused: rows that go back would not
+    fit. `shardctl moves finish` gives that up, and so does --finish-reverse.
     It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli import provision
@@ -49,7 +53,11 @@ def migrate(
     options = Options(jobs=jobs, retrying=retrying)
     provision.run(
         ctx,
-        lambda: plan_migrate(load_topology(ctx, lock_wait=lock_wait), strict=all_or_nothing),
+        lambda: plan_migrate(
+            load_topology(ctx, lock_wait=lock_wait),
+            strict=all_or_nothing,
+            finish_reverse=finish_reverse,
+        ),
         options,
         output,
         dry_run=dry_run,

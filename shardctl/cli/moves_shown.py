@@ -53,6 +53,27 @@ def copied(entry: Entry) -> str:
     return figures.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
 
 
+def reverse(entry: Entry) -> str:
+    """Say whether a move can be reversed, and until when; empty where nothing was kept for that."""
+    found = entry.reverse
+    if found is None:
+        return ""
+    until = f"{found.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    held = (
+        ""
+        if found.held_bytes is None
+        else f"; node {entry.move.target} holds {picture.size(found.held_bytes)} of WAL for that"
+    )
+    return {
+        "open": f"can be reversed until {until}",
+        "begun": f"move {found.move} reverses it",
+        "reversed": f"move {found.move} has reversed it",
+        "expired": f"could be reversed until {until}",
+        "lost": "cannot be reversed: what was kept for that is lost",
+        "finished": "cannot be reversed any more",
+    }[found.state] + held
+
+
 def _ms(took: float | None) -> str:
     return "-" if took is None else f"{took:,.1f} ms"
 

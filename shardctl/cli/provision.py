@@ -48,6 +48,7 @@ def run(
             show(plan)
         if not dry_run and plan.changes():
             confirm(_question(plan), yes=yes)
+            _finish_reverses(plan)
             began = time.monotonic()
             _carry_out(plan, options)
             _report(plan, time.monotonic() - began)
@@ -78,6 +79,14 @@ def _carry_out(plan: FleetPlan, options: Options) -> None:
 
     with bars() as progress:
         carry_out(plan, options, progress, say)
+
+
+def _finish_reverses(plan: FleetPlan) -> None:
+    """Give up reversing the moves that the plan's migrations would not go with."""
+    if plan.finishing:
+        from shardctl.moves import reversing
+
+        reversing.finish_each(plan.topology, plan.finishing, notice=say)
 
 
 def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from shardctl.cli import figures, picture
+from shardctl.cli import figures, moves_shown, picture
 from shardctl.cli.tables import fit
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     )
     if one.progress is not None:
         step += f"\n{figures.copied(one.progress, found.time)}"
+    if one.reverse is not None and (reversible := moves_shown.reverse(one)):
+        step += f"\n{reversible}"
     return (
         move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",
         step, move.who, picture.duration((found.time - move.started).total_seconds()),

@@ -33,7 +33,7 @@ class Duration(timedelta):
 def duration(
     *, plain: str | None = None, least: Duration | None = None
 ) -> Callable[[object], Duration]:
-    """Return the parser of an option; `plain` is the unit of a number without one.
+    """Return the parser of an option; `plain` is the unit of a number without one, 0 needs none.
 
     The parser raises typer.BadParameter.
     """
@@ -44,7 +44,8 @@ def duration(
         from shardctl.topology import fields
 
         try:
-            found = Duration(milliseconds=fields.milliseconds(fields.duration(value, plain=plain)))
+            given = fields.duration("0s" if value == "0" else value, plain=plain)
+            found = Duration(milliseconds=fields.milliseconds(given))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         if least is not None and found < least:

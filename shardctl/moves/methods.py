@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.moves import admission, plan, promotion, stream
@@ -25,6 +26,9 @@ from shardctl.moves.steps import (
     cutover,
     follow,
     indexes,
+    keep_reverse,
+    rehearse,
+    reopen,
     reserve,
     retire,
     stream_reserve,
@@ -34,6 +38,8 @@ from shardctl.moves.steps import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from shardctl.moves.plan import MovePlan
 
 METHODS: Mapping[str, Method] = {
     plan.METHOD: Method(
@@ -63,6 +69,8 @@ METHODS: Mapping[str, Method] = {
             copy.STEP,
             indexes.STEP,
             subscribe.STEP,
+            rehearse.STEP,
+            keep_reverse.STEP,
             cutover.STREAM_STEP,
             confirm.STEP,
             retire.STEP,
@@ -72,3 +80,25 @@ METHODS: Mapping[str, Method] = {
         admit=lambda _: None,
     ),
 }
+
+REVERSE = replace(
+    METHODS[plan.STREAM],
+    sentence="gives shards back to the node from which they were streamed, without a copy",
+    steps=(
+        stream_reserve.STEP,
+        reopen.STEP,
+        subscribe.STEP,
+        rehearse.STEP,
+        cutover.STREAM_STEP,
+        confirm.STEP,
+        retire.STEP,
+    ),
+)
+"""What reverses a streamed move."""
+
+
+def of(decided: MovePlan) -> Method:
+    """Return the method of a plan."""
+    if decided.reverses is not None:
+        return REVERSE
+    return METHODS[decided.method]

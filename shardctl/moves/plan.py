@@ -29,7 +29,7 @@ LOCKED_RENAME = "locked rename"
 
 _POOLERS = "poolers."
 
-_INDIFFERENT = ("shards", "migrations", "keys", "control", "relative")
+_INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
 """Fields that a move does not depend on, changes itself, or that may be corrected during it."""
 
 
@@ -69,8 +69,22 @@ class Options:
     duplicate_shared: bool = False
     ignore_standby: bool = False
     clone_with: CloneWith = "basebackup"
+    rehearse_only: bool = False
+    """Whether the move ends after its rehearsal, with everything as it was."""
     max_wal_bytes: int | None = None
     """The most WAL that the source keeps for the move; None until that is decided."""
+    keep_reverse_s: float = 0.0
+    """For how long the move can be reversed when it is done; 0: not at all."""
+    finish_reverse: bool = False
+    """Whether the move may end the possibility to reverse an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """The move that a reverse gives back, and from where the target's own changes begin there."""
+
+    move: str
+    lsn: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +107,20 @@ class MovePlan:
     method: str = METHOD
     waiting: str = RENAME
     """The fence of its method, behind which clients wait."""
+    reverse: str | None = None
+    """The id of the move that can reverse this one; None where none is to."""
+    reverses: Reversed | None = None
+    """What this move reverses, if it is a reverse."""
 
     @property
     def fence(self) -> str:
         """The name of its fence."""
         return TRIGGERS if self.options.read_only else self.waiting
+
+    @property
+    def streams(self) -> bool:
+        """Whether the moved shards follow by logical replication until the cutover."""
+        return self.method == STREAM
 
     @property
     def slot(self) -> str:
@@ -112,6 +135,8 @@ class MovePlan:
             "said": self.said,
             "options": asdict(self.options),
             "fence": self.waiting,
+            "reverse": self.reverse,
+            "reverses": self.reverses and asdict(self.reverses),
         }
 
     @classmethod
@@ -131,6 +156,8 @@ class MovePlan:
                 options=_options(move.id, move.plan["options"]),
                 method=move.method,
                 waiting=move.plan.get("fence", RENAME),
+                reverse=move.plan.get("reverse"),
+                reverses=_reversed(move.plan.get("reverses")),
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it lacks {error.args[0]}") from error
@@ -142,8 +169,13 @@ def make(
     target: str,
     map_version: int,
     options: Options,
+    *,
+    move: str | None = None,
 ) -> MovePlan:
-    """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
+    """Plan a move of some shards of one node; raises UsageError and MoveRefused.
+
+    `move` is its id, where that is known.
+    """
     if target not in topology.nodes:
         raise UsageError(
             f"unknown node {target!r}", hint=f"choose one of: {', '.join(topology.nodes)}"
@@ -170,7 +202,7 @@ def make(
             hint="move the shards of one node at a time: a move has one source",
         )
     (source,) = sources
-    move = secrets.token_hex(4)
+    move = move or new_id()
     schemas = tuple(topology.schema(shard) for shard in chosen)
     said = depends_on(topology, source, to)
     return MovePlan(
@@ -187,6 +219,11 @@ def make(
     )
 
 
+def new_id() -> str:
+    """Give a new move's id; numbers of a sequence would be cloned with a node."""
+    return secrets.token_hex(4)
+
+
 def require_without_shards(target: Node) -> None:
     """Check that a node can be the target of a clone; raises MoveRefused."""
     if target.shards:
@@ -198,6 +235,10 @@ def require_without_shards(target: Node) -> None:
 
 def accept(target: Node) -> None:
     """Accept every node but the source as the target of a stream; `make` refuses that."""
+
+
+def _reversed(kept: Mapping[str, str] | None) -> Reversed | None:
+    return None if kept is None else Reversed(kept["move"], kept["lsn"])
 
 
 def _options(move: str, kept: Mapping[str, Any]) -> Options:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -81,15 +82,24 @@ def prepare(context: MoveContext) -> None:
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
     }
-    with context.on(context.plan.target):
-        context.session(context.plan.target, Use.snapshot)
-        session = context.session(context.plan.target, Use.lock)
-        first = blocks.warming(context)
+    target = context.plan.target
+    with context.on(target):
+        context.session(target, Use.snapshot)
+        replay.again(partial(_open_a_block, context))
+        session = context.session(target, Use.lock)
         standby.ask(session, QUERIES["warm"], given)
-        replay.again(lambda: session.execute(first))
         standby.ask(session, QUERIES["prepared"])
         replay.again(lambda: opening.loaded(session))
     _leaving(context)
+
+
+def _open_a_block(context: MoveContext) -> None:
+    """Warm what opens blocks: in a subtransaction, in which replay ends the session.
+
+    The lock of the clone's node is taken anew then; nobody else uses the clone.
+    """
+    context.lock(context.plan.target)
+    context.session(context.plan.target, Use.lock).execute(blocks.warming(context))
 
 
 def serves(context: MoveContext) -> sql.Composed:

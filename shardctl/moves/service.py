@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, prediction, wal
+from shardctl.moves import destroyed, methods, prediction, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -21,7 +21,7 @@ from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
-from shardctl.moves.stopped import stopped
+from shardctl.moves.stopped import aborting, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, leash, lock
@@ -65,13 +65,17 @@ def plan(
     method = method or _fitting(topology, topology.nodes[decided.target])
     chosen = METHODS[method]
     chosen.accepts(topology.nodes[decided.target])
-    if options.read_only and method == planning.STREAM:
-        raise planning.MoveRefused(
-            "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
-            hint="leave --read-only out, or use --method clone with a target that owns no shards",
-        )
+    _require_options(method, options)
     version = maps.version(topology, purpose=lock.purpose(COMMAND))
-    return replace(decided, map_version=version, method=method, waiting=chosen.fence)
+    keep_s = options.keep_reverse_s if chosen.handover.reversible else 0.0
+    return replace(
+        decided,
+        map_version=version,
+        method=method,
+        waiting=chosen.fence,
+        options=replace(options, keep_reverse_s=keep_s),
+        reverse=planning.new_id() if keep_s else None,
+    )
 
 
 def _fitting(topology: Topology, target: Node) -> str:
@@ -87,15 +91,34 @@ def _fitting(topology: Topology, target: Node) -> str:
     return planning.STREAM if member else planning.METHOD
 
 
+def _require_options(method: str, options: Options) -> None:
+    """Refuse options that do not fit a method; raises MoveRefused."""
+    streams = method == planning.STREAM
+    if options.read_only and streams:
+        raise planning.MoveRefused(
+            "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
+            hint="leave --read-only out, or use --method clone with a target that owns no shards",
+        )
+    if options.rehearse_only and not streams:
+        raise planning.MoveRefused(
+            "a clone has no rehearsal (--rehearse-only)",
+            hint="leave --rehearse-only out: --dry-run checks and predicts every move",
+        )
+    if options.rehearse_only and options.finish_reverse:
+        raise planning.MoveRefused(
+            "a rehearsal (--rehearse-only) gives nothing up, and --finish-reverse does",
+            hint="leave one of them out; `shardctl moves finish` gives a reverse up by itself",
+        )
+
+
 def locked(decided: MovePlan) -> list[NodeName]:
     """List the nodes whose locks a move takes when it begins."""
-    streams = decided.method == planning.STREAM
-    return [decided.source, decided.target] if streams else [decided.source]
+    return [decided.source, decided.target] if decided.streams else [decided.source]
 
 
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
     """Check everything that a move depends on; raises every refusal at once."""
-    return METHODS[decided.method].preflight(topology, decided, purpose=lock.purpose(COMMAND))
+    return methods.of(decided).preflight(topology, decided, purpose=lock.purpose(COMMAND))
 
 
 def start(
@@ -281,7 +304,7 @@ def at_work(
 ) -> MoveContext:
     """Return the context of a move; its locks show command, move and operator to others."""
     purpose = lock.purpose(f"{command} {decided.id}")
-    return MoveContext(topology, decided, METHODS[decided.method], progress, purpose, notice)
+    return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
 
 
 def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
@@ -341,8 +364,22 @@ def read(topology: Topology) -> Ledger:
 
 
 def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
-    """Run the remaining steps; abort a move whose slot has reached its limit of WAL."""
+    """Run the remaining steps; undo a move that ends with its rehearsal.
+
+    Abort one that its rehearsal rules out, or whose slot has reached its limit of WAL.
+    """
     steps = context.method.steps
     context.look_for_target()
-    with stopped(context), wal.aborting(context, lambda: undo(context, steps, on_step)):
-        drive(context, steps, on_step)
+
+    def abort() -> None:
+        undo(context, steps, on_step)
+
+    with stopped(context), aborting(context, abort):
+        if context.plan.options.rehearse_only and not context.past_cutover():
+            drive(context, rehearsal.until(steps), on_step)
+        else:
+            drive(context, steps, on_step)
+            return
+    context.notice("the rehearsal has ended: shardctl removes what it has made")
+    with stopped(context, aborting=True):
+        undo(context, rehearsal.until(steps), lambda _: None)

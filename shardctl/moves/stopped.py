@@ -5,20 +5,23 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
+from shardctl.moves.rehearsal import RehearsalRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardctl.moves.context import MoveContext
 
 _ABORTING = "run `shardctl moves abort` to finish the abort, or `shardctl moves resume` to continue"
 _UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abort` to undo it"
+_LOST = "start node {node} if its server is down"
+_ABORT = "run `shardctl moves abort` to undo it; it cannot be resumed"
 _DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborted"
 _SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
 _UNKNOWN = (
@@ -41,6 +44,8 @@ class MoveStopped(Unfinished):
     ) -> None:
         if state is None:
             hint = _UNKNOWN.format(move=move)
+        elif state.undoable and not all(part.resumable for part in error.parts()):
+            hint = _ABORT
         elif state.undoable:
             hint = _ABORTING if aborting else _UNDOABLE
         else:
@@ -70,6 +75,9 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, ShardctlError) as caught:
         error = caught if isinstance(caught, ShardctlError) else Interrupted("interrupted")
+        for part in error.parts():
+            if isinstance(part, NodeLost):  # the same command would not go on with the move
+                part.hint = _LOST.format(node=part.node)
         try:
             context.session(context.plan.source)
             context.look_for_target()
@@ -82,6 +90,27 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
             raise error from caught  # nothing of it is left
         kept = _kept(context, guarded=_guarded(context)) if _keeps_wal(context) else ""
         raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
+
+
+@contextmanager
+def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
+    """Abort the move if its rehearsal rules it out, or its slot has reached its limit of WAL.
+
+    Raises RehearsalRefused, or WalLimitReached in place of the error that it has caused.
+    """
+    try:
+        yield
+    except ShardctlError as error:
+        reason = error if isinstance(error, RehearsalRefused) else wal.reached(context)
+        if reason is None:
+            raise
+        try:
+            abort()
+        except ShardctlError as again:
+            raise together([reason, *again.parts()]) from error
+        if reason is error:
+            raise
+        raise reason from error
 
 
 def _guarded(context: MoveContext) -> bool | None:
@@ -116,5 +145,6 @@ def _kept(context: MoveContext, *, guarded: bool | None) -> str:
     most = "" if guarded else " until its server restarts"
     return (
         f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it{most}: then it drops "
-        "the slot, and shardctl has to copy again"
+        "the slot, and "
+        + ("shardctl has to copy again" if context.plan.reverses is None else "nothing is reversed")
     )

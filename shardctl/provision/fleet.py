@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import Incomplete, Interrupted, Problems, Refused, ShardctlError
+from shardctl.errors import (
+    Incomplete,
+    Interrupted,
+    Problems,
+    Refused,
+    ShardctlError,
+    together,
+)
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
@@ -73,6 +80,8 @@ class FleetPlan:
     """Those nodes, and the other nodes of their moves."""
     doubts: tuple[ShardctlError, ...] = ()
     """Moves that keep the poolers' aliases from being proved."""
+    finishing: tuple[str, ...] = ()
+    """Moves that can no longer be reversed when the plan is carried out."""
 
     def changes(self) -> list[Change]:
         """List all changes, node by node in the topology's order, then the poolers'."""
@@ -119,12 +128,17 @@ def plan_init(
     return replace(plan, poolers=offered)
 
 
-def plan_migrate(topology: Topology, *, strict: bool = True) -> FleetPlan:
+def plan_migrate(
+    topology: Topology, *, strict: bool = True, finish_reverse: bool = False
+) -> FleetPlan:
     """Observe the fleet and plan the migrations that are pending; changes nothing.
 
-    Raises init_pending where more than migrations is missing, and what `plan_init` raises.
+    `finish_reverse` accepts that moves can no longer be reversed then. Raises init_pending where
+    more than migrations is missing, and what `plan_init` raises.
     """
-    return _migrations_only(_plan(topology, "migrate", adopt=False, strict=strict))
+    return _migrations_only(
+        _plan(topology, "migrate", adopt=False, strict=strict, finish_reverse=finish_reverse)
+    )
 
 
 def _migrations_only(plan: FleetPlan) -> FleetPlan:
@@ -147,6 +161,7 @@ def _plan(
     adopt: bool,
     strict: bool,
     absent: Sequence[NodeUnavailable] = (),
+    finish_reverse: bool = False,
 ) -> FleetPlan:
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
@@ -158,6 +173,12 @@ def _plan(
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
+    reversible = refusals.reversible(topology, observed, migrations)
+    if reversible and not finish_reverse:
+        raise together([refusals.reverse_open(move) for move in reversible])
+    notes += [
+        f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
+    ]
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
     for migration in migrations:
@@ -178,6 +199,7 @@ def _plan(
         unread=tuple(unread),
         left_out=left_out,
         doubts=tuple(agreement.doubted_moves(said, unread)),
+        finishing=tuple(move.id for move in reversible),
     )
 
 

@@ -174,9 +174,8 @@ def plan(
     plans = []
     version = map_version(observed)
     for one in observed:
-        owned = topology.nodes[one.node].shards
-        if not owned and one.state is None:
-            continue  # it waits to be cloned onto
+        if not topology.nodes[one.node].shards and not one.database:
+            continue  # a spare node without a database waits to be cloned onto
         plans.append(_node(topology, one, migrations, version))
     return plans
 

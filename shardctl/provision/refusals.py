@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.provision import made_tables
-from shardctl.state import journal, ledger
+from shardctl.state import ledger
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
@@ -125,9 +125,37 @@ def _streaming(
             f"`shardctl moves abort {move.id}`; then run the command again",
         )
         for entry in entries
-        if (move := entry.move).method == journal.STREAM and entry.open
+        if (move := entry.move).streams and entry.open
         if waiting & {move.source, move.target}
     ]
+
+
+def reversible(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> list[Move]:
+    """List moves that can be reversed, to nodes where migrations are pending.
+
+    Rows that go back would not fit there any more.
+    """
+    waiting = {one.node for one in observed if pending(topology, one, migrations)}
+    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    return [
+        entry.move
+        for entry in entries
+        if entry.reverse is not None and entry.reverse.state == "open"
+        if entry.move.target in waiting
+    ]
+
+
+def reverse_open(move: Move) -> Refused:
+    """Refuse migrations that a move could not be reversed with."""
+    return Refused(
+        "reverse_open",
+        f"migrations are pending on node {move.target}, and move {move.id} of shards "
+        f"{ranges.of(move.shards)} to it can be reversed, which needs the same tables on node "
+        f"{move.source}",
+        hint=f"run `shardctl moves finish {move.id}`, or `shardctl migrate --finish-reverse`",
+    )
 
 
 def _end(move: Move | None) -> str | None:
@@ -288,7 +316,7 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
         if one.database
         else "",
     }
-    if not node.shards:
+    if not (node.shards or one.database):
         return []
     return [
         Refused(

@@ -13,6 +13,15 @@ _FIELD = re.compile(r"\{id(?::0(\d{1,2})d)?\}")
 _RETIRED = re.compile(r"__retired_[0-9a-f]{8}\Z")
 
 
+def is_retired(schema: str) -> bool:
+    """Return whether a move has given a schema this name on its source.
+
+    >>> is_retired("shard2__retired_5f3a9c1e"), is_retired("shard2")
+    (True, False)
+    """
+    return _RETIRED.search(schema) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaPattern:
     """A pattern such as `shard{id}` or `shard{id:04d}`, with exactly one `{id}`.

@@ -164,6 +164,12 @@ class DatabaseSection(_Section):
         description="more libpq keywords; passwords are not allowed",
         json_schema_extra=_OPTIONS,
     )
+    subscription_options: dict[str, Setting] = Field(
+        default={},
+        description="libpq keywords with which the target of a streamed move logs in to the "
+        "source, where they differ from options",
+        json_schema_extra=_OPTIONS,
+    )
 
 
 class SshSection(_Section):

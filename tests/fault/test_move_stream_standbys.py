@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from shardctl.hosts.local import Local
 from shardctl.moves import plan, service
 from shardctl.moves.plan import Options
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.moves.stopped import MoveStopped
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves import streamed
+from tests.fixtures.moves.failover import SLOT, fail_over, make_standby
 from tests.fixtures.moves.stopping import Mover
 from tests.fixtures.servers.postgres import wait_for
 
@@ -30,48 +28,28 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-SLOT = "of_standby"
+TARGET = streamed.TARGET
 
 
 @pytest.fixture
 def standby(fleet_own: Lab) -> Iterator[Server]:
     """Make a standby of node a, with a slot there."""
-    source = fleet_own.server("a")
-    data = fleet_own.directory / "nodes" / "a2"
-    data.mkdir(mode=0o700)
-    if source.account is not None:
-        shutil.chown(data, source.account)
-    argv = ["-h", source.host, "-p", str(source.port), "-U", "postgres", "-D", str(data)]
-    argv += ["-R", "-C", "-S", SLOT, "--checkpoint=fast", "--no-sync"]
-    Local().run([source.binaries.program("pg_basebackup"), *argv], user=source.account)
     # In the place of node d, which no test here starts.
     port = fleet_own.topology.nodes[NodeName("d")].port
-    made = dataclasses.replace(source, name="a2", port=port, data_directory=data)
-    made.start()
-    streams = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
-    wait_for(lambda: fleet_own.ask("a", streams))
+    data = fleet_own.directory / "nodes" / "a2"
+    made = make_standby(fleet_own.server("a"), data, port)
     yield made
     made.stop(mode="immediate")
 
 
 def planned(fleet: Lab, **options: bool) -> MovePlan:
     given = Options(5.0, 0.0, **options)  # type: ignore[arg-type]
-    return service.plan(fleet.topology, [2, 3], "b", given, method=plan.STREAM)
+    return service.plan(fleet.topology, [2, 3], TARGET, given, method=plan.STREAM)
 
 
 def mover(fleet: Lab, *stops: str) -> Mover:
     options = json.dumps(asdict(Options(5.0, 0.0)))
     return Mover([str(fleet.file), "start", options, *stops], program=streamed.__name__)
-
-
-def fail_over(fleet: Lab, standby: Server) -> None:
-    """Let the standby be node a: the old server never comes back."""
-    fleet.server("a").stop(mode="immediate")
-    standby.stop(mode="fast")
-    promoted = dataclasses.replace(standby, port=fleet.server("a").port)
-    promoted.start()
-    with fleet.connect("a") as session:
-        session.execute("SELECT pg_promote(true, 30)")
 
 
 def kill_at(fleet: Lab, point: str) -> None:
@@ -91,11 +69,11 @@ def test_a_source_that_fails_over_behind_the_fence_gets_its_shards_back(
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span decide begin")
-    fail_over(fleet_own, standby)
+    fail_over(fleet_own.server("a"), standby)
     fleet_own.abort()
-    assert fleet_own.copy("a").state.value == fleet_own.copy("b").state.value == "aborted"
+    assert fleet_own.copy("a").state.value == fleet_own.copy(TARGET).state.value == "aborted"
     assert written <= rows(fleet_own, "a")
-    assert "shard2" not in fleet_own.schemas("b")
+    assert "shard2" not in fleet_own.schemas(TARGET)
     assert fleet_own.put(2)
 
 
@@ -104,11 +82,11 @@ def test_a_source_that_fails_over_behind_the_fence_is_copied_again(
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span decide begin")
-    fail_over(fleet_own, standby)
+    fail_over(fleet_own.server("a"), standby)
     fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
-    assert written <= rows(fleet_own, "b")
-    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.copy(TARGET).proof == "compared"
+    assert written <= rows(fleet_own, TARGET)
+    assert fleet_own.leads("shard2") == TARGET
 
 
 def test_a_source_that_fails_over_behind_the_decision_stays_without_its_shards(
@@ -116,12 +94,12 @@ def test_a_source_that_fails_over_behind_the_decision_stays_without_its_shards(
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span claim begin")
-    fail_over(fleet_own, standby)
+    fail_over(fleet_own.server("a"), standby)
     fleet_own.resume()
-    assert fleet_own.copy("b").state.claimed_by_target
-    assert written <= rows(fleet_own, "b")
+    assert fleet_own.copy(TARGET).state.claimed_by_target
+    assert written <= rows(fleet_own, TARGET)
     assert "shard2" not in fleet_own.schemas("a")
-    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.leads("shard2") == TARGET
 
 
 def test_a_standby_that_lost_the_decision_does_not_undo_it(fleet_own: Lab, standby: Server) -> None:
@@ -135,13 +113,13 @@ def test_a_standby_that_lost_the_decision_does_not_undo_it(fleet_own: Lab, stand
     # What it receives from now on is lost with its files.
     standby.stop(mode="immediate")
     one.go()
-    wait_for(lambda: fleet_own.ask("b", "SELECT 1 FROM shardctl.stream WHERE what = 'decision'"))
+    wait_for(lambda: fleet_own.ask(TARGET, "SELECT 1 FROM shardctl.stream WHERE what = 'decision'"))
     one.kill()
-    fail_over(fleet_own, standby)
+    fail_over(fleet_own.server("a"), standby)
     assert fleet_own.copy("a").state.undoable
     fleet_own.resume()
     assert fleet_own.copy("a").state.claimed_by_target
-    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.leads("shard2") == TARGET
     assert "shard2" not in fleet_own.schemas("a")
 
 
@@ -161,4 +139,20 @@ def test_a_standby_that_is_away_keeps_the_cutover_from_its_decision(
 def test_a_standby_that_nothing_promotes_is_left_out(fleet_own: Lab, standby: Server) -> None:
     standby.stop(mode="fast")
     fleet_own.start(planned(fleet_own, ignore_standby=True))
-    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.leads("shard2") == TARGET
+
+
+def test_a_standby_that_comes_while_clients_wait_keeps_the_cutover_from_its_decision(
+    fleet_own: Lab,
+) -> None:
+    one = mover(fleet_own, "span fence begin")
+    one.at("span fence begin")
+    fleet_own.ask("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
+    one.go()
+    assert one.end() == 3, one.said
+    assert any("StandbysBehind" in line and SLOT in line for line in one.said), one.said
+    assert fleet_own.copy("a").state.value == "undone"
+    assert fleet_own.put(2)
+    fleet_own.ask("a", f"SELECT pg_drop_replication_slot('{SLOT}')")
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == TARGET

@@ -22,14 +22,19 @@ if TYPE_CHECKING:
 
 LISTED = {
     "id", "state", "method", "source", "target", "shards", "step", "by", "started", "ended", "can",
+    "reverse",
 }  # fmt: skip
 PLANNED = {
     "format", "move", "method", "source", "target", "shards", "size_bytes", "copy_bytes",
     "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms",
     "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
+SHOWN = {
+    *LISTED, "format", "read_only", "steps", "report", "progress",
+}  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
+    "predicted_timeline",
 }  # fmt: skip
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EVERYTHING = """
@@ -104,7 +109,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert TIME.fullmatch(move["ended"])
     assert move["can"] == []
     shown = one_json(fleet_spares.here("moves", "show", "-o", "json"))
-    assert {*LISTED, "format", "read_only", "steps", "report", "progress"} == set(shown)
+    assert set(shown) == SHOWN
     assert shown["read_only"] is False
     assert shown["progress"] is None
     assert {k: v for k, v in shown.items() if k in LISTED} == move

@@ -6,12 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import identities
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit, listed
+from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.moves.preflight.subject import Context
 
@@ -26,6 +27,11 @@ _REFUSALS = (
         "it has populated materialized views in moved shards, which would arrive empty",
         "DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then "
         "REFRESH them on the target; or use --method clone",
+    ),
+    Reason(
+        "enum_hashes",
+        "it has tables that are hash-partitioned by an enum, whose hash differs between servers",
+        "use --method clone",
     ),
     Reason(
         "forced_row_security",
@@ -63,6 +69,11 @@ class Kinds:
 
     found: Mapping[str, list[str]] = field(default_factory=dict)
     tablespaces: tuple[str, ...] = ()
+
+    @property
+    def money(self) -> Sequence[str]:
+        """Tables with columns of type money, in whatever form."""
+        return self.found.get("money", ())
 
 
 def look(context: Context) -> Kinds:

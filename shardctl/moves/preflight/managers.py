@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.meter import listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import patroni, repmgr
 from shardctl.postgres.connection import NodeUnavailable
 

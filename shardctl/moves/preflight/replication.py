@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks import settings as checked
+from shardctl.meter import listed
 from shardctl.moves.preflight import fleet, managers, server
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal
 
@@ -49,29 +50,35 @@ def look(context: Context) -> Replication:
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a source that cannot be cloned, or whose standbys may be promoted."""
-    node, parameters, found = context.source.name, context.need(server.look), context.need(look)
+    parameters = context.need(server.look)
     if parameters.settings["wal_level"] == "minimal":  # which forbids senders, too
         yield SourceUnfit(
-            node,
+            context.source.name,
             "wal_level",
             "wal_level is minimal, so it cannot be cloned",
             hint="run `ALTER SYSTEM SET wal_level = replica` there, then restart it",
         )
     else:
-        for name, used, wanted, code in (
-            ("max_wal_senders", found.senders, checked.SENDERS, "wal_senders"),
-            ("max_replication_slots", found.slots, 1, "replication_slots"),
-        ):
-            most = parameters.number(name)
-            if most - used < wanted:
-                yield SourceUnfit(
-                    node,
-                    code,
-                    f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
-                    hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
-                    "restart it",
-                )
+        yield from full(context)
     yield from standbys(context)
+
+
+def full(context: Context, *, slots: int = 1) -> Iterator[SourceUnfit]:
+    """Refuse a source without WAL senders for a move, or without the slots that it makes."""
+    parameters, found = context.need(server.look), context.need(look)
+    for name, used, wanted, code in (
+        ("max_wal_senders", found.senders, checked.SENDERS, "wal_senders"),
+        ("max_replication_slots", found.slots, slots, "replication_slots"),
+    ):
+        most = parameters.number(name)
+        if most - used < wanted:
+            yield SourceUnfit(
+                context.source.name,
+                code,
+                f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
+                hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
+                "restart it",
+            )
 
 
 def standbys(context: Context) -> Iterator[SourceUnfit]:

@@ -1,0 +1,75 @@
+"""The source fails over to its synchronous standby in a streamed move, on every version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests.fixtures.moves import streamed
+from tests.fixtures.moves.busy import Busy, prove_streamed
+from tests.fixtures.moves.failover import SLOT, fail_over, make_standby
+from tests.fixtures.moves.harm import retry_soon
+from tests.fixtures.moves.stopping import finish
+from tests.fixtures.moves.stream_versions import VERSIONS
+from tests.fixtures.moves.writers import FENCE, GONE
+from tests.fixtures.servers.postgres import PgServer, free_ports, stop_all_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardctl.postgres.control import Server
+    from tests.fixtures.moves.stopping import MovingFleet
+
+pytestmark = pytest.mark.fault
+
+
+class MakeStandby(Protocol):
+    """The type of the `standby_for` fixture."""
+
+    def __call__(self, fleet: MovingFleet) -> Server: ...
+
+
+@pytest.fixture
+def standby_for(server_directory: Path) -> Iterator[MakeStandby]:
+    """Give what makes a standby of node a that has all that clients are acknowledged."""
+
+    def make(fleet: MovingFleet) -> Server:
+        (port,) = free_ports(1)
+        made = make_standby(fleet.servers["a"].server, server_directory / "standby", port)
+        fleet.ask("a", f"ALTER SYSTEM SET synchronous_standby_names = '{SLOT}'")
+        fleet.ask("a", "SELECT pg_reload_conf()")
+        return made
+
+    yield make
+    stop_all_below(server_directory)
+
+
+DIES = ("with the process", "alone")
+POINTS = ("span decide begin", "span claim begin", "step follow run", "span route begin")
+
+
+@pytest.mark.parametrize("fleet_versions", VERSIONS, indirect=True)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("dies", DIES)
+def test_a_source_that_fails_over_loses_nothing(
+    standby_for: MakeStandby, fleet_versions: MovingFleet, point: str, dies: str
+) -> None:
+    standby = standby_for(fleet_versions)
+    retry_soon(fleet_versions)
+    with Busy(fleet_versions) as clients:
+        mover = fleet_versions.mover("start", point)
+        mover.at(point)
+        if dies == DIES[0]:
+            mover.kill()
+        promoted = fail_over(fleet_versions.servers["a"].server, standby)
+        fleet_versions.servers = {**fleet_versions.servers, "a": PgServer(promoted)}
+        if dies == DIES[1]:
+            mover.go()
+            mover.end(seconds=120)
+        finish(fleet_versions, "resume")
+        clients.wait_served()
+    assert clients.codes() <= FENCE | GONE, clients.errors()
+    assert fleet_versions.owner == streamed.TARGET
+    prove_streamed(fleet_versions, clients)
