@@ -78,7 +78,7 @@ def test_on_a_terminal_the_plan_comes_and_then_the_question(
     ) as process:
         os.close(theirs)
         os.write(ours, f"{answer}\n".encode())
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=120)
     os.close(ours)
     assert process.returncode == code, errors
     assert b"0002_likes.sql" in out

@@ -352,7 +352,7 @@ def test_a_pause_that_waits_for_a_transaction_is_resumed_over_another_session(
             wait_for(lambda: other.clients()[0]["state"] == "waiting")
             assert answers == []
             assert other.resume("one") is True
-            waiting.join(10)
+            waiting.join(120)
             assert answers == [(1,)]
             assert not other.databases()["one"].paused
 

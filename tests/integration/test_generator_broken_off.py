@@ -81,13 +81,13 @@ def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
         victims = parked[:3]
         for victim in victims:
             assert ask(observer, f"SELECT {how}(%s)", victim.pid)
-            victim.thread.join(20)
+            victim.thread.join(120)
             assert victim.error is not None
         wait_for(lambda: advisory_locks(observer, granted=False) == len(parked) - len(victims))
         assert ask(observer, f"SELECT {how}(%s)", outer.info.backend_pid)
         if how == "pg_cancel_backend":  # idle: what ends it is its own end
             outer.execute("ROLLBACK")
-        parked[3].thread.join(20)
+        parked[3].thread.join(120)
         assert parked[3].error is None
         observer.execute("SET statement_timeout = '5s'")
         assert_sound([ids(observer, 3000)])
@@ -122,10 +122,10 @@ def test_a_session_that_dies_holding_the_lock_frees_it(
         waiting = park(other, "SELECT shardctl.open_block(1)")
         wait_for(lambda: advisory_locks(observer, granted=False) == 1)
         assert ask(observer, f"SELECT {how}(%s)", parked.pid)
-        parked.thread.join(20)
+        parked.thread.join(120)
         assert isinstance(parked.error, errors.AdminShutdown | errors.QueryCanceled)
         ddl.execute("ROLLBACK")
-        waiting.thread.join(20)
+        waiting.thread.join(120)
         assert waiting.error is None
         assert advisory_locks(observer) == 0
         observer.execute("SET statement_timeout = '5s'")
@@ -159,7 +159,7 @@ def test_ids_around_crashes_are_distinct(install: Install) -> None:
             while True:
                 made.append(ask(session, query))
                 if len(made) == 20:
-                    started.wait(30)
+                    started.wait(120)
         return made
 
     for number in range(3):
@@ -167,7 +167,7 @@ def test_ids_around_crashes_are_distinct(install: Install) -> None:
         with ThreadPoolExecutor(4) as pool:
             writers = [pool.submit(write, number, started) for _ in range(4)]
             try:
-                started.wait(30)
+                started.wait(120)
             finally:
                 database.server.stop("immediate")
                 for writer in writers:

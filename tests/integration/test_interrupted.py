@@ -31,7 +31,7 @@ def interrupted(fleet: Fleet, holder: psycopg.Connection[Any], *arguments: str) 
     ) as process:
         wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_taken_back_is_not_cancelled(fleet_8: Fleet) -> None:
             process.send_signal(signal.SIGINT)
             wait_for(lambda: "interrupted" in (process.stderr.readline() if process.stderr else ""))
             holder.rollback()
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
     assert process.returncode == 130
     invalid = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
     assert fleet_8.query("a", invalid) == [(0,)]

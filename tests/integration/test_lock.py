@@ -58,7 +58,7 @@ def test_who_has_waited_reads_the_topology_again(fleet_8: Fleet) -> None:
             )
             wait_for(lambda: waiting(fleet_8) == 1)
             path.write_text("cluster: [")
-        _, said = waits.communicate(timeout=60)
+        _, said = waits.communicate(timeout=120)
     assert waits.returncode == 2, said
     assert str(path) in said
 
@@ -77,7 +77,7 @@ def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
                 for _ in range(2)
             ]
             wait_for(lambda: waiting(fleet_8) == 2)
-        told = [process.communicate(timeout=60) for process in migrating]
+        told = [process.communicate(timeout=120) for process in migrating]
     assert [process.returncode for process in migrating] == [0, 0], told
     out = sorted(out.decode() for out, _ in told)
     assert "0002_likes.sql" in out[0]

@@ -171,7 +171,7 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
             )
         )
         holder.rollback()
-        worker.join(timeout=20)
+        worker.join(timeout=120)
         assert not worker.is_alive()
     assert fleet_8.plan().changes() == []
 
@@ -283,7 +283,7 @@ def test_an_index_made_concurrently_waits_for_an_old_transaction(fleet_8: Fleet)
         )
         wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
         old.commit()
-        worker.join(timeout=20)
+        worker.join(timeout=120)
         assert not worker.is_alive()
     assert fleet_8.plan().changes() == []
     assert fleet_8.query("a", "SELECT count(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
@@ -341,7 +341,7 @@ def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
         with ended(started) as running:
             wait_for(lambda: watcher.execute(waiting).fetchone() == (True,))
             running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=5)
+            _, said = running.communicate(timeout=120)
     assert running.returncode == 130
     assert "every batch of shards is finished or rolled back" in said
     migrate(fleet_8)

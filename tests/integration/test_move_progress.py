@@ -177,7 +177,7 @@ def test_a_role_that_may_not_write_progress_copies_without(fleet_8: Fleet) -> No
 
         with kept(fleet_8, connect) as copy:
             copy.expect("b", "finishing", 0)
-            assert ended.wait(10)
+            assert ended.wait(120)
         progress.remove(connect, ID)
         assert progress.read(session)[ID].phase == "copying"
 

@@ -72,7 +72,7 @@ def test_ctrl_c_ends_what_waits_for_a_lock(fleet_8: Fleet, command: tuple[str, .
         with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
             wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=120)
         said = fleet_8.servers["b"].log().removeprefix(log)
     assert process.returncode == 130, errors
     assert "canceling statement due to user request" in said

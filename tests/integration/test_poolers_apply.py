@@ -317,7 +317,7 @@ def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[N
         )
     ) as running:
         yield
-        out, errors = running.communicate(timeout=60)
+        out, errors = running.communicate(timeout=120)
     assert running.returncode == 0, errors
     assert "number of failed transactions: 0 (0.000%)" in out
     assert "aborted" not in errors

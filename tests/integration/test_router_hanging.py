@@ -157,7 +157,7 @@ def test_scatters_that_need_the_same_connections_do_not_wait_for_each_other(
     for one in threads:
         one.start()
     for one in threads:
-        one.join(60)
+        one.join(120)
     assert found == [8 * (CHUNK // 4 + 1)] * 48
     assert time.monotonic() - began < 25
     wait_for(lambda: full(db))

@@ -111,7 +111,7 @@ def test_threads_see_no_error_while_shards_move(fleet_points: MovingFleet, throu
         wait_for(lambda: work.noted() > aim or work.errors)
         work.stop.set()
         for one in threads:
-            one.join(30)
+            one.join(120)
         assert work.errors == []
         assert work.lost(fleet_points) == set()
         assert db.node_of(2) == db.node_of(3) == "c"

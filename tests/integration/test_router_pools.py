@@ -63,7 +63,7 @@ def test_a_pool_that_is_too_small_says_so(fleet_routed: Fleet, router: Open) -> 
     with pytest.raises(NoConnection):
         db.within(1, "SELECT 1")
     session.close()
-    waiting.join(20)
+    waiting.join(120)
     assert db.select("id", "photos", 1) == []
 
 

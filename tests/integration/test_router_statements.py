@@ -141,7 +141,7 @@ def test_threads_share_a_database(fleet_routed: Fleet) -> None:
         for one in threads:
             one.start()
         for one in threads:
-            one.join(60)
+            one.join(120)
         assert len(set(made)) == 160
         rows = db.fetch_many("user_id", "photos", [(db.shard_of_id(one), one) for one in made])
         assert sorted(row[0] for row in rows if row) == sorted(list(range(16)) * 10)

@@ -174,7 +174,7 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
         # The command's shell has it on its line, and so has shardctl, within a longer word.
         wait_for(lambda: processes(token))
         process.send_signal(number)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "a, exit 0:\n  a\n" in out
     assert "interrupted: shardctl killed the command on every host" in errors

@@ -391,7 +391,7 @@ class Sandbox:
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=120,
         )
 
 

@@ -54,7 +54,7 @@ class Login:
 
     def after(self, since: float) -> float:
         """Give when it was answered, in seconds since then."""
-        self._thread.join(30)
+        self._thread.join(120)
         assert self.error is None
         return self.answered[0] - since
 

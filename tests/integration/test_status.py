@@ -60,7 +60,7 @@ def watching(one: Fleet, *arguments: str, **options: Any) -> Iterator[subprocess
     with ended(subprocess.Popen(command, env=environment, **given | options)) as process:
         yield process
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert "Traceback" not in (told or "")
 

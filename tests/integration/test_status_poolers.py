@@ -52,7 +52,7 @@ def asking(pooler: PgBouncer, alias: str) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=ask)
     thread.start()
     yield thread
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -200,6 +200,6 @@ def test_a_watch_survives_a_pooler_that_goes_and_comes_back(fleet: PooledFleet) 
         fleet.pg_bouncer.start()
         wait_until(process, "up")
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert "Traceback" not in told

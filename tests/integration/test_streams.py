@@ -76,7 +76,7 @@ def test_signals_that_end_a_process_cancel_a_migration_as_ctrl_c(
         with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
             wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
             process.send_signal(number)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=120)
         said = fleet_8.servers["a"].log().removeprefix(log)
     assert process.returncode == 130, errors
     assert "interrupted: every batch of shards is finished or rolled back" in errors

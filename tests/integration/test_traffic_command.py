@@ -83,7 +83,7 @@ def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> 
         assert process.stderr is not None
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "all is well" in out
     assert tables(fleet_pooled, "a") == []

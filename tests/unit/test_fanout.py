@@ -16,7 +16,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
     def work(n: int) -> int:
         if n == 0:
-            assert gate.wait(5)
+            assert gate.wait(120)
         else:
             gate.set()
         return n * n
@@ -41,7 +41,7 @@ def test_no_more_run_at_once_than_the_width() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        barrier.wait(5)
+        barrier.wait(120)
         with lock:
             running -= 1
 
@@ -67,7 +67,7 @@ def test_ctrl_c_waits_for_what_runs_and_is_raised_then(monkeypatch: pytest.Monke
     def interrupt_once(*arguments: object, **options: object) -> object:
         nonlocal interrupted
         if not interrupted:
-            assert began.wait(5)
+            assert began.wait(120)
             interrupted = True
             release.set()
             raise KeyboardInterrupt
@@ -75,7 +75,7 @@ def test_ctrl_c_waits_for_what_runs_and_is_raised_then(monkeypatch: pytest.Monke
 
     def work(n: int) -> None:
         began.set()
-        assert release.wait(5)
+        assert release.wait(120)
         ended.append(n)
 
     monkeypatch.setattr(fanout, "wait", interrupt_once)
@@ -92,7 +92,7 @@ def test_ctrl_c_cancels_again_and_again_until_nothing_runs(monkeypatch: pytest.M
 
     def interrupt_once(*arguments: object, **options: object) -> object:
         if not cancelled:
-            assert began.wait(5)
+            assert began.wait(120)
             cancelled.append(0)
             raise KeyboardInterrupt
         return wait(*arguments, **options)  # type: ignore[arg-type]  # as they came
@@ -104,7 +104,7 @@ def test_ctrl_c_cancels_again_and_again_until_nothing_runs(monkeypatch: pytest.M
 
     def work(_: int) -> None:
         began.set()
-        assert release.wait(5)
+        assert release.wait(120)
 
     monkeypatch.setattr(fanout, "wait", interrupt_once)
     with pytest.raises(KeyboardInterrupt):

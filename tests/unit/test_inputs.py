@@ -37,7 +37,7 @@ def shardctl(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProc
         capture_output=True,
         check=False,
         input=stdin,
-        timeout=20,
+        timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def directory(tmp_path: Path) -> Path:
     assert done.returncode == 0, done.stderr
     program = tmp_path / "bin" / "shardctl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m shardctl "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m shardctl "$@"\n')
     program.chmod(0o755)
     return tmp_path
 
@@ -69,7 +70,7 @@ def run(shell: str, script: str, directory: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
         cwd=directory,
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PATH": path, "HOME": str(directory)},

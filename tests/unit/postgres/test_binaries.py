@@ -192,7 +192,7 @@ def test_nodes_that_copy_at_the_same_moment_get_one_whole_copy(
     together = threading.Barrier(4)
 
     def copy(_: int) -> Path:
-        together.wait(10)
+        together.wait(120)
         return embedded.copy(directory)
 
     made = {outcome.result() for outcome in fanout.run(range(4), copy, width=4)}
