@@ -39,8 +39,14 @@ lint: $(VENV)/.for-test ## Check style, types and who imports whom
 unit: $(VENV)/.for-test ## Run the tests that need no server
 	@$(BIN)/pytest tests/unit shardctl
 
-bench: $(VENV)/.for-test ## Measure what the documentation claims; takes minutes
-	@$(BIN)/python tests/bench/run.py
+# `make bench pause` names benches; they are no targets.
+NAMED := $(if $(filter bench,$(firstword $(MAKECMDGOALS))),$(wordlist 2,99,$(MAKECMDGOALS)))
+bench: $(VENV)/.for-test ## Measure what the documentation claims; takes minutes; `make bench NAME...`
+	@$(BIN)/python tests/bench/run.py $(NAMED)
+ifneq ($(NAMED),)
+.PHONY: $(NAMED)
+$(NAMED): bench ; @:
+endif
 
 docs: $(VENV)/.for-test ## Write docs/reference and the man page from the commands, and the router's face for threads
 	@$(BIN)/python -m tests.reference
