@@ -27,6 +27,9 @@ class ShardctlError(Exception):
     located = False
     """Whether the message begins with a place in a file, as `FILE:LINE:COLUMN: `."""
 
+    resumable = True
+    """Whether a move that it has stopped can be resumed; otherwise it can only be aborted."""
+
     def __init_subclass__(cls) -> None:
         """Name the code after the class; a Refused has one of its own."""
         super().__init_subclass__()

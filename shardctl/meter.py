@@ -1,4 +1,4 @@
-"""Measures a phase of long work, and writes sizes and times for people."""
+"""Measures a phase of long work, and writes sizes, times and long lists for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 BYTES = "bytes"
 """The unit of a phase that counts bytes; any other unit is a noun in the plural."""
@@ -25,6 +25,31 @@ _KNOWN = 3
 """So many steps show how fast a phase is, and how often it makes progress."""
 _LEAST_S = 0.5
 _BETWEEN_S = 0.2
+
+
+SHOWN = 5
+"""How many names or sentences are listed; the rest is counted."""
+
+
+def listed(names: Sequence[str], total: int | None = None, *, most: int = SHOWN) -> str:
+    """Join the first few names, and count the rest.
+
+    >>> listed(["a", "b"], 7), listed(["a", "b"]), listed(["a", "b"], most=1)
+    ('a, b and 5 more', 'a, b', 'a and 1 more')
+    """
+    shown = names[:most]
+    more = (len(names) if total is None else total) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
+def sentences(texts: Sequence[str], *, most: int = SHOWN) -> str:
+    """Join the first few sentences, and count the rest.
+
+    >>> sentences(["a is on", "b is off"]), sentences(["a is on", "b is off"], most=1)
+    ('a is on; b is off', 'a is on; and 1 more')
+    """
+    more = len(texts) - most
+    return "; ".join(texts[:most]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def size(count: int | None) -> str:

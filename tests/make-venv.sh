@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv with a Python that is new enough, and install shardctl into it with extras $1.
+# Make .venv with a Python that is new enough, and install both distributions into it, shardctl
+# with extras $1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,4 +23,4 @@ if ! [ -x .venv/bin/python ] || ! new_enough .venv/bin/python; then
     fi
 fi
 echo "installing shardctl and what it needs (extras: $1)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$1]"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -e shardctl/router -e ".[$1]"

@@ -12,12 +12,13 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperOption
 
+from shardctl.cli.acting import Acting
 from shardctl.cli.app import app
 from shardctl.cli.command import AHEAD, ANYWHERE
 from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import cutover
-from shardctl.moves.methods import METHODS
-from shardctl.moves.preflight.registry import STREAM, SUBJECTS
+from shardctl.moves.methods import CLONE_BY_STREAM, METHODS, REVERSE
+from shardctl.moves.preflight.registry import HANDOVER, STREAM, SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
 from tests import reference_errors
 
@@ -139,7 +140,8 @@ def entries() -> list[Entry]:
 
 def _below(name: str, command: Any) -> Iterator[Entry]:
     group = hasattr(command, "list_commands")
-    yield Entry(name, command, group)
+    own = command.own if isinstance(command, Acting) else None
+    yield Entry(name, own or command, group and own is None)
     if group:
         ctx = typer.Context(command, info_name=name)
         for each in command.list_commands(ctx):
@@ -174,20 +176,28 @@ def _section(entry: Entry) -> str:
 def render_moves() -> str:
     """Compose the page of steps, sub-steps and states; fails where one has no sentence."""
     parts = [_MOVES_HEAD]
-    for name, method in METHODS.items():
+    for title, method in (
+        *((f"method {n}", m) for n, m in METHODS.items()),
+        ("method clone with `--handover stream`", CLONE_BY_STREAM),
+        ("a reverse", REVERSE),
+    ):
         lines = [
             f"| {n} | `{step.name}` | {step.sentence} | {'yes' if step.undo else ''} |"
             for n, step in enumerate(method.steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
-        again = "can" if method.handover.reversible else "cannot"
+        again = "can" if method.handover.reversible and method is not REVERSE else "cannot"
         told = (
             f"It {method.sentence}.\nAfterwards the source {again} have its shards back without "
             "another copy.\n"
         )
-        parts.append("\n".join([f"## Steps of method {name}\n", told, head, *lines, ""]))
+        parts.append("\n".join([f"## Steps of {title}\n", told, head, *lines, ""]))
     parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
-    cutovers = {"### Clients wait": cutover.RENAME, "### With `--read-only`": cutover.TRIGGERS}
+    cutovers = {
+        "### Clients wait": cutover.RENAME,
+        "### With `--read-only`": cutover.TRIGGERS,
+        "### A stream": cutover.STREAM,
+    }
     for title, one in cutovers.items():
         parts.append(_sub_steps(title, one.rows))
     parts.append(_sub_steps("### When a cutover is undone", cutover.RENAME.undo))
@@ -210,7 +220,14 @@ def render_moves() -> str:
 def render_preflight() -> str:
     """Compose the page of the subjects, in the order of the registry."""
     parts = [_PREFLIGHT_HEAD]
-    for title, subjects in (("A clone", SUBJECTS), ("A stream", STREAM)):
+    for title, subjects in (
+        ("A clone", SUBJECTS),
+        (
+            "A clone that hands over by stream, besides those of a clone",
+            [one for one in HANDOVER if one not in SUBJECTS],
+        ),
+        ("A stream", STREAM),
+    ):
         lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in subjects]
         parts += [f"## {title}\n\n", _SUBJECTS_HEAD, *lines, "\n"]
     return "".join(parts).rstrip("\n") + "\n"

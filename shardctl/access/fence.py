@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import ShardctlError
+from shardctl.meter import listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -72,13 +73,29 @@ class NotAtCutover(ShardctlError):
 class WritersLeft(ShardctlError):
     """Transactions that write to moved shards and did not end in time."""
 
-    def __init__(self, node: str, pids: Sequence[int | None], holding: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        node: str,
+        pids: Sequence[int | None],
+        holding: Sequence[str] = (),
+        *,
+        endable: bool = True,
+    ) -> None:
+        """`endable` is whether `--terminate` would end them; it ends no prepared transaction."""
+        hint = "run `shardctl moves resume` to try again; add --terminate to end them"
+        if None in pids:
+            hint = (
+                "run COMMIT PREPARED or ROLLBACK PREPARED for each in pg_prepared_xacts, then "
+                "`shardctl moves resume`"
+            )
+        elif not endable:
+            hint = "run `shardctl moves resume` when they have ended"
         named = ", ".join("a prepared transaction" if p is None else str(p) for p in pids)
         more = f": {'; '.join(holding)}" if holding else ""
         super().__init__(
             f"node {node}: transactions on the moved shards did not end in time (pids {named})"
             + more,
-            hint="run `shardctl moves resume` to try again; add --terminate to end them",
+            hint=hint,
         )
         self.pids = tuple(pids)
 
@@ -87,9 +104,8 @@ class UnloggedMade(ShardctlError):
     """Unlogged tables in moved shards, made since the preflight: the target has them empty."""
 
     def __init__(self, node: str, tables: Sequence[str]) -> None:
-        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         super().__init__(
-            f"node {node}: {tables[0]}{more} in moved shards became unlogged during "
+            f"node {node}: {listed(tables, most=1)} in moved shards became unlogged during "
             "the cutover, and would be empty on the target",
             hint="run ALTER TABLE ... SET LOGGED, or drop it; then run `shardctl moves resume`",
         )
@@ -263,6 +279,12 @@ def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
     makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks(move)))
     pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
     return list(pids), [name for (name,) in unlogged]
+
+
+def unlogged(session: Connection, schemas: Sequence[str]) -> list[str]:
+    """List unlogged tables and sequences there."""
+    given = sql.SQL(", ").join(map(sql.Literal, schemas))
+    return [name for (name,) in session.execute(QUERIES["unlogged"].format(schemas=given))]
 
 
 def looks(move: str) -> list[sql.Composed]:

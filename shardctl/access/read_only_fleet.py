@@ -22,8 +22,9 @@ from shardctl.errors import (
     together,
 )
 from shardctl.libpq import reason_of
+from shardctl.meter import listed, sentences
 from shardctl.postgres import event_triggers
-from shardctl.state import cluster, identity, journal, ledger, lock, observer
+from shardctl.state import cluster, identity, ledger, lock, observer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -42,10 +43,9 @@ _SHOWN = 3
 
 def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused:
     """Report tables whose owner the login role is not, nor a member of."""
-    more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
     return Refused(
         "tables_not_ours",
-        f"node {node}: {user} does not own {', '.join(tables[:_SHOWN])}{more}",
+        f"node {node}: {user} does not own {listed(tables, most=_SHOWN)}",
         hint="set `database.user` to their owner, a member of that role, or a superuser",
     )
 
@@ -68,16 +68,14 @@ def shards_left(
     reasons: dict[str, list[ShardId]] = {}
     for shard, reason in left.items():
         reasons.setdefault(reason, []).append(shard)
-    listed = "; ".join(
-        f"shards {ranges.of(shards)} were not changed: {why}"
-        for why, shards in list(reasons.items())[:_SHOWN]
-    )
-    more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    whys = [
+        f"shards {ranges.of(shards)} were not changed: {why}" for why, shards in reasons.items()
+    ]
     undo = ", or run `read-only off` to undo it" if wanted is Wanted.on else ""
     return incomplete_if(
         changed,
         "shards_left",
-        f"node {node}: {listed}{more}",
+        f"node {node}: {sentences(whys, most=_SHOWN)}",
         hint=(
             "end the sessions that block it, or raise --wait, and run `shardctl "
             f"{wanted.command}` again: it does only the rest"
@@ -221,7 +219,7 @@ def _look(
     identity.check(state, topology, node.name)
     for one in ledger.copies(session, topology, node.name, state):
         streamed = chosen.intersection(one.move.shards)
-        if one.move.method == journal.STREAM and streamed and not one.move.state.closed:
+        if one.move.streams and streamed and not one.move.state.closed:
             raise shards_stream(one.move, streamed)
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}

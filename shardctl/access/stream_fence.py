@@ -8,16 +8,18 @@ so what the target has when it sees the mark is all that there is.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
 
 from shardctl.access import fence, structure_digest, write_fence
-from shardctl.postgres import queries
+from shardctl.access.structure_digest import Versions
+from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
@@ -30,6 +32,8 @@ MARK = "fence"
 _QUICK_MS = 50
 """A client that wants a table that the fence wants waits behind it for so long."""
 _TABLE_MS = 0.1
+_REHEARSED = -1
+"""The attempt of a mark that is never committed."""
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
 
 
@@ -42,6 +46,47 @@ class Left(NamedTuple):
     changing: bool
     """Whether sessions have changed something there, without a lock, and have not committed."""
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a shard is known to be before the fence; false where that does not help behind it."""
+
+    versions: Versions = field(default_factory=Versions)
+    message: bytes = b""
+    """What asks for them behind the fence: the schemas have other names then, and the same OIDs."""
+
+    def __bool__(self) -> bool:
+        """Return whether they can be compared."""
+        return bool(self.versions)
+
+
+def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Known]:
+    """Give the structure's digest before the fence, and what `untouched` compares.
+
+    That is false where `left` would find something already, or tells it sooner.
+    """
+    digest, versions = structure_digest.known(session, schemas)
+    # Asked afterwards: what ends in between shows in the versions.
+    changing = versions and structure_digest.changing(session, schemas)
+    if not versions or changing or fence.unlogged(session, schemas):
+        return digest, Known()
+    listed = sql.Literal(list(versions.namespaces))
+    looks = [QUERIES["is_held"].format(namespaces=listed), versions.query, QUERIES["position"]]
+    # Composed here, while no client waits.
+    found = Known(versions, sql.SQL(";\n").join(looks).as_bytes(session))
+    untouched(session, found)  # what it reads is in the session's caches then
+    return digest, found
+
+
+def untouched(session: Connection, known: Known) -> str | None:
+    """Return up to where the WAL is on the disk, if `left` can find nothing, and no other digest.
+
+    It looks for locks before it reads the versions: once no session holds a lock, the versions
+    show everything that was made.
+    """
+    [(held,)], [(now,)], [(lsn,)] = queries.rows_of_all(session, known.message)
+    return None if held or now != known.versions.total else str(lsn)
 
 
 def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
@@ -63,6 +108,41 @@ def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:
     return [f"pid {pid}: {query}" for pid, query in rows]
 
 
+def prepare(session: Connection, move: str, *, revision: int) -> None:
+    """Let the session plan the fence before clients wait, where it may make a function for that.
+
+    `revision` is the journal's. Raises NotAtCutover.
+    """
+    try:
+        session.execute(QUERIES["function"].format(body=_body(move)))
+    except psycopg.errors.InsufficientPrivilege:  # to make temporary objects in the database
+        return
+    given = _given(
+        attempt=_REHEARSED, revision=revision, timeout_ms=_QUICK_MS, not_after=None, for_real=False
+    )
+    call = QUERIES["call"].format(**given)
+    queries.rows_of_last(session, QUERIES["rehearsal"].format(put_up=call))
+
+
+def _body(move: str) -> sql.Composed:
+    names = {"revision": sql.SQL("from_revision"), "lock_timeout": sql.SQL("quick")}
+    to_fenced = fence.QUERIES["to_fenced"].format(move=sql.Literal(move), **names)
+    return QUERIES["body"].format(move=sql.Literal(move), to_fenced=to_fenced)
+
+
+def _given(
+    *, attempt: int, revision: int, timeout_ms: int, not_after: datetime | None, for_real: bool
+) -> dict[str, sql.Literal]:
+    """Write the parameters of the fence; without `not_after` it is never too late."""
+    return {
+        "attempt": sql.Literal(attempt),
+        "revision": sql.Literal(revision),
+        "lock_timeout": sql.Literal(f"{timeout_ms}ms"),
+        "not_after": sql.Literal(not_after),
+        "for_real": sql.Literal(for_real),
+    }
+
+
 def put_up(
     session: Connection,
     node: str,
@@ -82,32 +162,29 @@ def put_up(
     those that are there. Raises WritersLeft,
     FenceRefused, FenceTooLate, NotAtCutover.
     """
-    named = {"schemas": list(schemas)}
     began, timeout_ms = time.monotonic(), _QUICK_MS
     while True:
         all_ms = 2 * timeout_ms + round(len(tables) * _TABLE_MS)
-        statement = QUERIES["fence"].format(
-            move=sql.Literal(move),
-            attempt=sql.Literal(attempt),
-            to_fenced=fence.to_fenced(move, revision=revision, lock_timeout_ms=timeout_ms),
-            not_after=sql.Literal(not_after),
-            lock_timeout=sql.Literal(f"{timeout_ms}ms"),
-            statement_timeout=sql.Literal(f"{all_ms}ms"),
+        given = _given(
+            attempt=attempt,
+            revision=revision,
+            timeout_ms=timeout_ms,
+            not_after=not_after,
+            for_real=True,
         )
         try:
-            queries.rows_of_last(session, statement)
+            _send(session, move, given, all_ms=all_ms)
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
-                there = _in_the_way(session, schemas)[:3]
+                there = blocking.holding(session, schemas, but=blocking.READERS)[:3]
                 if left := write_fence.lasting(session, tables, since=began):
                     raise fence.WritersLeft(node, left, there) from error
                 reason = "; ".join(there) or str(error).splitlines()[0]
                 raise fence.FenceRefused(node, reason) from error
             # Those who were held up get their turn.
             time.sleep(_QUICK_MS / 1000)
-            found = session.execute(QUERIES["yields_ms"], named).fetchone()
-            timeout_ms = min(found[0] if found else _QUICK_MS, left_ms)
+            timeout_ms = min(yields_ms(session, schemas) or _QUICK_MS, left_ms)
         except psycopg.Error as error:
             fence.require_in_time(error, node, move)
             raise
@@ -115,11 +192,24 @@ def put_up(
             return
 
 
-def _in_the_way(session: Connection, schemas: Sequence[str]) -> list[str]:
-    """Name those who hold what the fence locks, one lock of each."""
-    rows = session.execute(QUERIES["in_the_way"], {"schemas": list(schemas)})
-    return [
-        ("a prepared transaction" if pid is None else f"pid {pid} ({who})")
-        + f" holds {mode} on {what}"
-        for pid, who, mode, what in rows
-    ]
+def _send(session: Connection, move: str, given: Mapping[str, sql.Literal], *, all_ms: int) -> None:
+    """Put the fence up once, by its function where the session has that."""
+
+    def send(put_up: sql.Composed) -> None:
+        message = QUERIES["fence"].format(
+            put_up=put_up,
+            lock_timeout=given["lock_timeout"],
+            statement_timeout=sql.Literal(f"{all_ms}ms"),
+        )
+        queries.rows_of_last(session, message)
+
+    try:
+        send(QUERIES["call"].format(**given))
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+        send(QUERIES["do"].format(body=_body(move), **given))
+
+
+def yields_ms(session: Connection, schemas: Sequence[str]) -> int | None:
+    """Return in what time an automatic vacuum there gives way to a lock; None if there is none."""
+    found = session.execute(QUERIES["yields_ms"], {"schemas": list(schemas)}).fetchone()
+    return None if found is None else int(found[0])

@@ -4,7 +4,43 @@ BEGIN;
 SET LOCAL lock_timeout TO {lock_timeout};
 -- The first of these counts for each table, this one for all of them.
 SET LOCAL statement_timeout TO {statement_timeout};
+{put_up};
+COMMIT
+
+-- name: rehearsal
+-- The same, but for locks and names, and nothing of it stays
+BEGIN;
+{put_up};
+ROLLBACK
+
+-- name: call
+-- Part of those, where the session has the function
+SELECT pg_temp.shardctl_fence({attempt}, {revision}, {lock_timeout}, {not_after}, {for_real})
+
+-- name: function
+-- What plans the fence once, in a session that rehearses it: no other session sees it
+CREATE OR REPLACE FUNCTION pg_temp.shardctl_fence(
+    this_attempt integer, from_revision bigint, quick text, not_after timestamptz, for_real boolean
+) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $fence$
+{body}
+$fence$
+
+-- name: do
+-- Part of the fence, in a session without the function: it may make none, or was opened since
 DO $fence$
+DECLARE
+    this_attempt  CONSTANT integer     := {attempt};
+    from_revision CONSTANT bigint      := {revision};
+    quick         CONSTANT text        := {lock_timeout};
+    not_after     CONSTANT timestamptz := {not_after};
+    for_real      CONSTANT boolean     := {for_real};
+BEGIN
+{body};
+END
+$fence$
+
+-- name: body
+-- Part of both
 DECLARE
     one record;
     listed text;
@@ -25,42 +61,41 @@ BEGIN
     JOIN pg_catalog.pg_namespace AS n ON n.nspname = ANY (m.schemas)
     JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
     WHERE m.id = {move};
-    IF listed IS NOT NULL THEN
+    IF for_real AND listed IS NOT NULL THEN
         -- A writer that committed behind the rename would be published under the retired name.
         EXECUTE 'LOCK TABLE ' || listed || ' IN SHARE ROW EXCLUSIVE MODE';
     END IF;
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        WHERE m.id = {move}
-    LOOP
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-    END LOOP;
     -- A sequence that nextval() has not used has no last value: the next one goes with the mark.
     FOR one IN
-        SELECT u.schema, u.retired, c.relname
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.retired
+        SELECT s.schema, c.relname
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas) AS s (schema)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = s.schema
         JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'S'
         WHERE m.id = {move}
           AND CASE WHEN c.relkind <> 'S' THEN false
                    WHEN pg_catalog.has_sequence_privilege(c.oid, 'USAGE, SELECT')
                    THEN pg_catalog.pg_sequence_last_value(c.oid) IS NULL END
     LOOP
-        EXECUTE pg_catalog.format('SELECT last_value FROM %I.%I', one.retired, one.relname)
+        EXECUTE pg_catalog.format('SELECT last_value FROM %I.%I', one.schema, one.relname)
         INTO next;
         uncalled := uncalled || pg_catalog.jsonb_build_object(
             'schema', one.schema, 'name', one.relname, 'next', next);
     END LOOP;
     INSERT INTO shardctl.stream (move, attempt, what, note)
-    VALUES ({move}, {attempt}, 'fence', pg_catalog.jsonb_build_object('uncalled', uncalled));
-    IF pg_catalog.clock_timestamp() > {not_after} THEN
+    VALUES ({move}, this_attempt, 'fence', pg_catalog.jsonb_build_object('uncalled', uncalled));
+    -- Last: at a rename a session forgets its plans.
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+        WHERE m.id = {move} AND for_real
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+    END LOOP;
+    IF pg_catalog.clock_timestamp() > not_after THEN
         -- This server hung, and its clients are served again or are about to be.
         RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
     END IF;
 END
-$fence$;
-COMMIT
 
 -- name: yields_ms
 -- In how many ms a vacuum that holds one of these tables gives way to a lock; no row: there is none
@@ -87,31 +122,16 @@ WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'ShareUpdateExclusiveLo
   AND n.nspname = ANY (%(schemas)s::name[])
   AND (a.backend_type <> 'autovacuum worker' OR a.query LIKE '%%to prevent wraparound%%')
 
--- name: in_the_way
--- Who keeps a fence from these tables or from the names of their schemas: pid, who, lock, and on what
-WITH schema AS MATERIALIZED (
-    SELECT oid, nspname FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
-), held AS (
-    SELECT l.pid, l.mode, format('%%I.%%I', s.nspname, c.relname) AS what
-    FROM pg_locks AS l
-    JOIN pg_class AS c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
-    JOIN schema AS s ON s.oid = c.relnamespace
-    WHERE l.locktype = 'relation' AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    UNION ALL
-    SELECT l.pid, l.mode, 'schema ' || s.nspname
-    FROM pg_locks AS l
-    JOIN schema AS s ON s.oid = l.objid AND l.classid = 'pg_namespace'::regclass
-    WHERE l.locktype = 'object' AND l.granted
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-)
-SELECT DISTINCT ON (h.pid) h.pid,
-       concat_ws(', ', CASE a.backend_type WHEN 'autovacuum worker' THEN left(a.query, 80) END,
-                 'user ' || a.usename, 'application ' || nullif(a.application_name, ''),
-                 nullif(a.state, 'active'),
-                 'since ' || date_trunc('second', clock_timestamp() - a.xact_start)),
-       h.mode, h.what
-FROM held AS h
-LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
-WHERE h.pid IS DISTINCT FROM pg_backend_pid()
-ORDER BY h.pid, h.mode, h.what
+-- name: is_held
+-- Whether anybody else holds or awaits any lock of a relation there, or of an object anywhere
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_locks AS l
+    WHERE l.database = (SELECT oid FROM pg_catalog.pg_database
+                        WHERE datname = pg_catalog.current_database())
+      AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+      AND (l.locktype = 'object' OR l.relation IN (
+          SELECT oid FROM pg_catalog.pg_class WHERE relnamespace = ANY ({namespaces}::oid[]))))
+
+-- name: position
+-- Up to where the WAL is on the disk
+SELECT pg_catalog.pg_current_wal_flush_lsn()::text

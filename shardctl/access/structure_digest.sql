@@ -1,7 +1,7 @@
 -- name: said
 -- Part of other queries: all that a copy has of the structure of these schemas, by object. A rewriting
 -- ALTER leaves the structure equal and the stream without its rows, but not `xmin`. A rename writes
--- the rows of schemas anew, a vacuum those of relations, REINDEX CONCURRENTLY those of indexes and
+-- the rows of schemas again, a vacuum those of relations, REINDEX CONCURRENTLY those of indexes and
 -- constraints, and forgets where their expressions were in a statement: of these, values count.
 -- pg_dump copies no comments here, and no invalid index
 WITH schema AS MATERIALIZED (
@@ -96,7 +96,7 @@ WITH schema AS MATERIALIZED (
                                     k.confupdtype, k.confdeltype, k.confmatchtype) END {of_18})
     FROM relation AS r JOIN pg_catalog.pg_constraint AS k ON k.conrelid = r.oid
     UNION ALL
-    -- A foreign key's own triggers do not count, unless somebody has disabled them.
+    -- A foreign key's own triggers do not count, unless they are disabled.
     SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 't', t.tgrelid, t.oid, t.xmin)
     FROM relation AS r JOIN pg_catalog.pg_trigger AS t
         ON t.tgrelid = r.oid AND (NOT t.tgisinternal OR t.tgenabled <> 'O')
@@ -113,6 +113,14 @@ WITH schema AS MATERIALIZED (
     SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'f', f.oid, f.xmin)
     FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
     UNION ALL
+    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'fo', fo.oid, fo.xmin)
+    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
+    JOIN pg_catalog.pg_amop AS fo ON fo.amopfamily = f.oid
+    UNION ALL
+    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'fp', fp.oid, fp.xmin)
+    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
+    JOIN pg_catalog.pg_amproc AS fp ON fp.amprocfamily = f.oid
+    UNION ALL
     SELECT s.name, 'collation ' || u.collname, pg_catalog.concat_ws(' ', 'u', u.oid, u.xmin)
     FROM pg_catalog.pg_collation AS u JOIN schema AS s ON s.oid = u.collnamespace
     UNION ALL
@@ -127,6 +135,14 @@ WITH schema AS MATERIALIZED (
     SELECT s.name, 'text search dictionary ' || b.dictname,
            pg_catalog.concat_ws(' ', 'b', b.oid, b.xmin)
     FROM pg_catalog.pg_ts_dict AS b JOIN schema AS s ON s.oid = b.dictnamespace
+    UNION ALL
+    SELECT s.name, 'text search parser ' || bp.prsname,
+           pg_catalog.concat_ws(' ', 'bp', bp.oid, bp.xmin)
+    FROM pg_catalog.pg_ts_parser AS bp JOIN schema AS s ON s.oid = bp.prsnamespace
+    UNION ALL
+    SELECT s.name, 'text search template ' || bt.tmplname,
+           pg_catalog.concat_ws(' ', 'bt', bt.oid, bt.xmin)
+    FROM pg_catalog.pg_ts_template AS bt JOIN schema AS s ON s.oid = bt.tmplnamespace
 )
 
 -- name: digest
@@ -154,3 +170,49 @@ FROM (
 ) AS changed
 JOIN pg_catalog.pg_locks AS l ON l.transactionid = changed.xmax
 WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
+
+-- name: scope
+-- Where the structure of these schemas is written: their OIDs, those of their relations, and which of
+-- the catalogs of rare kinds have rows that are not PostgreSQL's own
+SELECT array(SELECT oid::bigint FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})),
+       array(SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
+             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+             WHERE n.nspname IN ({schemas})),
+       array({rare})
+
+-- name: has_rows
+-- Part of that: one catalog
+SELECT {name}::text WHERE EXISTS (SELECT FROM {catalog} WHERE {key} >= 16384)
+
+-- name: versions
+-- A sum of which rows there are, whatever is in them, and of who is changing them. Columns are most of
+-- the rows, so those of other schemas are left out; a new relation is a row of pg_class, and whatever
+-- is made in a schema is a row of pg_depend
+SELECT pg_catalog.count(*) || ' ' || coalesce(pg_catalog.sum(version), 0)
+FROM (
+    SELECT pg_catalog.hash_record_extended(ROW(oid, nspowner, nspacl, xmax), 0)
+    FROM pg_catalog.pg_namespace
+    WHERE oid = ANY ({namespaces}::oid[])  -- but for what a rename changes
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(attrelid, xmin, xmax), 0)
+    FROM pg_catalog.pg_attribute WHERE attrelid = ANY ({relations}::oid[])
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(classid, objid, xmin, xmax), 0)
+    FROM pg_catalog.pg_depend
+    WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+      AND refobjid = ANY ({namespaces}::oid[])
+    UNION ALL
+    {each}
+) AS written (version)
+
+-- name: version
+-- Part of that: the rows of one catalog, but for PostgreSQL's own
+SELECT pg_catalog.hash_record_extended(ROW({key}, xmin, xmax), 0) FROM {catalog} WHERE {key} >= 16384
+
+-- name: is_soon
+-- Whether the rows of all catalogs are read sooner than a digest of these schemas
+SELECT pg_catalog.pg_relation_size('pg_catalog.pg_class') < {bytes}
+    OR {times} * pg_catalog.count(*) FILTER (
+        WHERE relnamespace IN (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas}))
+       ) >= pg_catalog.count(*)
+FROM pg_catalog.pg_class

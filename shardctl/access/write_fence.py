@@ -16,6 +16,7 @@ from psycopg import sql
 from shardctl.access import fence
 from shardctl.access.fence import FenceRefused, WritersLeft
 from shardctl.errors import ShardctlError, Unfinished
+from shardctl.meter import listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ class TablesUncovered(ShardctlError):
     """Tables of moved shards accept writes behind the fence: they are newer than it."""
 
     def __init__(self, node: str, tables: Sequence[str]) -> None:
-        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         super().__init__(
-            f"node {node}: {tables[0]}{more} accepted writes although its shard was fenced",
+            f"node {node}: {listed(tables, most=1)} accepted writes although its shard was fenced",
             hint="wait until the session that creates tables or changes triggers has ended, "
             "then run `shardctl moves resume`",
         )

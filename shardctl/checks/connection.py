@@ -70,7 +70,10 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 Severity.warning,
                 actual=f"PostgreSQL {basics.version}",
                 expected=f"PostgreSQL {usual}, the version of most nodes",
-                hint="upgrade this node: only streamed moves work between major versions",
+                hint=f"move its shards to nodes with PostgreSQL {usual}, by streamed moves"
+                if major < usual
+                else f"move the shards of all other nodes to nodes with PostgreSQL {major}, by "
+                "streamed moves",
                 node=name,
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl import fanout
 from shardctl.checks import host_routes, host_tests
 from shardctl.errors import ShardctlError
+from shardctl.hosts import reach
 from shardctl.hosts.host import CommandFailed
 from shardctl.topology.model import Node
 
@@ -58,9 +59,14 @@ class Tested:
 def test(topology: Topology, progress: Progress) -> list[Tested]:
     """Test all hosts in parallel; of one that cannot be reached, that is all that is reported.
 
+    The machines of nodes that give only SQL are left out.
     Whatever is wrong is in the result. Changes nothing.
     """
-    machines = host_routes.machines(topology)
+    machines = [
+        replace(machine, servers=tested)
+        for machine in host_routes.machines(topology)
+        if (tested := tuple(filter(reach.is_reached, machine.servers)))
+    ]
     progress.expect("hosts", "testing", len(machines), "hosts")
 
     def work(machine: Machine) -> list[Tested]:
@@ -73,7 +79,7 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
 
 
 def ok(found: Sequence[Tested]) -> bool:
-    """Return whether there is no error."""
+    """Return whether no error was found."""
     return not any(one.state is State.error for one in found)
 
 

@@ -71,8 +71,7 @@ def look(place: Place) -> Seen:
     Several statements, since one over all tables would fill the lock table. Raises, with
     `deep`, what reading the migrations and their key columns raises.
     """
-    names = {"schemas": list(place.shards), "next_id": generator.WRAPPER}
-    tables = [Table(*row) for row in place.connection.execute(QUERIES["tables"], names)]
+    tables = tables_of(place.connection, list(place.shards))
     unvalidated = tuple(
         (place.shards[schema], table)
         for schema, table in catalog.read_unvalidated(
@@ -86,16 +85,12 @@ def look(place: Place) -> Seen:
             ids = {(table.schema, table.name): table.id for table in tables}
             odd, keyed = ids_deep.scan(place, ids, layout, now_ms)
         return Seen(now_ms, tuple(odd), keyed, unvalidated)
-    _, slots = _moment(place.connection)
-    extremes: list[tuple[Table, int, int]] = []
-    locked: list[Table] = []
-    for chunk in chunks(tables, int(slots * LOCK_SHARE)):
-        _extremes(place.connection, chunk, extremes, locked)
+    found_ids, locked = extremes(place.connection, tables)
     # The clock after the ids: one that is made in between is then not from the future.
     now_ms, _ = _moment(place.connection)
     ruler = Ruler.at(layout, now_ms)
     found = [Odd(place.shards[table.schema], table.name, "locked") for table in locked]
-    for table, low, high in extremes:
+    for table, low, high in found_ids:
         shard = place.shards[table.schema]
         for number in dict.fromkeys((low, high)):
             code = ruler.fault(number, shard)
@@ -103,6 +98,24 @@ def look(place: Place) -> Seen:
                 claimed = ruler.made_for(number)
                 found.append(Odd(shard, table.name, code, number, claimed))
     return Seen(now_ms, tuple(found), unvalidated=unvalidated)
+
+
+def tables_of(connection: Connection, schemas: Sequence[str]) -> list[Table]:
+    """List the tables in these schemas whose ids next_id() makes."""
+    names = {"schemas": list(schemas), "next_id": generator.WRAPPER}
+    return [Table(*row) for row in connection.execute(QUERIES["tables"], names)]
+
+
+def extremes(
+    connection: Connection, tables: Sequence[Table]
+) -> tuple[list[tuple[Table, int, int]], list[Table]]:
+    """Read the oldest and the newest id of every table with rows, and list the locked tables."""
+    _, slots = _moment(connection)
+    found: list[tuple[Table, int, int]] = []
+    locked: list[Table] = []
+    for chunk in chunks(tables, int(slots * LOCK_SHARE)):
+        _extremes(connection, chunk, found, locked)
+    return found, locked
 
 
 def chunks(tables: Sequence[Table], room: int) -> Iterator[list[Table]]:

@@ -12,6 +12,7 @@ from shardctl.checks import (
     leftovers_moves,
     leftovers_read_only,
     leftovers_repack,
+    leftovers_reverses,
     leftovers_streams,
     retired,
 )
@@ -19,7 +20,7 @@ from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.meter import duration, size
 from shardctl.postgres import queries, repack_left
-from shardctl.state import leash, move_objects
+from shardctl.state import journal, leash, ledger, move_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -107,6 +108,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     yield from leftovers_moves.judge(view, kept, slots)
     yield from _unwatched(view)
     yield from _near_limit(view)
+    yield from leftovers_reverses.judge(NAME, view.moves)
     yield from _missing(view)
     yield from leftovers_streams.judge(
         NAME,
@@ -116,9 +118,11 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     marks = {node: seen.read_only for node, seen in view.seen.items()}
     yield from leftovers_read_only.judge(NAME, marks)
     moves = {entry.slot: entry for entry in view.moves}
+    reversing = {journal.slot(reverse) for reverse in ledger.kept_reverses(view.moves, over=True)}
     for node, seen in view.seen.items():
         for slot in seen.slots:
-            yield from _slot(node, slot, moves.get(slot.name))
+            if slot.name not in reversing or slot.name in moves:
+                yield from _slot(node, slot, moves.get(slot.name))
         for gid, age_s in seen.prepared.items():
             yield Finding(
                 NAME,
@@ -184,7 +188,7 @@ def _near_limit(view: View[Seen]) -> Iterator[Finding]:
         for slot in seen.slots:
             entry = moves.get(slot.name)
             limit = entry.move.plan.get("options", {}).get("max_wal_bytes") if entry else None
-            if entry is None or not limit or 2 * (slot.held_bytes or 0) <= limit:
+            if entry is None or not leash.is_near(slot.held_bytes, limit):
                 continue
             yield Finding(
                 NAME,

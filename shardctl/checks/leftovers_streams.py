@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks.findings import Finding, Severity
 from shardctl.meter import size
+from shardctl.state.ledger import kept_reverses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ def judge(
 ) -> Iterator[Finding]:
     """Find what is left of ended moves on each node, and streams of open ones that do not flow."""
     entries = {entry.move.id: entry for entry in moves}
+    kept = kept_reverses(moves, over=True)
     followed = {
         one.move
         for _, streams in seen.values()
@@ -33,7 +35,8 @@ def judge(
         if one.kind == "subscription" and one.status == "enabled"
     }
     for node, (objects, streams) in seen.items():
-        yield from _left(check, node, objects, entries)
+        others = [one for one in objects if one.move not in kept]
+        yield from _left(check, node, others, entries)
         for one in streams:
             entry = entries.get(one.move)
             if entry is not None and entry.open:

@@ -8,7 +8,6 @@ from shardctl import meter
 from shardctl.checks import retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
-from shardctl.state import journal
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _being_copied(view: View[dict[str, int | None]]) -> set[tuple[NodeName, int]
     return {
         (NodeName(entry.move.target), shard)
         for entry in view.moves
-        if entry.open and entry.move.method == journal.STREAM
+        if entry.open and entry.move.streams
         for shard in entry.move.shards
     }
 

@@ -76,7 +76,8 @@ def _pending(file: str, checksum: str, lacking: set[ShardId], *, everywhere: boo
     else:
         severity, expected = Severity.error, "it ran, as in the other shards"
         hint = (
-            "run `shardctl migrate`; if the migration's objects exist and only its row "
+            "run `shardctl migrate` (`shardctl migrate --continue` for an open rollout); if the "
+            "migration's objects exist and only its row "
             "was deleted, insert the row again into shardctl.migration on the shard's "
             f"node: shard, file, checksum {shards[0]}, {quote_literal(file).strip()}, "
             f"'{checksum}'"

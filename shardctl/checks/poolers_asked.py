@@ -54,8 +54,6 @@ def ask(
     database: Database,
     offered: Mapping[str, Alias],
     pools: Sequence[Row],
-    *,
-    purpose: str,
 ) -> list[Asked]:
     """Ask the idle connections of every pool for their search_path, as the pool's own user.
 
@@ -70,13 +68,13 @@ def ask(
     found = []
     for first, *others in of_users.values():
         # A user without a password here is refused once and not for each alias.
-        asked = _ask(pooler, database, first, purpose)
+        asked = _ask(pooler, database, first)
         found.append(asked)
         if asked.error is None and others:
             width = _CLIENTS // min(_MOST, max(map(_idle, others)))
             found += fanout.collect(
                 others,
-                lambda pool: _ask(pooler, database, pool, purpose),
+                lambda pool: _ask(pooler, database, pool),
                 width=min(_WIDTH, width),
             ).every()
     return found
@@ -142,7 +140,7 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
         )
 
 
-def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
+def _ask(pooler: Pooler, database: Database, pool: Row) -> Asked:
     """Ask the idle connections of a pool."""
     alias, user = pool["database"] or "", pool["user"] or ""
     alone = pool.get("pool_mode") == "statement"  # PgBouncer ends connections for a BEGIN there
@@ -152,7 +150,7 @@ def _ask(pooler: Pooler, database: Database, pool: Row, purpose: str) -> Asked:
     with contextlib.ExitStack() as stack:
         try:
             for _ in range(min(idle, 1 if alone else _MOST)):
-                session = Console(pooler, database, purpose=purpose, dbname=alias, user=user)
+                session = Console(pooler, database, purpose=None, dbname=alias, user=user)
                 sessions.append(stack.enter_context(session))
         except PoolerUnavailable as error:
             if not sessions:

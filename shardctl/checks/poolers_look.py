@@ -86,14 +86,14 @@ def look(topology: Topology, pooler: Pooler) -> Looked:
     entries = render.entries(topology, pooler)
     return replace(
         found,
-        logins=_log_in(topology, pooler, found, entries, purpose),
+        logins=_log_in(topology, pooler, found, entries),
         secrets=logins.secrets(host, pooler, found.config) if host is not None else None,
-        asked=_ask(topology, pooler, found, entries, purpose),
+        asked=_ask(topology, pooler, found, entries),
     )
 
 
 def _log_in(
-    topology: Topology, pooler: Pooler, found: Looked, entries: Sequence[Entry], purpose: str
+    topology: Topology, pooler: Pooler, found: Looked, entries: Sequence[Entry]
 ) -> dict[NodeName, list[Attempt]]:
     """Log in as every application's role, to one alias of each node that has shards.
 
@@ -108,17 +108,17 @@ def _log_in(
         if (there.host, there.port, there.dbname) == (entry.host, entry.port, entry.dbname):
             fit.setdefault(entry.node, entry.alias)
     return {
-        node: [logins.attempt(pooler, database, alias, r, purpose) for r in database.app_roles]
+        node: [logins.attempt(pooler, database, alias, r) for r in database.app_roles]
         for node, alias in fit.items()
     }
 
 
 def _ask(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry], purpose: str
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
 ) -> list[poolers_asked.Asked]:
     """Ask through the aliases of shards, unless their clients wait."""
     names = {entry.alias for entry in entries if entry.connect_query}
     ours = {name: alias for name, alias in looked.offered.items() if name in names}
     if looked.held or not ours:
         return []
-    return poolers_asked.ask(pooler, topology.database, ours, looked.pools, purpose=purpose)
+    return poolers_asked.ask(pooler, topology.database, ours, looked.pools)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -22,5 +24,4 @@ def shards_of(aliases: Iterable[str], entries: Sequence[Entry]) -> tuple[ShardId
 
 def brief(aliases: Sequence[str]) -> str:
     """Name the first few of aliases."""
-    more = f" and {len(aliases) - _SHOWN} more" if len(aliases) > _SHOWN else ""
-    return ", ".join(aliases[:_SHOWN]) + more
+    return listed(aliases, most=_SHOWN)

@@ -13,16 +13,17 @@ from shardctl import fanout
 from shardctl.checks import status_disk, status_look, status_poolers
 from shardctl.checks.status_nodes import State
 from shardctl.ids import times
-from shardctl.state import ledger
+from shardctl.state import ledger, rebalances
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardctl.checks.status_nodes import NodeStatus, Retired, Slot
     from shardctl.checks.status_poolers import PoolerStatus
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
+    from shardctl.state.rebalances import GroupRow, Known
     from shardctl.topology.model import Node, NodeName, Topology
 
 _WIDTH = 16
@@ -43,8 +44,29 @@ class Status:
 
     @property
     def unclosed(self) -> tuple[Entry, ...]:
-        """The moves with something left to do: running, unfinished, unconfirmed."""
-        return tuple(one for one in self.moves if one.open or one.state == "unconfirmed")
+        """The moves with something left to do: running, unfinished, unconfirmed, reversible."""
+        return tuple(
+            one
+            for one in self.moves
+            if one.open
+            or one.state == "unconfirmed"
+            or (one.reverse is not None and one.reverse.can)
+        )
+
+    @property
+    def groups(self) -> Known:
+        """What the nodes know of rebalances, and of nodes that are drained."""
+        return rebalances.together_of(node.kept for node in self.nodes)
+
+    @property
+    def rebalances(self) -> tuple[GroupRow, ...]:
+        """The rebalances that are open."""
+        return tuple(one for one in self.groups.groups if not one.state.over)
+
+    def done_of(self, group: GroupRow) -> int:
+        """Count the moves of a rebalance that are over and were not aborted."""
+        over = {one.move.id for one in self.moves if one.state in ("done", "unconfirmed")}
+        return len(over & {*group.moves})
 
     def slot_of(self, move: Entry) -> Slot | None:
         """Give the replication slot of a move on its source; None where there is none."""
@@ -63,9 +85,23 @@ class Status:
             "cluster": self.cluster,
             "time": times.render(int(self.time.timestamp() * 1000)),
             "map_version": self.map_version,
-            "nodes": [node.as_json() for node in self.nodes],
+            "nodes": [
+                {**node.as_json(), "drained": node.name in self.groups.drained}
+                for node in self.nodes
+            ],
             "poolers": [pooler.as_json() for pooler in self.poolers],
             "moves": [self._move_as_json(move) for move in self.unclosed],
+            "rebalances": [self._rebalance_as_json(one) for one in self.rebalances],
+        }
+
+    def _rebalance_as_json(self, group: GroupRow) -> dict[str, Any]:
+        return {
+            "id": group.id,
+            "state": group.shown(self.groups.holder),
+            "by": group.who,
+            "started": ledger.written(group.started),
+            "moves_done": self.done_of(group),
+            "moves": len(group.moves),
         }
 
     def _move_as_json(self, move: Entry) -> dict[str, Any]:
@@ -129,12 +165,23 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
     finally:
         for session in sessions.values():
             session.close()
-    moves = ledger.entries(copy for node in nodes for copy in node.journal)
+    return together(topology, now, nodes, status_poolers.observe(topology))
+
+
+def together(
+    topology: Topology,
+    now: datetime,
+    nodes: Iterable[NodeStatus],
+    poolers: Iterable[PoolerStatus],
+) -> Status:
+    """Give the fleet at a moment: what the journals of all nodes know is reported to each node."""
+    found = tuple(nodes)
+    moves = ledger.entries(copy for node in found for copy in node.journal)
     return Status(
         cluster=topology.cluster,
         time=now,
-        nodes=tuple(_with_moves(node, moves) for node in nodes),
-        poolers=status_poolers.observe(topology),
+        nodes=tuple(_with_moves(node, moves) for node in found),
+        poolers=tuple(poolers),
         moves=moves,
     )
 

@@ -1,11 +1,14 @@
 -- name: server
--- The server, how much the cluster's database takes in it, whether we may read the journal
+-- The server, its timeline, how much the database takes in it, whether we may read the journal
 SELECT pg_is_in_recovery(), current_setting('server_version'),
        extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
        pg_database_size(current_database()),
        -- Privileges of a table that is missing are null.
        coalesce(has_table_privilege(to_regclass('shardctl.move'), 'SELECT')
-                AND has_table_privilege(to_regclass('shardctl.move_step'), 'SELECT'), false)
+                AND has_table_privilege(to_regclass('shardctl.move_step'), 'SELECT'), false),
+       CASE WHEN pg_is_in_recovery() THEN (SELECT received_tli FROM pg_stat_wal_receiver)
+            -- The names of WAL files begin with the timeline.
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END
 
 -- name: schemas
 -- Bytes and estimated rows of shards' and retired schemas; bytes are null where a lock forbids
@@ -37,6 +40,11 @@ SELECT schema.name,
 FROM schema LEFT JOIN part ON part.relnamespace = schema.oid
 GROUP BY schema.name
 
+-- name: names
+-- Shards' and retired schemas that exist, without their sizes
+SELECT nspname::text FROM pg_namespace
+WHERE nspname::text = ANY (%(schemas)s) OR nspname ~ '__retired_[0-9a-f]{8}$'
+
 -- name: sessions
 -- Clients of this database but ourselves, and how many of them idle in a transaction
 SELECT count(*),
@@ -47,7 +55,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
   AND coalesce(backend_type, 'client backend') = 'client backend'
 
 -- name: slots
--- Replication slots of the server, and the WAL that each holds back
+-- Replication slots of the server, the WAL that each holds back, and how much more it may
 SELECT slot_name::text, slot_type, active, wal_status,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
                             THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
@@ -57,17 +65,21 @@ SELECT slot_name::text, slot_type, active, wal_status,
                                         THEN coalesce(pg_last_wal_receive_lsn(),
                                                       pg_last_wal_replay_lsn())
                                         ELSE pg_current_wal_lsn() END,
-                                   confirmed_flush_lsn))::bigint END
+                                   confirmed_flush_lsn))::bigint END,
+       safe_wal_size::bigint
 FROM pg_replication_slots
 ORDER BY 1
 
 -- name: standbys
--- The standbys that stream from the server, and their replay positions; not logical subscribers
+-- The standbys that stream from the server, with lag, slot and timeline; not logical subscribers
 SELECT application_name, state,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
                             THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
                             ELSE pg_current_wal_lsn() END, replay_lsn)::bigint,
-       extract(epoch FROM replay_lag)::float8
+       extract(epoch FROM replay_lag)::float8, host(client_addr), sync_state,
+       (SELECT s.slot_name::text FROM pg_replication_slots AS s WHERE s.active_pid = r.pid),
+       -- While it streams, and does not still catch up, it is on the timeline of its sender.
+       CASE WHEN state = 'streaming' THEN %(timeline)s::integer END
 FROM pg_stat_replication AS r
 WHERE NOT EXISTS (
     SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'

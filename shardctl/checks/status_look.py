@@ -11,7 +11,7 @@ from shardctl.checks.status_nodes import NodeStatus, Retired, Slot, Standby, Sta
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, ledger, lock
+from shardctl.state import cluster, ledger, lock, rebalances
 from shardctl.state.format import FORMAT
 from shardctl.topology import names
 from shardctl.topology.model import NodeName
@@ -28,11 +28,22 @@ _LOCK_TIMEOUT = "200ms"
 _ATTEMPTS = 3
 
 
-def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -> NodeStatus:
-    """Ask one node everything but its transactions; its session is left in `sessions`."""
+def look(
+    topology: Topology,
+    node: Node,
+    sessions: dict[NodeName, Connection],
+    *,
+    command: str = "status",
+    each_shard: bool = True,
+) -> NodeStatus:
+    """Ask one node everything but its transactions; its session is left in `sessions`.
+
+    Without `each_shard` no shard is measured or looked at for refused writes, which is most of
+    the time that this takes with thousands of them.
+    """
     try:
         session = connect(
-            node, topology.database, purpose=lock.purpose("status"), autocommit=True, observing=True
+            node, topology.database, purpose=lock.purpose(command), autocommit=True, observing=True
         )
     except NodeUnavailable as error:
         state = State.down if node.shards else State.absent
@@ -43,7 +54,7 @@ def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -
         session.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
         # In one transaction, so that our own questions do not look like load.
         with session.transaction():
-            return _read(topology, node, session)
+            return _read(topology, node, session, each_shard=each_shard)
     except psycopg.Error as error:
         return failed(node, session, error)
 
@@ -54,8 +65,10 @@ def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
     return NodeStatus(node.name, state, node.shards, error=reason_of(error))
 
 
-def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
-    in_recovery, version, uptime_s, size, readable = queries.one(session, QUERIES["server"])
+def _read(topology: Topology, node: Node, session: Connection, *, each_shard: bool) -> NodeStatus:
+    in_recovery, version, uptime_s, size, readable, timeline = queries.one(
+        session, QUERIES["server"]
+    )
     clients = queries.one(session, QUERIES["sessions"])
     state = cluster.read(session) if cluster.is_present(session) else None
     error = says = None
@@ -65,10 +78,10 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
     # A newer journal may have other columns.
     known = state if readable and state is not None and state.format <= FORMAT else None
     wanted = {topology.schema(shard): shard for shard in node.shards}
-    found = _schemas(session, list(wanted))
+    found = _schemas(session, list(wanted)) if each_shard else _names(session, list(wanted))
     live = sorted((wanted[schema], schema) for schema in found if schema in wanted)
     rows = [found[schema][1] for _, schema in live]
-    marks = read_only.marks(session, [schema for _, schema in live])
+    marks = read_only.marks(session, [schema for _, schema in live]) if each_shard else {}
     return NodeStatus(
         name=node.name,
         state=State.up,
@@ -76,6 +89,7 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         error=error,
         says=says,
         role="standby" if in_recovery else "primary",
+        timeline=timeline,
         version=version.split()[0],
         uptime_s=uptime_s,
         map_version=state.map_version if state else None,
@@ -87,8 +101,12 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         sessions=clients[0],
         idle_in_transaction=clients[1],
         slots=tuple(Slot(*slot) for slot in session.execute(QUERIES["slots"])),
-        standbys=tuple(Standby(*standby) for standby in session.execute(QUERIES["standbys"])),
+        standbys=tuple(
+            Standby(*standby)
+            for standby in session.execute(QUERIES["standbys"], {"timeline": timeline})
+        ),
         journal=ledger.copies(session, topology, node.name, known),
+        kept=rebalances.kept(session) if known is not None else rebalances.Kept(),
     )
 
 
@@ -107,6 +125,14 @@ def _schemas(session: Connection, schemas: list[str]) -> dict[str, tuple[int | N
             if attempt == _ATTEMPTS:
                 raise
     raise AssertionError  # pragma: no cover
+
+
+def _names(session: Connection, schemas: list[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Find schemas as `_schemas` does, and measure only the retired ones."""
+    rows = session.execute(QUERIES["names"], {"schemas": schemas})
+    found: dict[str, tuple[int | None, int | None]] = {name: (None, None) for (name,) in rows}
+    retired = found.keys() - {*schemas}
+    return found | (_schemas(session, sorted(retired)) if retired else {})
 
 
 def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retired, ...]:

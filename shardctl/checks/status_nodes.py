@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.access import read_only
 from shardctl.state import ledger
+from shardctl.state.rebalances import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,8 @@ class State(StrEnum):
 class Slot:
     """A replication slot; bytes are None where it holds back no WAL.
 
-    `lag_bytes` are what the subscriber of a logical slot has not confirmed.
+    `lag_bytes` are what the subscriber of a logical slot has not confirmed, `safe_bytes` what the
+    server can still write before it drops the slot; None without a limit.
     """
 
     name: str
@@ -44,19 +46,38 @@ class Slot:
     wal_status: str | None
     retained_bytes: int | None
     lag_bytes: int | None = None
+    safe_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
     """A server that streams from the node; lags are None where the server does not show.
 
-    The lag in seconds is unknown while nothing is written, too.
+    The lag in seconds is unknown while nothing is written, too. `address` is None for one that is
+    connected by a socket, `slot` for one that uses none, and `timeline` until it has caught up.
     """
 
     name: str
     state: str | None
     lag_bytes: int | None
     lag_s: float | None
+    address: str | None = None
+    sync_state: str | None = None
+    slot: str | None = None
+    timeline: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "lag_bytes": self.lag_bytes,
+            "lag_s": self.lag_s,
+            "address": self.address,
+            "sync_state": self.sync_state,
+            "slot": self.slot,
+            "timeline": self.timeline,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +133,7 @@ class NodeStatus:
     error: str | None = None
     says: NodeName | None = None
     role: str | None = None
+    timeline: int | None = None
     version: str | None = None
     uptime_s: float | None = None
     map_version: int | None = None
@@ -129,6 +151,7 @@ class NodeStatus:
     disk_error: str | None = None
     """Why the disk of a node that is up is unknown; None, too, without a data_directory."""
     journal: tuple[Copy, ...] = ()
+    kept: Kept = field(default_factory=Kept)
 
     def read_only_alike(self) -> dict[Mark, tuple[ShardId, ...]]:
         """Give read-only shards, those together of which the same is to be reported."""
@@ -140,6 +163,7 @@ class NodeStatus:
             "name": self.name,
             "state": self.state.value,
             "role": self.role,
+            "timeline": self.timeline,
             "version": self.version,
             "uptime_s": None if self.uptime_s is None else int(self.uptime_s),
             "map_version": self.map_version,
@@ -172,10 +196,7 @@ class NodeStatus:
                 }
                 for slot in self.slots
             ],
-            "standbys": [
-                {"name": s.name, "state": s.state, "lag_bytes": s.lag_bytes, "lag_s": s.lag_s}
-                for s in self.standbys
-            ],
+            "standbys": [standby.as_json() for standby in self.standbys],
             "disk_free_bytes": self.disk.free_bytes if self.disk else None,
             "disk_total_bytes": self.disk.total_bytes if self.disk else None,
             "disk_error": self.disk_error,

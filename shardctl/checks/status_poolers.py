@@ -59,12 +59,13 @@ class PoolerStatus:
 def observe(topology: Topology) -> tuple[PoolerStatus, ...]:
     """Look at all poolers in parallel; one that cannot be looked at explains why."""
     poolers = topology.poolers.values()
-    return tuple(fanout.collect(poolers, partial(_look, topology), width=_WIDTH).every())
+    return tuple(fanout.collect(poolers, partial(look, topology), width=_WIDTH).every())
 
 
-def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
+def look(topology: Topology, pooler: Pooler, *, command: str = "status") -> PoolerStatus:
+    """Look at one pooler, as the command of that name."""
     try:
-        with Console(pooler, topology.database, purpose=lock.purpose("status")) as console:
+        with Console(pooler, topology.database, purpose=lock.purpose(command)) as console:
             pools = console.pools()
             offered = console.databases().values()
             held = console.held()

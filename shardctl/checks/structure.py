@@ -9,6 +9,7 @@ from shardctl.checks import migrations
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.structure_groups import Group, Thing, compare
+from shardctl.checks.structure_majors import level
 from shardctl.checks.structure_texts import finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId
 
 NAME = "structure"
@@ -43,13 +45,7 @@ def look(place: Place) -> Seen:
     Five questions; more where shards have so many views that the lock table would not bear
     writing them all down at once.
     """
-    schemas = list(place.shards)
-    digests = dict.fromkeys(place.shards.values(), _EMPTY)
-    for chunk in room.chunks(schemas, _chunk(place, schemas)):
-        statement = QUERIES["digests"].format(objects=QUERIES["objects"])
-        wanted = _wanted(place, chunk)
-        for schema, digest in place.connection.execute(statement, wanted):
-            digests[place.shards[schema]] = digest
+    digests = read_digests(place.connection, place.shards)
     first: dict[str, ShardId] = {}
     for shard, digest in sorted(digests.items()):
         first.setdefault(digest, shard)
@@ -59,28 +55,42 @@ def look(place: Place) -> Seen:
     return Seen(digests, {_EMPTY: (), **details}, migrations.look(place))
 
 
-def _wanted(place: Place, schemas: list[str]) -> dict[str, object]:
+def read_digests(connection: Connection, shards: Mapping[str, ShardId]) -> dict[ShardId, str]:
+    """Let the server reduce the structure of each of some shards, by schema, to a digest.
+
+    Digests of servers of one major version can be compared.
+    """
+    digests = dict.fromkeys(shards.values(), _EMPTY)
+    schemas = list(shards)
+    for chunk in room.chunks(schemas, _chunk(connection, schemas)):
+        statement = QUERIES["digests"].format(objects=QUERIES["objects"])
+        for schema, digest in connection.execute(statement, _wanted(shards, chunk)):
+            digests[shards[schema]] = digest
+    return digests
+
+
+def _wanted(shards: Mapping[str, ShardId], schemas: list[str]) -> dict[str, object]:
     return {
         "schemas": schemas,
-        "shards": [place.shards[schema] for schema in schemas],
+        "shards": [shards[schema] for schema in schemas],
         "generator": _GENERATOR,
         "key_check": keys.CHECK,
     }
 
 
-def _chunk(place: Place, schemas: list[str]) -> int:
+def _chunk(connection: Connection, schemas: list[str]) -> int:
     """Give the number of schemas whose views can be written down in one statement."""
-    (locks,) = queries.one(place.connection, QUERIES["view_locks"], {"schemas": schemas})
+    (locks,) = queries.one(connection, QUERIES["view_locks"], {"schemas": schemas})
     if not locks:
         return len(schemas)
-    return max(1, len(schemas) * room.of(place.connection) // int(locks))
+    return max(1, len(schemas) * room.of(connection) // int(locks))
 
 
 def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, ...]]:
     """Read all that schemas hold; `wanted` is their digests by schema."""
     rows = place.connection.execute(
         QUERIES["details"].format(objects=QUERIES["objects"]),
-        _wanted(place, list(wanted)),
+        _wanted(place.shards, list(wanted)),
     ).fetchall()
     depends: dict[tuple[int, int], set[str]] = {}
     oids = [oid for _, _, oid, *_ in rows if oid]
@@ -106,27 +116,32 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     """
     details: dict[str, Sequence[Thing]] = {}
     digests: dict[ShardId, str] = {}
+    majors: dict[ShardId, int] = {}
     files: dict[ShardId, set[str]] = {}
-    for seen in view.seen.values():
+    for node, seen in view.seen.items():
         details |= seen.details
         digests |= seen.digests
+        majors |= dict.fromkeys(seen.digests, view.basics[node].version_number // 10_000)
         for file, shards in seen.ran.items():
             for shard in shards:
                 files.setdefault(shard, set()).add(file)
-    alike: dict[frozenset[str], dict[str, list[ShardId]]] = {}
+    alike: dict[frozenset[str], dict[tuple[int, str], list[ShardId]]] = {}
     for shard, digest in sorted(digests.items()):
         of_same = alike.setdefault(frozenset(files.get(shard, ())), {})
-        of_same.setdefault(digest, []).append(shard)
+        of_same.setdefault((majors[shard], digest), []).append(shard)
     for of_same in alike.values():
-        groups = [
-            Group(tuple(shards), {thing.key: thing for thing in details[digest]})
-            for digest, shards in of_same.items()
-            if digest in details
-        ]
-        for difference in compare(groups):
+        groups: dict[int, list[Group]] = {}
+        for (major, digest), found in of_same.items():
+            if digest in details:
+                things = {thing.key: thing for thing in details[digest]}
+                groups.setdefault(major, []).append(Group(tuple(found), things))
+        for difference in compare(level(groups)):
             yield finding(NAME, view.topology, difference)
         unlike = sorted(
-            s for digest, found in of_same.items() if digest not in details for s in found
+            shard
+            for (_, digest), found in of_same.items()
+            if digest not in details
+            for shard in found
         )
         if unlike:
             yield Finding(

@@ -42,6 +42,7 @@ WITH shard AS (
              || CASE WHEN d.oid IS NULL THEN ''
                      WHEN a.attgenerated = '' THEN ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid)
                      ELSE ' GENERATED ALWAYS AS (' || pg_get_expr(d.adbin, d.adrelid) || ')'
+                          || CASE a.attgenerated WHEN 'v' THEN ' VIRTUAL' ELSE '' END
                 END AS more
     FROM relation AS r
     JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped

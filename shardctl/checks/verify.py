@@ -55,7 +55,7 @@ class Report:
         return {severity.value: found[severity] for severity in Severity}
 
     def ok(self, *, strict: bool = False) -> bool:
-        """Return whether there is no error, and with `strict` no warning."""
+        """Return whether no error was found, and with `strict` no warning."""
         counts = self.counts()
         return counts["error"] == 0 and not (strict and counts["warning"])
 

@@ -14,6 +14,7 @@ import typer.main
 from typer.exceptions import TyperException
 
 from shardctl import __version__
+from shardctl.cli.acting import Acting
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
 from shardctl.cli.printed import PRINTED
@@ -29,9 +30,14 @@ COMMANDS = {
     "migrate": "shardctl.cli.migrate",
     "verify": "shardctl.cli.verify",
     "status": "shardctl.cli.status",
+    "metrics": "shardctl.cli.metrics",
+    "shards": "shardctl.cli.shards",
+    "events": "shardctl.cli.events",
     "pgbouncer": "shardctl.cli.pgbouncer",
     "move-shards": "shardctl.cli.move_shards",
     "moves": "shardctl.cli.moves",
+    "rebalance": "shardctl.cli.rebalance",
+    "node": "shardctl.cli.node",
     "prune": "shardctl.cli.prune",
     "rows": "shardctl.cli.rows",
     "repack": "shardctl.cli.repack",
@@ -65,7 +71,16 @@ class Commands(Group):
             return None
         command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
         command.name = cmd_name
+        if isinstance(command, Acting):
+            command.own.name = cmd_name
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command; a group that acts without a subcommand gives its own command then."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, Acting) and not command.has_subcommand(rest):
+            return name, command.own, rest
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; raises Interrupted for Ctrl-C that the command itself did not handle.
@@ -139,27 +154,35 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
     except TyperException as raised:
         error = usage_error(raised)
     except Exception as raised:  # noqa: BLE001  # the boundary: any other error is a bug
-        error = _bug(raised)
+        error = _bug(raised, settings)
     if settings.output is None:  # the command's options could not be read
         settings.guess(words)
     if error is not None:
-        _report(error, settings)
-        code = error.exit_code
+        code = _report_unknown(error) if settings.plugin else _report(error, settings)
     return code or 0
 
 
-def _bug(error: Exception) -> Bug:
+def _bug(error: Exception, settings: Settings) -> Bug:
     from shardctl.cli import log
 
-    file = log.record_bug(traceback.format_exc())
+    file = log.record_bug(traceback.format_exc(), as_json=settings.log_format == "json")
     return Bug(
         f"bug: {type(error).__name__}: {error}",
         hint=f"please report it, with the traceback in {file}",
     )
 
 
-def _report(error: ShardctlError, settings: Settings) -> None:
-    """Print the parts of an error, each with its hint.
+def _report_unknown(error: ShardctlError) -> int:
+    """Print an error as a monitoring plugin does; return the exit code."""
+    from shardctl.cli import nagios
+
+    with suppress(BrokenPipeError, ResultUnwritten):
+        print(nagios.unknown(error.parts()), flush=True)
+    return int(nagios.State.UNKNOWN)
+
+
+def _report(error: ShardctlError, settings: Settings) -> int:
+    """Print the parts of an error, each with its hint; return the exit code.
 
     With `-o json`, standard output gets them as an object if it has no other.
     """
@@ -173,3 +196,4 @@ def _report(error: ShardctlError, settings: Settings) -> None:
         sys.stdout.flush()
     for each in error.parts():
         output.say_error(each)
+    return error.exit_code

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.cli.context import Settings
 
+LOG_FORMATS = ("text", "json")
 _PANEL = "Options of every command"
 _WITH_PANELS = 80
 _WHOLE = 1000
@@ -41,6 +42,17 @@ def _anywhere(
             "--verbose", help="Print the log on standard error, too.", rich_help_panel=_PANEL
         ),
     ] = False,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format",
+            metavar="FORMAT",
+            envvar="SHARDCTL_LOG_FORMAT",
+            autocompletion=lambda: list(LOG_FORMATS),
+            help="Format of the log and of messages on standard error: text or json.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
 ) -> None: ...
 
 
@@ -131,10 +143,12 @@ def _take(ctx: Any, params: Iterable[Any], into: Callable[[str, Any], None]) -> 
 
 
 def _of_run(ctx: Any) -> None:
-    """Copy `--topology` and `--verbose` of this command or group into the settings."""
+    """Copy the options of the run that this command or group was given into the settings."""
     settings: Settings = ctx.obj
 
     def into(name: str, value: Any) -> None:
+        if name == "log_format" and value not in LOG_FORMATS and not ctx.resilient_parsing:
+            raise UsageError(f"unknown log format {value!r}", hint="choose text or json")
         by_hand = ctx.get_parameter_source(name).name == "COMMANDLINE"
         if by_hand or getattr(settings, name) is None:  # the environment comes last
             setattr(settings, name, Path(value) if name == "topology" else value)
@@ -179,6 +193,7 @@ class Command(typer.core.TyperCommand):
         _of_run(ctx)
         settings.output = str(ctx.params.get("output", ""))
         settings.changes = "yes" in own and not ctx.params.get("dry_run")
+        settings.plugin = bool(ctx.params.get("plugin"))
         settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
         if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
             raise UsageError(
@@ -272,7 +287,7 @@ def _meant(ctx: Any, name: str) -> str:
     root = ctx.find_root()
     paths = list(_below(root, root.command))
     words = {path.rpartition(" ")[2] for path in paths}
-    near = get_close_matches(name, words)
+    near = [name] if name in words else get_close_matches(name, words)
     # The command of this group first.
     found = [path for word in near for path in paths if path.rpartition(" ")[2] == word]
     here = [path for path in found if path.startswith(f"{ctx.command_path} ")]

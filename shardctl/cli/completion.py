@@ -54,6 +54,13 @@ def methods() -> Offered:
     return [(str(method), "") for method in METHODS]
 
 
+def handovers() -> Offered:
+    """Offer how a clone can hand over."""
+    from shardctl.moves.plan import HANDOVERS
+
+    return [(handover, "") for handover in HANDOVERS]
+
+
 def moves(ctx: typer.Context) -> Offered:
     """Offer the moves that the command can act on."""
     verb = ctx.info_name or ""

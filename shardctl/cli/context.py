@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ class Settings:
 
     topology: Path | None = None
     verbose: bool = False
+    log_format: str | None = None
+    """`json` where messages and the log are objects; None where no option gives a format."""
     ahead: dict[str, Any] = field(default_factory=dict)
     """Options of the command itself that were given before it, by their names."""
     output: str | None = None
@@ -37,11 +40,18 @@ class Settings:
     """Whether the command changes the fleet after a question, and is not a dry run."""
     pending: bool = False
     """Whether the command found something to change."""
+    plugin: bool = False
+    """Whether the command answers as a monitoring plugin, errors too."""
 
     def guess(self, words: Sequence[str]) -> None:
         """Read the options that affect errors from a command line that could not be parsed."""
         self.detailed = "--detailed-exitcode" in words
-        pairs = itertools.pairwise(words)
+        self.plugin = {"verify", "--nagios"} <= {*words}
+        pairs = list(itertools.pairwise(words))
+        if "--log-format=json" in words or ("--log-format", "json") in pairs:
+            self.log_format = "json"
+        elif self.log_format is None:
+            self.log_format = os.environ.get("SHARDCTL_LOG_FORMAT")
         if {"-ojson", "--output=json"} & {*words} or any(
             option in ("-o", "--output") and value == "json" for option, value in pairs
         ):
@@ -75,7 +85,7 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
     from shardctl.topology import loader
 
     settings: Settings = ctx.obj
-    log.open_log(verbose=settings.verbose)
+    log.open_log(verbose=settings.verbose, as_json=settings.log_format == "json")
     topology = loader.load(topology_file(ctx))
     if lock_wait:
         from shardctl.cli.output import say
@@ -84,6 +94,7 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
         command = ctx.command_path.partition(" ")[2]
         held = turn.wait(topology, lock_wait.total_seconds(), command=command, notice=say)
         ctx.call_on_close(held.close)
+        topology = loader.load(topology_file(ctx))  # a move that has ended has written into it
     return topology
 
 

@@ -33,7 +33,7 @@ def encode_id(
     """
     from shardctl.ids import times
     from shardctl.ids.layout import Layout
-    from shardctl.topology.routes import ShardNotFound
+    from shardctl.topology.keys import ShardNotFound
 
     try:
         time_ms = times.parse(time)

@@ -15,8 +15,20 @@ EXAMPLES = {
     ),
     "shardctl migrate": (
         ("shardctl migrate --dry-run --detailed-exitcode", "In CI: exit 2 if one is pending"),
-        ("shardctl migrate", "Show pending migrations, ask, run them"),
-        ("shardctl migrate --yes --lock-timeout 500ms --attempts 20", "Retry short lock waits"),
+        ("shardctl migrate --canary 3", "Show them, ask, run them on 3 shards, then wait"),
+        ("shardctl migrate --waves 1%,10%,100% --soak 10m", "Go on while the checks hold"),
+    ),
+    "shardctl migrate status": (
+        ("shardctl migrate status", "Show which shards have which migration"),
+        ("shardctl migrate status -o json", "The same as JSON"),
+    ),
+    "shardctl migrate rollback": (
+        ("shardctl migrate rollback 0003 --dry-run", "Show which shards have it"),
+        ("shardctl migrate rollback 0003", "Undo it there, the last wave first"),
+    ),
+    "shardctl migrate abandon": (
+        ("shardctl migrate abandon --dry-run", "Show the open rollout"),
+        ("shardctl migrate abandon", "End it as it is"),
     ),
     "shardctl verify": (
         ("shardctl verify", "Compare topology, databases and poolers"),
@@ -27,6 +39,27 @@ EXAMPLES = {
         ("shardctl status", "Show the fleet once"),
         ("shardctl status --watch 2s", "Show it every two seconds, until Ctrl-C"),
         ("shardctl status --sample 0 -o json", "Print JSON at once, without transaction rates"),
+    ),
+    "shardctl metrics": (
+        ("shardctl metrics", "Print all metrics once"),
+        (
+            "shardctl metrics --textfile /var/lib/prometheus/node-exporter",
+            "From a timer: write them for node_exporter",
+        ),
+    ),
+    "shardctl shards": (
+        ("shardctl shards list", "List every shard with its size"),
+        ("shardctl shards list --sort tps --top 10", "The busiest shards of the next second"),
+    ),
+    "shardctl shards list": (
+        ("shardctl shards list --top 20 --node a", "The largest shards of a node"),
+        ("shardctl shards list --sort tps --sample 10s", "The busiest first, over ten seconds"),
+        ("shardctl shards list -o csv", "For a spreadsheet"),
+    ),
+    "shardctl events": (
+        ("shardctl events --since 1h", "Who changed what in the last hour"),
+        ("shardctl events --node a --limit 5", "The last five changes of a node"),
+        ("shardctl events --follow -o json", "Print changes as they happen, until Ctrl-C"),
     ),
     "shardctl pgbouncer": (
         ("shardctl pgbouncer diff", "Show which files differ"),
@@ -53,6 +86,32 @@ EXAMPLES = {
             "Split a full node by a clone",
         ),
     ),
+    "shardctl node": (
+        ("shardctl node add c --host 10.0.0.3", "Check a new server, and make it a member"),
+        ("shardctl node drain c", "Move all its shards to the other nodes"),
+        ("shardctl node remove c", "Take an empty node out of the fleet"),
+    ),
+    "shardctl node add": (
+        ("shardctl node add c --host 10.0.0.3 --dry-run", "Check the server, change nothing"),
+        ("shardctl node add c --host 10.0.0.3", "Show the plan, ask, make it a member"),
+        (
+            "shardctl node add d --host 10.0.0.4 --data-directory /srv/pg --for-clone",
+            "Describe a place for a clone",
+        ),
+    ),
+    "shardctl node remove": (
+        ("shardctl node remove c", "Prove that it is empty, ask, take it out"),
+        ("shardctl node remove c --finish-reverse --prune", "Give up what is kept of its moves"),
+        ("shardctl node remove c --lost", "Take out a destroyed node that owns no shards"),
+    ),
+    "shardctl node rename": (
+        ("shardctl node rename b berlin", "Rename it everywhere"),
+        ("shardctl node rename b berlin --keep-alias", "Keep the alias for applications"),
+    ),
+    "shardctl node lost": (
+        ("shardctl node lost b --to a --dry-run", "Show which shards would be created empty"),
+        ("shardctl node lost b --to a --adopt", "Take over what you have restored on node a"),
+    ),
     "shardctl moves": (
         ("shardctl moves list", "List all moves"),
         ("shardctl moves resume", "Continue the unfinished move"),
@@ -75,10 +134,54 @@ EXAMPLES = {
         ("shardctl moves abort", "Abort it and delete its copy"),
         ("shardctl moves abort --target-destroyed", "After the loss of the target's disk"),
     ),
+    "shardctl moves reverse": (
+        ("shardctl moves reverse 5f3a9c1e --dry-run", "Check whether the move can be reversed"),
+        ("shardctl moves reverse 5f3a9c1e", "Give its shards back, with what came since"),
+    ),
+    "shardctl moves finish": (
+        ("shardctl moves finish 5f3a9c1e --dry-run", "Show what is kept for a reverse"),
+        ("shardctl moves finish 5f3a9c1e", "Keep nothing for a reverse any more"),
+    ),
     "shardctl moves doctor": (
         ("shardctl moves doctor --dry-run", "Show what moves have left behind"),
         ("shardctl moves doctor", "Clear it, when you have confirmed"),
         ("shardctl moves doctor --dry-run -o json", "The same for programs"),
+    ),
+    "shardctl rebalance": (
+        ("shardctl rebalance plan", "Show which moves would make the fleet even"),
+        ("shardctl rebalance apply", "Make a plan, ask, carry it out"),
+        ("shardctl rebalance status", "Show which moves are done, from any terminal"),
+    ),
+    "shardctl rebalance plan": (
+        ("shardctl rebalance plan --out plan.json", "Save the plan for a review"),
+        ("shardctl rebalance plan --by tps --sample 30s", "By load instead of size"),
+        ("shardctl rebalance plan --node-weight c=2 --max-moves 3", "The first three moves"),
+    ),
+    "shardctl rebalance apply": (
+        ("shardctl rebalance apply --plan plan.json", "Carry out a saved plan"),
+        ("shardctl rebalance apply --max-rate 50M --yes", "Copy no faster than 50 MB a second"),
+        ("shardctl rebalance apply --dry-run", "Show the plan, and check its first move"),
+    ),
+    "shardctl rebalance status": (
+        ("shardctl rebalance status", "Show the moves of the open rebalance"),
+        ("shardctl rebalance status -o json", "The same for programs"),
+    ),
+    "shardctl rebalance pause": (
+        ("shardctl rebalance pause --dry-run", "Show what would be paused"),
+        ("shardctl rebalance pause", "Stop before the next move, when you have confirmed"),
+    ),
+    "shardctl rebalance resume": (
+        ("shardctl rebalance resume", "Continue it, when you have confirmed"),
+        ("shardctl rebalance resume --yes", "In a script"),
+    ),
+    "shardctl rebalance abort": (
+        ("shardctl rebalance abort --dry-run", "Show which moves would be left out"),
+        ("shardctl rebalance abort", "Leave out the moves that wait"),
+    ),
+    "shardctl node drain": (
+        ("shardctl node drain b --dry-run", "Show where its shards would go"),
+        ("shardctl node drain b --max-rate 50M", "Empty node b, when you have confirmed"),
+        ("shardctl node drain b --cancel", "Let it have shards again"),
     ),
     "shardctl prune": (
         ("shardctl prune --dry-run", "Show which schemas may be dropped, and why not"),
@@ -150,6 +253,14 @@ EXAMPLES = {
     "shardctl topology": (
         ("shardctl topology check", "Read the file and list its problems"),
         ("shardctl topology schema", "Print its JSON Schema"),
+    ),
+    "shardctl topology diff": (
+        ("shardctl topology diff", "Show shards that the file gives to another node than the map"),
+        ("shardctl topology diff -o json", "Print JSON; exit 1 if anything differs"),
+    ),
+    "shardctl topology pull": (
+        ("shardctl topology pull --dry-run", "Show what would be written"),
+        ("shardctl topology pull", "Show it, ask, and write the map's owners into the file"),
     ),
     "shardctl topology check": (
         ("shardctl topology check", "Check ./topology.yaml"),

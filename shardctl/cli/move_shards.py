@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import completion, picture, values
+from shardctl.cli import completion, nodes, picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
+    FinishReverseOption,
+    IgnoreStandbyOption,
     LockWaitOption,
+    MaxPauseOption,
     MaxWalOption,
     Report,
     ReportOption,
+    TerminateOption,
     YesOption,
 )
 from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan, Options
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 app = command_app()
 
+_KEEP_REVERSE = values.Duration(hours=1)
 _SHOWN = 4
 """Aliases of each pooler that the plan lists."""
 
@@ -73,18 +79,21 @@ def move_shards(
             "of the cluster, else clone.",
         ),
     ] = None,
+    handover: Annotated[
+        str | None,
+        typer.Option(
+            "--handover",
+            metavar="HANDOVER",
+            autocompletion=completion.handovers,
+            help="With clone: promote: promote the clone during the cutover. stream: promote it "
+            "before, and let it follow by logical replication: a shorter pause. "
+            "Default: stream where preflight allows it, else promote; the plan shows why.",
+        ),
+    ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    max_pause: Annotated[
-        values.Duration | None,
-        typer.Option(
-            "--max-pause",
-            metavar="DURATION",
-            parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="The longest time that clients may wait, for example 2s.",
-        ),
-    ] = None,
+    max_pause: MaxPauseOption = None,
     retain: Annotated[
         values.Duration | None,
         typer.Option(
@@ -104,24 +113,38 @@ def move_shards(
         ),
     ] = None,
     max_wal: MaxWalOption = None,
+    keep_reverse: Annotated[
+        values.Duration,
+        typer.Option(
+            "--keep-reverse",
+            metavar="DURATION",
+            parser=values.duration(),
+            help="With stream, as method or handover: for how long `moves reverse` can give the "
+            "shards back, 0 for never.",
+        ),
+    ] = _KEEP_REVERSE,
+    finish_reverse: FinishReverseOption = False,
     lock_wait: LockWaitOption = None,
-    terminate: Annotated[
-        bool, typer.Option("--terminate", help="End transactions that block the cutover.")
-    ] = False,
+    terminate: TerminateOption = False,
     read_only: Annotated[
         bool,
         typer.Option(
             "--read-only", help="Refuse writes during the cutover; reads continue. Not with stream."
         ),
     ] = False,
+    rehearse_only: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse-only",
+            help="With stream, as method or handover: copy, compare every row, measure the pause; "
+            "then remove it all.",
+        ),
+    ] = False,
     duplicate_shared: Annotated[
         bool,
         typer.Option("--duplicate-shared", help="With clone: copy tables outside shards, too."),
     ] = False,
-    ignore_standby: Annotated[
-        bool,
-        typer.Option("--ignore-standby", help="Confirm that failover is disabled on the source."),
-    ] = False,
+    ignore_standby: IgnoreStandbyOption = False,
 ) -> None:
     """Move shards to another node: copy them, cut over, compare every row.
 
@@ -136,10 +159,10 @@ def move_shards(
     move is interrupted or killed at any moment, `shardctl moves resume` continues it; until the
     point of no return, `shardctl moves abort` undoes it.
     """
-    from shardctl.cli.moves import report_step
-    from shardctl.cli.moves_report import finish
+    from shardctl.cli.moves_found import report_step
+    from shardctl.cli.moves_report import finish, finish_rehearsal
     from shardctl.cli.progress import bars
-    from shardctl.moves import service
+    from shardctl.moves import reversing, service
     from shardctl.state import lock
 
     topology = load_topology(ctx, lock_wait=lock_wait)
@@ -148,25 +171,33 @@ def move_shards(
         max_pause,
         retain,
         max_wal,
+        finish_reverse=finish_reverse,
+        keep_reverse_s=keep_reverse.total_seconds(),
         max_rate=f"{max_rate // 1024}k" if max_rate else None,  # pg_basebackup's syntax
         terminate=terminate,
         read_only=read_only,
+        rehearse_only=rehearse_only,
         duplicate_shared=duplicate_shared,
         ignore_standby=ignore_standby,
     )
     chosen = _shards(topology, shards, source, half=half, everything=everything)
-    decided = service.plan(topology, chosen, to, options, method=method)
-    facts = service.preflight(topology, decided)
+    decided, facts = service.choose(topology, chosen, to, options, method=method, handover=handover)
     lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
-    _show(decided, facts, output)
+    shown = _show(decided, facts, output, later=rehearse_only and not dry_run)
     note_changes(ctx, decided.shards)
     if dry_run:
         return
     moved = plural(len(decided.shards), "shard")
-    confirm(f"Move {moved} from {decided.source} to {decided.target}?", yes=yes)
+    doing = "Rehearse the move of" if rehearse_only else "Move"
+    confirm(f"{doing} {moved} from {decided.source} to {decided.target}?", yes=yes)
+    if finish_reverse:
+        reversing.finish_each(topology, facts.reversible, notice=say)
     with bars() as progress:
         context = service.start(topology, decided, progress, report_step(decided.id), notice=say)
-    finish(topology, context, output)
+    if rehearse_only:
+        finish_rehearsal(topology, context, output, shown)
+    else:
+        finish(topology, context, output)
 
 
 def _options(
@@ -174,7 +205,7 @@ def _options(
     max_pause: values.Duration | None,
     retain: values.Duration | None,
     max_wal: int | None,
-    **given: bool | str | None,
+    **given: bool | float | str | None,
 ) -> Options:
     from shardctl.moves.plan import Options
 
@@ -193,11 +224,10 @@ def _shards(
 ) -> list[int]:
     """Return the chosen shards: a list, half of a node's, or all of them."""
     from shardctl.errors import UsageError
-    from shardctl.moves import plan
+    from shardctl.moves import halves
     from shardctl.moves.preflight import check as preflight
     from shardctl.state import lock
     from shardctl.topology import routes
-    from shardctl.topology.model import NodeName
 
     listed = text is not None and source is None and not half and not everything
     of_node = text is None and source is not None and half != everything
@@ -207,9 +237,7 @@ def _shards(
         )
     if text is not None:
         return list(routes.listed(topology, text))
-    node = topology.nodes.get(NodeName(source or ""))
-    if node is None:
-        raise UsageError(f"unknown node {source!r}", hint=f"nodes: {', '.join(topology.nodes)}")
+    node = nodes.named(topology, source or "")
     if everything:
         return list(node.shards)
     if len(node.shards) == 1:
@@ -218,50 +246,30 @@ def _shards(
             hint="use --all to move it",
         )
     return list(
-        plan.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
+        halves.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
     )
 
 
-def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
+def _show(
+    decided: MovePlan, facts: Facts, output: Report, *, later: bool = False
+) -> dict[str, Any]:
+    """Print the plan and return it as JSON, which is printed `later` if more is to come."""
+    from shardctl.cli import moves_shown
     from shardctl.topology import ranges
 
+    shown = _json(decided, facts)
     if output is Report.json:
-        print_json(
-            {
-                "format": 1,
-                "move": decided.id,
-                "source": decided.source,
-                "target": decided.target,
-                "method": decided.method,
-                "shards": list(decided.shards),
-                "size_bytes": sum(facts.sizes.values()),
-                "copy_bytes": facts.source_bytes,
-                "disk_free_bytes": facts.disk_free_bytes,
-                "max_wal_bytes": facts.max_wal_bytes,
-                "predicted_copy_s": facts.predicted_copy_s,
-                "predicted_pause_ms": facts.predicted_pause_ms,
-                "predicted_refused_ms": facts.predicted_refused_ms,
-                "reclaimed_bytes": facts.reclaimed_bytes,
-                "poolers": [
-                    {
-                        "name": one.name,
-                        "paused": list(one.paused),
-                        "aliases": one.aliases,
-                        "clients": one.clients,
-                    }
-                    for one in facts.poolers
-                ],
-                "notes": list(facts.notes),
-            }
-        )
-        return
+        if not later:
+            print_json(shown)
+        return shown
     copy = picture.duration(max(1, facts.predicted_copy_s))
     print_table(
         ("what", "plan"),
         [
             ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
             ("from, to", f"{decided.source} -> {decided.target}"),
-            ("method", decided.method),
+            ("method", moves_shown.method(decided.method, decided.handover)),
+            *moves_shown.handover_why(shown["handover_why"]),
             ("size of these shards", picture.size(sum(facts.sizes.values()))),
             ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
             ("free on the target", picture.size(facts.disk_free_bytes)),
@@ -273,6 +281,38 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> None:
     )
     for note in facts.notes:
         say(f"note: {note}")
+    return shown
+
+
+def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "move": decided.id,
+        "source": decided.source,
+        "target": decided.target,
+        "method": decided.method,
+        "handover": decided.handover,
+        "handover_why": decided.handover_why,
+        "shards": list(decided.shards),
+        "size_bytes": sum(facts.sizes.values()),
+        "copy_bytes": facts.source_bytes,
+        "disk_free_bytes": facts.disk_free_bytes,
+        "max_wal_bytes": facts.max_wal_bytes,
+        "predicted_copy_s": facts.predicted_copy_s,
+        "predicted_pause_ms": facts.predicted_pause_ms,
+        "predicted_refused_ms": facts.predicted_refused_ms,
+        "reclaimed_bytes": facts.reclaimed_bytes,
+        "poolers": [
+            {
+                "name": one.name,
+                "paused": list(one.paused),
+                "aliases": one.aliases,
+                "clients": one.clients,
+            }
+            for one in facts.poolers
+        ],
+        "notes": list(facts.notes),
+    }
 
 
 def _for_clients(facts: Facts) -> list[tuple[str, str]]:
@@ -286,9 +326,7 @@ def _for_clients(facts: Facts) -> list[tuple[str, str]]:
 
 def _pooler(fact: PoolerFact) -> str:
     """Return what the cutover does with a pooler."""
-    named = ", ".join(fact.paused[:_SHOWN])
-    more = len(fact.paused) - _SHOWN
     return (
-        f"pauses {named}{f' and {more:,} more' if more > 0 else ''} of its "
-        f"{fact.aliases:,} aliases; {plural(fact.clients, 'client')} now"
+        f"pauses {listed(fact.paused, most=_SHOWN)} of its {fact.aliases:,} aliases; "
+        f"{plural(fact.clients, 'client')} now"
     )

@@ -1,4 +1,4 @@
-"""`shardctl moves`: list, show, resume and abort moves."""
+"""`shardctl moves`: list, show, resume, abort and reverse moves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, moves_doctor, moves_report, moves_shown, values
+from shardctl.cli import (
+    completion,
+    moves_doctor,
+    moves_report,
+    moves_reverse,
+    moves_shown,
+    values,
+)
 from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.moves_found import find, report_step, report_unread
 from shardctl.cli.options import (
     DryRunOption,
     Listing,
@@ -18,6 +26,7 @@ from shardctl.cli.options import (
     MaxWalOption,
     Report,
     ReportOption,
+    TerminateOption,
     WatchOption,
     YesOption,
 )
@@ -31,16 +40,15 @@ from shardctl.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardctl.moves.ledger import Ledger
-    from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
 app = command_app(
-    help="List, show, resume or abort moves, and clear what they left.", no_args_is_help=True
+    help="List, show, resume, abort or reverse moves, and clear what they left.",
+    no_args_is_help=True,
 )
+app.command()(moves_reverse.reverse)
+app.command()(moves_reverse.finish)
 app.command()(moves_doctor.doctor)
 
 MoveArgument = Annotated[
@@ -49,6 +57,12 @@ MoveArgument = Annotated[
         metavar="[MOVE]",
         autocompletion=completion.moves,
         help="The move's id; the unfinished move by default.",
+    ),
+]
+TimelineOption = Annotated[
+    bool,
+    typer.Option(
+        "--timeline", help="Draw the sub-steps of the cutover, beside what was predicted."
     ),
 ]
 ShownArgument = Annotated[
@@ -67,7 +81,7 @@ def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> 
     from shardctl.moves import service
 
     ledger = service.read(load_topology(ctx))
-    _report_unread(ledger)
+    report_unread(ledger)
     rows = [moves_shown.row(entry) for entry in ledger.entries]
     short = map(moves_shown.short_row, ledger.entries)
     if output is Listing.json:
@@ -89,30 +103,39 @@ def show(
     *,
     output: ReportOption = Report.table,
     watch: WatchOption = None,
+    timeline: TimelineOption = False,
 ) -> None:
     """Show a move: its steps, its progress, and the cutover's sub-steps in milliseconds.
 
-    With --watch, it refreshes until the move has ended, or Ctrl-C.
+    With --watch, it refreshes until the move has ended, or Ctrl-C. With --timeline, it draws each
+    sub-step of the cutover as a bar, beside what was predicted for it.
     """
     from shardctl.moves import service
+    from shardctl.state import lock, rebalances
 
     topology = load_topology(ctx)
 
     def look(move: str | None) -> Entry:
         ledger = service.read(topology)
-        _report_unread(ledger)
+        report_unread(ledger)
         return ledger.newest() if move is None else ledger.entry(move)
 
     entry = look(move)
+    group = rebalances.of_move(topology, entry.move.id, purpose=lock.purpose("moves show"))
     if watch is not None:
         drawn = output is Report.table and watching.on_terminal()
         entry = moves_shown.until_over(
             entry,
             lambda: look(entry.move.id),
             watch.total_seconds(),
-            show=None if drawn else lambda now: moves_report.show_move(now, output),
+            show=None if drawn else lambda now: moves_report.show_move(now, output, group),
         )
-    moves_report.show_move(entry, output)
+    if timeline:
+        from shardctl.cli import moves_timeline
+
+        moves_timeline.show(topology, entry, output, group)
+    else:
+        moves_report.show_move(entry, output, group)
 
 
 @app.command()
@@ -134,9 +157,7 @@ def resume(
         ),
     ] = None,
     max_wal: MaxWalOption = None,
-    terminate: Annotated[
-        bool, typer.Option("--terminate", help="End transactions that block the cutover.")
-    ] = False,
+    terminate: TerminateOption = False,
     source_destroyed: Annotated[
         bool,
         typer.Option(
@@ -155,7 +176,7 @@ def resume(
 
     pause = max_pause.total_seconds() if max_pause else None
     topology = load_topology(ctx, lock_wait=lock_wait)
-    entry = _entry(topology, move)
+    entry = find(topology, move)
     service.require_resumable(
         topology,
         entry,
@@ -183,7 +204,7 @@ def resume(
         )
     moves_report.finish(topology, context, output)
     if output is Report.json:
-        moves_report.show_entry(_entry(topology, entry.move.id), output)
+        moves_report.show_entry(find(topology, entry.move.id), output)
 
 
 @app.command()
@@ -229,7 +250,7 @@ def abort(
         if found is None:
             return
         move, yes = found, True
-    entry = _entry(topology, move)
+    entry = find(topology, move)
     service.require_abortable(topology, entry, target_destroyed=target_destroyed)
     note_changes(ctx, entry)
     if dry_run or output is Report.table:
@@ -247,7 +268,7 @@ def abort(
             target_destroyed=target_destroyed,
         )
     if output is Report.json:
-        moves_report.show_entry(_entry(topology, entry.move.id), output)
+        moves_report.show_entry(find(topology, entry.move.id), output)
     say(f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards")
 
 
@@ -266,28 +287,3 @@ def _rescue(
     rescue.carry_out(planned)
     say(f"node {planned.node} accepts logins again")
     return planned.move
-
-
-def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
-    """Return the callback that prints each step as it begins."""
-
-    def one(step: Step) -> None:
-        say(
-            f"move {move}: " + (f"undo {step.name}" if undoing else f"{step.name}: {step.sentence}")
-        )
-
-    return one
-
-
-def _entry(topology: Topology, move: str | None) -> Entry:
-    """Find the move; report unreachable nodes, whose journals may have others."""
-    from shardctl.moves import service
-
-    ledger = service.read(topology)
-    _report_unread(ledger)
-    return ledger.entry(move)
-
-
-def _report_unread(ledger: Ledger) -> None:
-    for node, reason in ledger.unread:
-        say(f"shardctl: node {node}: cannot read its journal: {reason}")

@@ -45,10 +45,12 @@ def doctor(
 
     Slots, publications, subscriptions, origins, roles and their settings, triggers and guards,
     copies that were never opened, rows about streams. Safe at any time and repeatable: what an
-    open move owns stays, and so does everything of a move whose journal cannot be read.
+    open move owns stays, and so do what a reverse needs and everything of a move whose journal
+    cannot be read. Where a server restart has ended the guard of a slot that is kept for a
+    reverse, it is started again.
     """
     from shardctl.moves import doctor as looking
-    from shardctl.moves import doctor_clear
+    from shardctl.moves import doctor_clear, reversing
     from shardctl.state import lock
 
     topology = load_topology(ctx, lock_wait=lock_wait)
@@ -58,10 +60,16 @@ def doctor(
     found = looking.left(fleet)
     _show(found, output)
     chosen = [one for one in found if one.why_not is None]
-    note_changes(ctx, chosen)
-    if dry_run or not chosen:
+    unguarded = reversing.unguarded(fleet.ledger.entries)
+    for entry in unguarded:
+        say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
+    note_changes(ctx, [*chosen, *unguarded])
+    if dry_run or not (chosen or unguarded):
         return
-    confirm(f"Clear {plural(len(chosen), 'object')}?", yes=yes)
+    again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
+    confirm(f"Clear {plural(len(chosen), 'object')}{again}?", yes=yes)
+    for entry in unguarded:
+        reversing.guard(topology, entry)
     cleared: list[Left] = []
     doctor_clear.clear(topology, chosen, cleared.append)
     say(f"done: {plural(len(cleared), 'object')} cleared")

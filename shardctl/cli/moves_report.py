@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.cli import moves_shown, picture
 from shardctl.cli.options import Report
 from shardctl.cli.output import plural, print_json, print_table, say
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,16 +28,24 @@ def show_entry(entry: Entry, output: Report) -> None:
         print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
 
 
-def show_move(entry: Entry, output: Report) -> None:
-    """Print a move with its steps and its report."""
+def show_move(entry: Entry, output: Report, rebalance: str | None) -> None:
+    """Print a move with its steps and its report, and the rebalance that it belongs to."""
     if output is Report.json:
-        print_json({"format": 1, **entry.as_json(), **entry.details()})
+        print_json({"format": 1, **entry.as_json(), **entry.details(), "rebalance": rebalance})
         return
     print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
     print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
     if reported := moves_shown.copied(entry):
         print(reported)
-    print(f"method: {entry.move.method}")
+    print(f"method: {moves_shown.method(entry.move.method, entry.handover)}")
+    for what, why in moves_shown.handover_why(entry.handover_why):
+        print(f"{what}: {why}")
+    if (given := entry.move.plan.get("reverses")) is not None:
+        print(f"reverse of move {given['move']}")
+    if rebalance is not None:
+        print(f"one move of rebalance {rebalance}")
+    if reversible := moves_shown.reverse(entry):
+        print(reversible)
     if entry.read_only:
         print("read-only: its cutover refuses writes, and reads continue")
     _show_report(entry.move.report or {})
@@ -54,11 +63,31 @@ def finish(topology: Topology, context: MoveContext, output: Report) -> None:
         _show_report(report | ({"timeline": spans} if spans else {}))
     if entry.state == "unconfirmed":
         say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
-    else:
+        return
+    if entry.reverse is not None and entry.reverse.state == "open":
         say(
-            f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
-            "to free the space"
+            f"move {entry.move.id} {moves_shown.reverse(entry)}: `shardctl moves reverse "
+            f"{entry.move.id}`, or `shardctl moves finish {entry.move.id}` to give that up"
         )
+    say(
+        f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
+        "to free the space"
+    )
+
+
+def finish_rehearsal(
+    topology: Topology, context: MoveContext, output: Report, plan: Mapping[str, Any]
+) -> None:
+    """Print what a rehearsal has found, which has left nothing behind; JSON has the plan, too."""
+    from shardctl.moves import service
+
+    move = service.read(topology).entry(context.plan.id).move
+    found = (move.report or {}).get("rehearsal")
+    if output is Report.json:
+        print_json({**plan, "rehearsal": found})
+        return
+    _show_rehearsal(found or {})
+    say(f"rehearsal {move.id} has ended: both nodes are as they were before it")
 
 
 _ALL_HAD = (
@@ -77,10 +106,9 @@ def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
     """Return why a move is not confirmed."""
     if not (altered := report.get("uncompared")):
         return _DOUBTS[proof or ""]
-    shown = ", ".join(altered[:5]) + (f" and {len(altered) - 5:,} more" if altered[5:] else "")
     return (
         f"{report['tables']} tables are equal, but clients of the target dropped, renamed or "
-        f"altered {shown} before the comparison{_ALL_HAD}"
+        f"altered {listed(altered)} before the comparison{_ALL_HAD}"
     )
 
 
@@ -100,6 +128,8 @@ def _show_report(report: dict[str, Any]) -> None:
                 for name, ms in spans
             ],
         )
+    if (found := report.get("rehearsal")) is not None:
+        _show_rehearsal(found)
     if (pause := report.get("pause_ms")) is not None:
         predicted = report.get("predicted_pause_ms")
         beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
@@ -117,3 +147,21 @@ def _show_report(report: dict[str, Any]) -> None:
         print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
     for table in report.get("differing", ()):
         print(f"differs: {table}")
+
+
+def _show_rehearsal(found: Mapping[str, Any]) -> None:
+    """Print the report of a rehearsal."""
+    counts = (plural(found["tables"], "table"), plural(found["rows"], "row"))
+    between = found["time"]
+    if found["first_time"] != between:
+        between = f"{found['first_time']} to {between}"
+    size = picture.size(found["size_bytes"])
+    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {between}")
+    for table in found["differing"]:
+        print(f"rehearsed: differs: {table}")
+    print(
+        f"rehearsed: writers waited at most {found['writers_held_ms']:.0f} ms for its locks, "
+        f"{found['waited_ms']:.0f} ms of that for open transactions\n"
+        f"rehearsed: clients are predicted to wait {found['predicted_pause_ms']:.0f} ms in the "
+        "cutover"
+    )

@@ -9,7 +9,7 @@ from shardctl.cli import figures, picture, watch
 from shardctl.cli.tables import fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -51,6 +51,41 @@ def steps(entry: Entry) -> list[tuple[str, ...]]:
 def copied(entry: Entry) -> str:
     """Say how far its copy is, if that is known."""
     return figures.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
+
+
+def reverse(entry: Entry) -> str:
+    """Say whether a move can be reversed, and until when; empty where nothing was kept for that."""
+    found = entry.reverse
+    if found is None:
+        return ""
+    until = f"{found.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    held = (
+        ""
+        if found.held_bytes is None
+        else f"; node {entry.move.target} holds {picture.size(found.held_bytes)} of WAL for that"
+    )
+    return {
+        "open": f"can be reversed until {until}",
+        "begun": f"move {found.move} reverses it",
+        "reversed": f"move {found.move} has reversed it",
+        "expired": f"could be reversed until {until}",
+        "lost": "cannot be reversed: what was kept for that is lost",
+        "finished": "cannot be reversed any more",
+    }[found.state] + held
+
+
+def method(name: str, handover: str | None) -> str:
+    """Name a method, and of a clone how it hands over."""
+    return name if handover is None else f"{name}, handover {handover}"
+
+
+def handover_why(why: Sequence[Mapping[str, str]] | None) -> list[tuple[str, str]]:
+    """Give a row for each reason of a clone's handover; none where the operator chose it."""
+    if why is None:
+        return []
+    if not why:
+        return [("why stream", "it is the default, and preflight found nothing against it")]
+    return [("why not stream", f"{one['code']}: {one['message']}") for one in why]
 
 
 def _ms(took: float | None) -> str:

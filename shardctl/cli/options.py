@@ -37,6 +37,22 @@ AllOrNothingOption = Annotated[
     bool,
     typer.Option("--all-or-nothing", help="If a node is unreachable, change nothing and exit 1."),
 ]
+MaxPauseOption = Annotated[
+    values.Duration | None,
+    typer.Option(
+        "--max-pause",
+        metavar="DURATION",
+        parser=values.duration(least=values.Duration(milliseconds=1)),
+        help="The longest time that clients may wait, for example 2s.",
+    ),
+]
+TerminateOption = Annotated[
+    bool, typer.Option("--terminate", help="End transactions that block the cutover.")
+]
+IgnoreStandbyOption = Annotated[
+    bool,
+    typer.Option("--ignore-standby", help="Confirm that failover is disabled on the source."),
+]
 MaxWalOption = Annotated[
     int | None,
     typer.Option(
@@ -44,6 +60,13 @@ MaxWalOption = Annotated[
         metavar="SIZE",
         parser=values.size(),
         help="The most WAL that the source keeps for the move.",
+    ),
+]
+FinishReverseOption = Annotated[
+    bool,
+    typer.Option(
+        "--finish-reverse",
+        help="Give up reversing earlier moves of these shards, as `moves finish` does.",
     ),
 ]
 LockWaitOption = Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shardctl.cli.messages import Messages
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
@@ -62,8 +63,12 @@ def print_table(
     """Print a table for people on standard output; see `tables.fit`."""
     from shardctl.cli import tables
 
-    out = console()
-    out.print(tables.fit(header, rows, out.width, coloured=coloured))
+    out, found = console(), list(rows)
+    many = len(found) > tables.MANY and not coloured
+    if many and (lines := tables.long(out, header, found)) is not None:
+        print("\n".join(lines))
+    else:
+        out.print(tables.fit(header, found, out.width, coloured=coloured))
 
 
 def plural(count: int, noun: str) -> str:
@@ -73,6 +78,15 @@ def plural(count: int, noun: str) -> str:
     ('1 pooler', '2,000 shards')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Write a text without control characters, but for those to keep.
+
+    >>> printable("a\x1b[2J\nb"), printable("a\nb", keep="\n")
+    ('a\\x1b[2J\\nb', 'a\nb')
+    """
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def say(message: str) -> None:
@@ -99,6 +113,9 @@ def folded(text: str) -> str:
 
 def say_error(error: ShardctlError) -> None:
     """Print an error and its hint on standard error, with the program's name in red."""
+    if isinstance(sys.stderr, Messages) and sys.stderr.as_json:
+        sys.stderr.put("error", str(error), hint=error.hint, code=error.code)
+        return
     # A message that begins with a place in a file gets no prefix: editors jump to the place.
     program, message = ("", str(error)) if error.located else ("shardctl:", f" {error}")
     hint = f"\n  {error.hint}" if error.hint else ""

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from shardctl.cli import figures
-from shardctl.meter import Meters
+from shardctl.meter import Meters, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,6 +148,5 @@ def finished(meters: Meters, before: Mapping[str, Reading]) -> dict[str, Reading
 
 def sentence(readings: Mapping[str, Reading]) -> str:
     """Return the line that shows the first keys of `readings`, and how many more there are."""
-    shown = [figures.line(key, one) for key, one in list(readings.items())[:_KEYS]]
-    more = len(readings) - _KEYS
-    return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")
+    shown = [figures.line(key, one) for key, one in readings.items()]
+    return f"progress: {sentences(shown, most=_KEYS)}"

@@ -29,10 +29,12 @@ def run(
     *,
     dry_run: bool,
     yes: bool,
+    before: Callable[[], None] = lambda: None,
 ) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
-    JSON is one object, printed at the end, because it contains the result.
+    `before` may refuse a plan that has been shown. JSON is one object, printed at the end, because
+    it contains the result.
     """
     from shardctl.provision.fleet import require_free
 
@@ -46,8 +48,10 @@ def run(
             say(f"note: {note}")
         if output is Report.table:
             show(plan)
+        before()
         if not dry_run and plan.changes():
             confirm(_question(plan), yes=yes)
+            finish_reverses(plan)
             began = time.monotonic()
             _carry_out(plan, options)
             _report(plan, time.monotonic() - began)
@@ -55,17 +59,18 @@ def run(
             raise Problems(list(plan.left_out))
     except ShardctlError as error:
         if output is Report.json:
-            print_json(_json(plan, error, dry_run=dry_run))
+            print_json(as_json(plan, error, dry_run=dry_run))
         raise
     if output is Report.json:
-        print_json(_json(plan, None, dry_run=dry_run))
+        print_json(as_json(plan, None, dry_run=dry_run))
 
 
 def _question(plan: FleetPlan) -> str:
-    return f"Apply {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
+    return f"Apply {plural(len(plan.changes()), 'change')} on {where(plan)}?"
 
 
-def _where(plan: FleetPlan) -> str:
+def where(plan: FleetPlan) -> str:
+    """Count the nodes and poolers of a plan."""
     poolers = len(plan.poolers.changes()) if plan.poolers else 0
     where = [plural(len(plan.nodes), "node")] if plan.nodes else []
     where += [plural(poolers, "pooler")] if poolers else []
@@ -80,7 +85,17 @@ def _carry_out(plan: FleetPlan, options: Options) -> None:
         carry_out(plan, options, progress, say)
 
 
-def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
+def finish_reverses(plan: FleetPlan) -> None:
+    """Give up reversing the moves that the plan's migrations would not go with."""
+    if plan.finishing:
+        from shardctl.moves import reversing
+
+        reversing.finish_each(plan.topology, plan.finishing, notice=say)
+
+
+def as_json(
+    plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
+) -> dict[str, Any]:
     """Return the shape of docs/reference/json.md; `plan` is None if it could not be made."""
     from shardctl.provision.plan import summary
 
@@ -110,7 +125,7 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
 def _report(plan: FleetPlan, took_s: float) -> None:
     shards = {shard for change in plan.changes() for shard in change.shards}
     what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
-    say(f"done: {what} on {_where(plan)} in {took_s:.1f} s")
+    say(f"done: {what} on {where(plan)} in {took_s:.1f} s")
 
 
 def show(plan: FleetPlan) -> None:

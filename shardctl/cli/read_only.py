@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from shardctl.cli import completion, picture, values
+from shardctl.cli import completion, nodes, picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
@@ -138,16 +138,13 @@ def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
     """Return the chosen shards: a list, or all of a node; raises UsageError."""
     from shardctl.errors import UsageError
     from shardctl.topology import routes
-    from shardctl.topology.model import NodeName
 
     text, name = named
     if (text is None) == (name is None):
         raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
     if text is not None:
         return routes.listed(topology, text)
-    node = topology.nodes.get(NodeName(name or ""))
-    if node is None:
-        raise UsageError(f"unknown node {name!r}", hint=f"nodes: {', '.join(topology.nodes)}")
+    node = nodes.named(topology, name or "")
     return node.shards
 
 
@@ -155,13 +152,13 @@ def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output:
     from shardctl.topology import ranges
 
     if output is Report.json:
-        nodes = [one.as_json() for one in plans]
+        changes = [one.as_json() for one in plans]
         print_json(
             {
                 "format": 1,
                 "cluster": topology.cluster,
                 "read_only": wanted.value,
-                "nodes": nodes,
+                "nodes": changes,
             }
         )
     elif not any(one.todo for one in plans):

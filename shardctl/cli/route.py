@@ -120,7 +120,7 @@ def _of_key(topology: Topology, given: str, text: bool) -> int:
 
 def _of_id(topology: Topology, given: str) -> int:
     from shardctl.ids.layout import IdOutOfRange, Layout
-    from shardctl.topology import keys, routes
+    from shardctl.topology import keys
 
     number = keys.integer(given)
     if number is None:
@@ -130,7 +130,7 @@ def _of_id(topology: Topology, given: str) -> int:
     except IdOutOfRange as error:
         raise UsageError(str(error)) from error
     if shard >= topology.shard_count:
-        raise routes.ShardNotFound(shard, topology.shard_count)
+        raise keys.ShardNotFound(shard, topology.shard_count)
     return shard
 
 

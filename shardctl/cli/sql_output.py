@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from shardctl.cli import picture
 from shardctl.cli.options import Listing
-from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
+from shardctl.cli.output import (
+    print_csv,
+    print_json,
+    print_table,
+    print_tsv,
+    printable,
+    say,
+)
 from shardctl.cli.progress import bars
 from shardctl.errors import Refused, ShardctlError
 from shardctl.maintenance import folding
@@ -177,9 +184,7 @@ def _cell(value: str | None) -> str:
     >>> _cell(None), _cell("a\x1b[2J\nb")
     ('NULL', 'a\\x1b[2J\nb')
     """
-    if value is None:
-        return "NULL"
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
+    return "NULL" if value is None else printable(value, keep="\n")
 
 
 def _warn(warnings: dict[str, list[Place]]) -> None:

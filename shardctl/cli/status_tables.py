@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from shardctl.cli import figures, picture
+from shardctl.cli import figures, moves_shown, picture
 from shardctl.cli.tables import fit
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,11 +53,22 @@ def tables(found: Status, width: int) -> list[RenderableType]:
     return made
 
 
+def rebalances(found: Status) -> list[str]:
+    """Return a line for each rebalance that is open."""
+    holder = found.groups.holder
+    return [
+        f"rebalance {one.id}: {one.shown(holder)}, {found.done_of(one)} of {len(one.moves)} moves "
+        f"done, started by {one.who}; see `shardctl rebalance status`"
+        for one in found.rebalances
+    ]
+
+
 def _nodes(found: Status, width: int) -> RenderableType:
     """Make a row for each node, and a column for replication where there is any."""
     replication = any(n.slots or n.standbys for n in found.nodes)
     header = (*_NODES, "replication") if replication else _NODES
-    rows = (_row(node)[: len(header)] for node in found.nodes)
+    drained = found.groups.drained
+    rows = (_row(node, drained=node.name in drained)[: len(header)] for node in found.nodes)
     return fit(header, rows, width, coloured="role")
 
 
@@ -66,11 +78,9 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
     waiting = f"{one.waiting:,}"
     if one.waiting:
         waiting += f" (longest {one.longest_wait_s:.1f} s)"
-    shown = ", ".join(one.paused[:_RANGES])
-    more = f" and {len(one.paused) - _RANGES:,} more" if len(one.paused) > _RANGES else ""
     return (
         one.name, "up", one.version or "-", f"{one.clients:,}", waiting, f"{one.servers:,}",
-        (shown + more) or "-",
+        listed(one.paused, most=_RANGES) or "-",
     )  # fmt: skip
 
 
@@ -89,6 +99,8 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     )
     if one.progress is not None:
         step += f"\n{figures.copied(one.progress, found.time)}"
+    if one.reverse is not None and (reversible := moves_shown.reverse(one)):
+        step += f"\n{reversible}"
     return (
         move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",
         step, move.who, picture.duration((found.time - move.started).total_seconds()),
@@ -96,7 +108,7 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _row(node: NodeStatus) -> tuple[str, ...]:
+def _row(node: NodeStatus, *, drained: bool) -> tuple[str, ...]:
     from shardctl.topology import ranges
 
     ellipsis = picture.palette(sys.stdout.encoding).ellipsis
@@ -108,6 +120,8 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         shards = f"{live:,} of {owned:,}: {listed}"
     else:
         shards = f"{owned:,}: {listed}"
+    if drained:
+        shards += " (draining)" if owned else " (drained)"
     clients = "-" if node.sessions is None else f"{node.sessions:,}"
     if node.idle_in_transaction:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
@@ -131,7 +145,11 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
 def _standby(one: Standby) -> str:
     lag = "lag unknown" if one.lag_bytes is None else f"{picture.size(one.lag_bytes)} behind"
     seconds = "" if one.lag_s is None else f", {one.lag_s:.1f} s"
-    return f"standby {one.name}: {one.state or 'state unknown'}, {lag}{seconds}"
+    parts = [one.state or "state unknown", lag + seconds]
+    parts += [one.sync_state] if one.sync_state else []
+    parts += [f"timeline {one.timeline}"] if one.timeline is not None else []
+    parts += [f"slot {one.slot}"] if one.slot else []
+    return f"standby {one.name}: {', '.join(parts)}"
 
 
 def _slot(one: Slot) -> str:

@@ -7,12 +7,14 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from shardctl.cli.messages import Messages
+from shardctl.cli.stream import Stream
 from shardctl.errors import ShardctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardctl.cli.context import Settings
 
@@ -31,43 +33,6 @@ class ResultUnwritten(ShardctlError):
         self.exit_code = 3 if done else 1
 
 
-class Stream:
-    """A text stream that fails once, and discards all later output.
-
-    It calls `failed` with the error, which may raise one.
-    """
-
-    def __init__(self, stream: Any, failed: Callable[[OSError], None]) -> None:
-        self._stream = stream
-        self._failed = failed
-
-    def __getattr__(self, name: str) -> Any:
-        """Delegate all other attributes to the stream."""
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write, or discard."""
-        try:
-            self._stream.write(text)
-        except OSError as error:
-            self._discard(error)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, or discard."""
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._discard(error)
-
-    def _discard(self, error: OSError) -> None:
-        # The buffered text would fail again with every flush, including the interpreter's last one.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        self._failed(error)
-
-
 class Streams:
     """The streams of a run: a failed output ends a command that only reads, but not a change."""
 
@@ -82,10 +47,11 @@ class Streams:
         _open_closed()
         before = sys.stdout, sys.stderr
         sys.stdout = Stream(sys.stdout, self._output_failed)
-        sys.stderr = Stream(sys.stderr, lambda _: None)
+        sys.stderr = Messages(sys.stderr, as_json=lambda: self._settings.log_format == "json")
         try:
             yield
         finally:
+            sys.stderr.flush()
             sys.stdout, sys.stderr = before
 
     def _output_failed(self, error: OSError) -> None:

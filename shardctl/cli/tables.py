@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 _MOST = 32
 """A longer word than this is broken, where room is short."""
+MANY = 200
+"""Rows from which on drawing each cell by itself takes longer than a person should wait."""
 _GAP, _EDGES = 3, 2
 """Between two columns, and left and right of all."""
 _PIECES = re.compile(r"\s+|[^\s,]*,+|[^\s,]+")
@@ -46,6 +48,36 @@ def fit(
     if widths is None:
         return _blocks(header, cells, width, coloured)
     return _table(header, cells, widths, coloured)
+
+
+def long(
+    console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Iterator[str] | None:
+    """Yield the lines of the table that `fit` makes, without its work on each cell.
+
+    None where a cell would have to wrap.
+    """
+    widths = [max(map(_length, cells)) for cells in zip(header, *rows, strict=True)]
+    whole = sum(widths) <= console.width - _EDGES - _GAP * (len(header) - 1)
+    if not whole or any("\n" in cell for row in rows for cell in row):
+        return None
+    with console.capture() as frame:
+        console.print(_table(header, [], widths, ""))
+    return _lined(frame.get().splitlines(), rows, widths)
+
+
+def _lined(
+    frame: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
+) -> Iterator[str]:
+    *head, bottom = frame
+    yield from head
+    gap = " " * _GAP
+    for row in rows:
+        cells = (
+            cell + " " * (width - _length(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        yield f" {gap.join(cells)} "
+    yield bottom
 
 
 def _table(
@@ -115,6 +147,8 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 def _length(cell: str) -> int:
     """Give the length of the longest line."""
+    if cell.isascii() and "\n" not in cell:
+        return len(cell)
     from rich.cells import cell_len
 
     return max(map(cell_len, cell.split("\n")))

@@ -1,16 +1,21 @@
-"""`shardctl topology`: check the topology file, and print its JSON Schema."""
+"""`shardctl topology`: check the file, compare it with the maps, print its JSON Schema."""
 
 from __future__ import annotations
 
 import typer
 
-from shardctl.cli import picture
+from shardctl.cli import picture, topology_owners
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import plural, print_json
 
-app = command_app(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
+app = command_app(
+    no_args_is_help=True,
+    help="Check the topology file, compare it with the databases, print its JSON Schema.",
+)
+app.command()(topology_owners.diff)
+app.command()(topology_owners.pull)
 
 
 @app.command()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from shardctl.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+_MOST = 1000
+Number = TypeVar("Number", int, float)
 
 
 class Duration(timedelta):
@@ -33,7 +39,7 @@ class Duration(timedelta):
 def duration(
     *, plain: str | None = None, least: Duration | None = None
 ) -> Callable[[object], Duration]:
-    """Return the parser of an option; `plain` is the unit of a number without one.
+    """Return the parser of an option; `plain` is the unit of a number without one, 0 needs none.
 
     The parser raises typer.BadParameter.
     """
@@ -44,12 +50,36 @@ def duration(
         from shardctl.topology import fields
 
         try:
-            found = Duration(milliseconds=fields.milliseconds(fields.duration(value, plain=plain)))
+            given = fields.duration("0s" if value == "0" else value, plain=plain)
+            found = Duration(milliseconds=fields.milliseconds(given))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         if least is not None and found < least:
             raise typer.BadParameter(f"{value!r} is less than {least}")
         return found
+
+    return parse
+
+
+def moment() -> Callable[[object], datetime]:
+    """Return the parser of an option for a time: a duration ago, or ISO 8601 (UTC without a zone).
+
+    The parser raises typer.BadParameter.
+    """
+
+    def parse(value: object) -> datetime:
+        from shardctl.ids import times
+        from shardctl.topology import fields
+
+        text = str(value).strip()
+        try:
+            if re.fullmatch(fields.DURATION_PATTERN, text):
+                return datetime.now(UTC) - fields.duration(text)
+            return datetime.fromtimestamp(times.parse(text) / 1000, UTC)
+        except (ValueError, OverflowError) as error:
+            raise typer.BadParameter(
+                f"{text!r} is not a duration such as 1h or a time such as 2026-11-21T10:00"
+            ) from error
 
     return parse
 
@@ -69,3 +99,56 @@ def size(*, plain: str | None = None) -> Callable[[object], int]:
             raise typer.BadParameter(str(error)) from error
 
     return parse
+
+
+def percent(value: object) -> float:
+    """Parse a part of something, such as 10%; raises typer.BadParameter.
+
+    >>> percent("10%"), percent("2.5%"), percent(0.1)
+    (0.1, 0.025, 0.1)
+    """
+    if isinstance(value, float):  # the option's default
+        return value
+    text = str(value)
+    try:
+        found = float(text.removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not text.endswith("%") or not 0.001 <= found <= 10:
+        raise typer.BadParameter(f"{text!r} is not a percentage from 0.1% to 1000%, such as 10%")
+    return found
+
+
+def of_nodes(
+    given: Sequence[str], option: str, parse: Callable[[str], Number]
+) -> dict[str, Number]:
+    """Parse values of an option such as `a=2`, which may be given for several nodes.
+
+    Raises UsageError.
+    """
+    found: dict[str, Number] = {}
+    for text in given:
+        node, separator, value = text.partition("=")
+        try:
+            if not (node and separator):
+                raise ValueError("it has no NODE=VALUE")  # noqa: TRY301  # as what parse raises
+            if node in found:
+                raise ValueError(f"node {node} has another value already")  # noqa: TRY301
+            found[node] = parse(value)
+        except ValueError as error:
+            raise UsageError(
+                f"invalid value {text!r} for {option}: {error}", hint=f"write {option} a=2"
+            ) from error
+    return found
+
+
+def weight(text: str) -> float:
+    """Parse the weight of a node; raises ValueError.
+
+    >>> weight("2"), weight("0.5"), weight("0")
+    (2.0, 0.5, 0.0)
+    """
+    found = float(text)
+    if not 0 <= found <= _MOST:
+        raise ValueError(f"{text} is not a weight from 0 to {_MOST}")
+    return found

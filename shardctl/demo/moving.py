@@ -106,8 +106,7 @@ def _move(topology: Topology, text: str, target: str, progress: Progress) -> Mov
     shards = [s for r in ranges.parse(text) for s in range(r.first, r.last + 1)]
     pause = topology.move.max_pause.total_seconds()
     options = Options(pause, 0, clone_with=topology.move.clone_with)
-    decided = service.plan(topology, shards, target, options, method=None)
-    service.preflight(topology, decided)
+    decided, _ = service.choose(topology, shards, target, options)
     context = service.start(topology, decided, progress, lambda _: None)
     pause_ms = context.timeline.pause_ms
     return Moved(text, decided.source, decided.target, decided.method, pause_ms)

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts import scripts
+from shardctl.hosts import local, scripts
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
+    Completed,
     HostLost,
     HostUnreachable,
     SudoRefused,
 )
+from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +106,29 @@ def hold_replace(
 
     Let it go within `named`.
     """
+    if isinstance(host, Local) and not local.is_other(user):
+        return _Replacing(new, path)
     return host.hold(_moving(new, path), seconds=seconds, user=user, timeout=_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacing:
+    """What this process can do by itself, which takes a hundredth of the time of a command."""
+
+    new: Path
+    path: Path | str
+
+    def go(self) -> Completed:
+        """Let the file take the other's place, as in `Held.go`."""
+        try:
+            self.new.replace(self.path)
+        except OSError as error:
+            failed = Completed("", error.strerror or str(error), 1)
+            raise CommandFailed(_moving(self.new, self.path), failed) from error
+        return Completed("", "", 0)
+
+    def drop(self) -> None:
+        """Do nothing: nothing was begun."""
 
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:

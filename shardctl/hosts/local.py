@@ -116,9 +116,7 @@ class Local:
         env: Mapping[str, str],
         keep_open: Collection[int],
     ) -> subprocess.Popen[str]:
-        other = None
-        if user is not None and pwd.getpwnam(user).pw_uid != os.geteuid():
-            other = pwd.getpwnam(user)
+        other = pwd.getpwnam(user) if user is not None and is_other(user) else None
         given: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
@@ -140,6 +138,11 @@ class Local:
             return subprocess.Popen([program, *become, *argv], **given)
         given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
         return subprocess.Popen(list(argv), **given)
+
+
+def is_other(user: str | None) -> bool:
+    """Return whether that is another user than the one as whom this process runs."""
+    return user is not None and pwd.getpwnam(user).pw_uid != os.geteuid()
 
 
 @dataclass(frozen=True, slots=True)

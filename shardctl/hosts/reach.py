@@ -57,6 +57,16 @@ def host_of(of: Node | Pooler) -> Host:
     return Local()
 
 
+def is_reached(of: Node | Pooler) -> bool:
+    """Return whether commands are run on its host; a managed service's gives only SQL.
+
+    That is another machine's node of which the topology describes nothing but the address.
+    """
+    if not isinstance(of, Node) or ports.is_here(of.host):
+        return True
+    return any(one is not None for one in (of.ssh, of.data_directory, of.os_user, of.control))
+
+
 def _settings(of: Node | Pooler) -> SshSettings:
     """Describe how to log in: where the topology does not, the address and ~/.ssh/config do."""
     if of.ssh is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import Refused, together
 from shardctl.maintenance import repack_look, repack_program
-from shardctl.meter import size
+from shardctl.meter import sentences, size
 from shardctl.postgres import binaries
 from shardctl.state import lock
 
@@ -129,12 +129,11 @@ def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refu
 
 def tables_refused(refused: Sequence[tuple[NodeName, str, str]]) -> Refused:
     """Report tables that cannot be repacked; the rest were."""
-    listed = "; ".join(f"node {node}: {name}: {why}" for node, name, why in refused[:_SHOWN])
-    more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+    whys = [f"node {node}: {name}: {why}" for node, name, why in refused]
     tables = "table" if len(refused) == 1 else "tables"
     return Refused(
         "tables_refused",
-        f"{len(refused)} {tables} cannot be repacked: {listed}{more}",
+        f"{len(refused)} {tables} cannot be repacked: {sentences(whys, most=_SHOWN)}",
         hint="fix these tables, or leave out their shards",
     )
 

@@ -15,6 +15,7 @@ from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_clean, repack_look
 from shardctl.maintenance.repack import COMMAND
 from shardctl.maintenance.repack_node import NodeWork
+from shardctl.meter import sentences
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import cluster, events, ledger, lock
 
@@ -35,13 +36,11 @@ _SHOWN = 3
 
 def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
     """Report tables that were to be repacked and are as they were."""
-    listed = "; ".join(
-        f"node {one.node}: {one.name}: {why}" for one, why in list(left.items())[:_SHOWN]
-    )
-    more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    whys = [f"node {one.node}: {one.name}: {why}" for one, why in left.items()]
     return Incomplete(
         "repack_unfinished",
-        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: {listed}{more}",
+        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: "
+        f"{sentences(whys, most=_SHOWN)}",
         hint="fix the causes, then run the same command again: it repacks only these tables",
     )
 

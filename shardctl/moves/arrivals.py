@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import marks
+from shardctl.moves import marks, structure
 from shardctl.moves.context import Use
 from shardctl.moves.stream_watch import Watch
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.001
 _LOOK_S = 1.0
+_NEAR_S = 0.5
+"""The time that a mark may take through the stream of a target that is near."""
+_NEAR_POLL_S = 0.02
 
 
 class MarkNotSeen(ShardctlError):
@@ -55,3 +59,21 @@ def wait_for(
                     raise MarkNotSeen(plan.target, what, why or watch.last_error())
                 look_at = now + _LOOK_S
             time.sleep(poll_s)
+
+
+def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
+    """Wait until a mark comes through quickly; return its name, which begins with `what`.
+
+    Raises MarkNotSeen, StructureChanged.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        began, mark = time.monotonic(), f"{what} {secrets.token_hex(4)}"
+        put(context, marks.STEPS, mark)
+        try:
+            wait_for(context, marks.STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
+        except MarkNotSeen:
+            structure.require_same(context, context.plan.schemas)  # a stream stops at DDL
+            raise
+        if time.monotonic() - began < _NEAR_S:
+            return mark

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import cutover, interrupts, prediction, proof, sub_steps, undoing
+from shardctl.moves import cutover, interrupts, predicted, prediction, proof, sub_steps, undoing
 from shardctl.moves.budget import Budget
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.round_trips import RoundTrips
@@ -15,10 +18,9 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from shardctl.access.fence import WritersLeft
     from shardctl.moves.context import MoveContext
     from shardctl.moves.fences import Fence
     from shardctl.moves.interrupts import Deferred
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from shardctl.moves.sub_step import Cutover, SubStep
     from shardctl.pgbouncer.guard import Question
     from shardctl.postgres.connection import Connection
+
+Value = TypeVar("Value")
+
+logger = logging.getLogger(__name__)
 
 _ENDING_S = 1.0
 """The part of the budget reserved for terminating transactions that do not end."""
@@ -92,16 +98,39 @@ class Attempt:
         """The seconds reserved for terminating transactions."""
         return _ENDING_S if self.plan.options.terminate else 0.0
 
-    def end(self, left: WritersLeft) -> None:
-        """Terminate transactions that still write, with `--terminate`; raises `left` otherwise."""
-        if not self.plan.options.terminate or None in left.pids:
-            raise left
-        for pid in left.pids:
-            self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
+    def without_writers(self, wait: Callable[[float], Value]) -> Value:
+        """Return what `wait` does; with `--terminate`, end what it waits for too long.
+
+        `wait` gets the seconds to keep back from its deadline for that. Raises its WritersLeft.
+        """
+        try:
+            return wait(self.kept_s)
+        except WritersLeft as left:
+            if not self.plan.options.terminate or None in left.pids:
+                raise
+            for pid in left.pids:
+                self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
+        return wait(0)
 
     def require_time(self) -> None:
-        """Check that `--max-pause` leaves time for the round trips; raises PauseTooShort."""
+        """Check that `--max-pause` leaves time for the round trips; raises PauseTooShort.
+
+        A move that is resumed may have another one than its rehearsal knew.
+        """
         prediction.require_time(self.context.topology, self.plan, self.round_trips)
+        if (rehearsed_ms := self.rehearsed_ms()) is not None:
+            prediction.require_rehearsed(self.plan, rehearsed_ms)
+
+    def rehearsed_ms(self) -> float | None:
+        """Return how long a rehearsal has predicted that clients wait; None without one."""
+        found: float | None = self.rehearsed().get("predicted_pause_ms")
+        return found
+
+    def rehearsed(self) -> dict[str, Any]:
+        """Return the report of a rehearsal; empty without one."""
+        move = self.context.journal()
+        found: dict[str, Any] = ((move and move.report) or {}).get(journal.REHEARSAL, {})
+        return found
 
     def do(self, rows: Sequence[SubStep]) -> None:
         """Run sub-steps up to the first that fails; raises what that raises."""
@@ -137,6 +166,18 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
         yield Attempt(context, pauses, interrupt, cutover.of(context.plan))
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave garbage where it is: looking through all objects takes longer than a whole fence."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def run(context: MoveContext) -> None:
     """Change the ownership of the move's shards, sub-step by sub-step.
 
@@ -149,13 +190,15 @@ def run(context: MoveContext) -> None:
         at.began = True
         at.do(at.cutover.ready)
         at.budget = Budget(at, sub_steps.revision(context))
-        try:
-            at.do(at.cutover.undoable)
-        except BaseException:
-            undoing.take_back(at)
-            raise
-        at.do(at.cutover.decided)
-        conclude(at)
+        with _uncollected():
+            try:
+                at.do(at.cutover.undoable)
+            except BaseException:
+                undoing.take_back(at)
+                _note_undone(at)
+                raise
+            at.do(at.cutover.decided)
+            conclude(at)
         at.interrupt.require_none(
             f"move {at.plan.id}: interrupted after its cutover: node {at.plan.target} serves the "
             "shards"
@@ -204,19 +247,52 @@ def conclude(at: Attempt) -> None:
             errors += _prove_now(context, errors)
         raise together(errors)
     before = context.journal()
-    predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips)
+    predicted_ms = at.rehearsed_ms()
+    if predicted_ms is None:
+        predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips)
     report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(predicted_ms, 1),
         "pause_ms": context.timeline.pause_ms,
         "pooler_waits_ms": at.pauses.waits_ms,
-        "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
+        **_timelines(at),
     }
+    report.pop(journal.UNDONE, None)
     if at.fence.refuses_writes:
         report["refused_ms"] = context.timeline.refused_ms
     for node in context.journal_nodes:
         with context.on(node):
             session = context.session(node)
             journal.advance(session, plan.id, [MoveState.claimed], MoveState.routed, report=report)
+
+
+def _timelines(at: Attempt) -> dict[str, object]:
+    """Give what each sub-step took, and what was predicted for those that clients wait for."""
+    context, plan = at.context, at.plan
+    if (parts := at.rehearsed().get("parts_ms")) is None:
+        expected = predicted.ms(context.topology, plan, at.round_trips)
+    else:
+        expected = predicted.measured_ms(context.topology, plan, at.round_trips, parts)
+    return {
+        "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
+        "predicted_timeline": [[name, round(ms, 1)] for name, ms in expected.items()],
+    }
+
+
+def _note_undone(at: Attempt) -> None:
+    """Write into the source's journal how long each sub-step of an undone cutover took.
+
+    The error that ended it is raised anyway, so one of this is only logged.
+    """
+    if not at.undone:
+        return
+    try:
+        with at.context.on(at.plan.source):
+            move = journal.find(at.source, at.plan.id)
+            if move is not None and move.state.undoable:
+                report = dict(move.report or {}) | {journal.UNDONE: _timelines(at)}
+                journal.note(at.source, move, report=report)
+    except ShardctlError as error:
+        logger.info("move %s: its sub-steps are not in the journal: %s", at.plan.id, error.message)
 
 
 def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[ShardctlError]:

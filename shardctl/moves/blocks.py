@@ -39,11 +39,21 @@ def warming(context: MoveContext) -> sql.Composed:
 
 def opening(context: MoveContext) -> sql.Composed:
     """Compose the statements after which all new ids are above those of the source."""
+    return sql.SQL("; ").join(_opening(context))
+
+
+def performing(context: MoveContext) -> sql.Composed:
+    """Compose the same as part of a function, which plans each of them once in a session."""
+    perform = sql.SQL("PERFORM b.* FROM ({}) AS b;")
+    return sql.SQL("\n").join(perform.format(one) for one in _opening(context))
+
+
+def _opening(context: MoveContext) -> list[sql.Composed]:
     given = _given(context)
     blocks = [QUERIES["open"].format(**given)]
     if _by_clock(context):
         blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
-    return sql.SQL("; ").join(blocks)
+    return blocks
 
 
 def drawn(context: MoveContext, source: Connection) -> Drawn:

@@ -9,7 +9,10 @@ from shardctl.errors import ShardctlError
 from shardctl.moves.sub_step import round_trips_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardctl.moves.attempt import Attempt
+    from shardctl.moves.sub_step import SubStep
 
 REST_S = 0.3
 """The seconds of the budget that must remain at the decision, for what follows."""
@@ -52,8 +55,14 @@ class Budget:
 
         The target must own the shards soon after the budget ends: then the guards route clients.
         """
-        left_ms = round_trips_ms(self._at.round_trips, self._at.cutover.until_decided(part))
-        return self.deadline - REST_S - left_ms / 1000
+        return self._before(self._at.cutover.until_decided(part))
+
+    def latest_after(self, part: str) -> float:
+        """Return the latest time at which a sub-step must have ended, on the monotonic clock."""
+        return self._before(self._at.cutover.until_decided(part)[1:])
+
+    def _before(self, rows: Sequence[SubStep]) -> float:
+        return self.deadline - REST_S - round_trips_ms(self._at.round_trips, rows) / 1000
 
     def require(self, before: str) -> None:
         """Refuse to continue too late, or after Ctrl-C; raises BudgetSpent, Interrupted.

@@ -33,7 +33,7 @@ def _find(context: MoveContext) -> Clone:
             hint="add data_directory to the node in the topology: an absolute path on its host",
         )
     server = hosted.find(target, target.data_directory)
-    return Clone(context.plan.id, context.plan.slot, server)
+    return Clone(context.plan.id, context.plan.copy_slot, server)
 
 
 def remains(context: MoveContext) -> Callable[[], object] | None:

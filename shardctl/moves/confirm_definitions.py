@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from shardctl.meter import listed
 from shardctl.moves.confirm_sessions import QUERIES
-from shardctl.moves.refusals import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

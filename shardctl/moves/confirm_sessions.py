@@ -19,6 +19,8 @@ from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
@@ -38,14 +40,15 @@ _GONE = (
 
 
 class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
-    """The session that held the target's snapshot has ended."""
+    """The session that held a snapshot has ended."""
 
 
 @dataclass
 class Sessions:
-    """Opens and queries sessions with source and target; the target in the cutover's snapshot."""
+    """Opens and queries sessions with source and target, in the snapshots that are held there."""
 
     context: MoveContext
+    snapshots: Mapping[NodeName, str]
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when nothing more is to be started."""
     _reported: set[NodeName] = field(default_factory=set)
@@ -89,9 +92,8 @@ class Sessions:
         Interrupted.
         """
         statements = [query]
-        if node == self.context.plan.target:
-            snapshot = sql.Literal(self.context.snapshot)
-            begin = QUERIES["begin"].format(snapshot=snapshot)
+        if node in self.snapshots:
+            begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
             statements = [begin, query, sql.SQL("COMMIT").format()]
         message = sql.SQL(";\n").join(statements)
         while True:
@@ -125,9 +127,9 @@ class Sessions:
 
     def _require_snapshot(self, node: NodeName, session: Connection) -> None:
         """Check that the snapshot still exists; raises SnapshotLost."""
-        if node != self.context.plan.target:
+        if node not in self.snapshots:
             return
-        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.context.snapshot))
+        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
         try:
             queries.rows_of_all(session, sql.SQL(";\n").join([begin, sql.SQL("COMMIT")]))
         except _GONE as error:

@@ -172,15 +172,22 @@ class MoveContext:
         if found is None and node == self.plan.target and self.target_away is not None:
             raise self.target_away
         if found is None:
-            found = self.sessions[node, use] = connect(
-                self.topology.nodes[node],
-                self.topology.database,
-                purpose=self.purpose,
-                autocommit=True,
-                # A move must not wait for a synchronous standby that may not answer.
-                local_commit=True,
-            )
+            found = self.sessions[node, use] = self.beside(node)
         return found
+
+    def beside(self, node: NodeName) -> Connection:
+        """Open one more session with a node, in autocommit, which the caller closes.
+
+        Raises NodeUnavailable.
+        """
+        return connect(
+            self.topology.nodes[node],
+            self.topology.database,
+            purpose=self.purpose,
+            autocommit=True,
+            # A move must not wait for a synchronous standby that may not answer.
+            local_commit=True,
+        )
 
     def kept_progress(
         self, look: Callable[[Kept, Connection], None] = lambda _kept, _session: None
@@ -189,21 +196,12 @@ class MoveContext:
 
         `look` gets a session with the source, once a second, in a thread of its own.
         """
-        return Kept(self.progress, self._beside, self.plan.id, look=look)
+        beside = partial(self.beside, self.plan.source)
+        return Kept(self.progress, beside, self.plan.id, look=look)
 
     def remove_progress(self) -> None:
         """Remove what other terminals see of this move's progress, where that can be done."""
-        progress.remove(self._beside, self.plan.id)
-
-    def _beside(self) -> Connection:
-        """Open one more session with the source, of which nothing depends."""
-        return connect(
-            self.source,
-            self.topology.database,
-            purpose=self.purpose,
-            autocommit=True,
-            local_commit=True,
-        )
+        progress.remove(partial(self.beside, self.plan.source), self.plan.id)
 
     def forget(self, node: NodeName) -> None:
         """Close all sessions with a node, and release its lock."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
+from shardctl.meter import SHOWN, listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:

@@ -115,11 +115,9 @@ STREAM = Cutover(
                 stream_sub_steps.pause, asks="st p p", may_stop=True),
         SubStep("fence", "locks the moved tables against writers, renames their schemas on the "
                 "source, marks the stream, and commits `fenced`",
-                sub_steps.put_up_fence, asks="s", may_stop=True),
+                stream_sub_steps.put_up_fence, asks="s", may_stop=True),
         SubStep("drain", "waits for those who write to the moved tables or make some all the same, "
                 "and sees that the structure is what was copied", stream_sub_steps.drain, asks="s"),
-        SubStep("mark", "commits `drained`, with the source's clock",
-                stream_sub_steps.mark, asks="s"),
         SubStep("standbys", "waits until every standby of the source that may be promoted has "
                 "flushed the fence", stream_sub_steps.await_standbys, asks="s"),
         SubStep("arrive", "waits until the fence's mark has come through the stream: the target "
@@ -128,8 +126,8 @@ STREAM = Cutover(
                 "with it", lambda at: at.handover.hold_snapshot(at.context)),
         SubStep("look", "checks that every alias is still paused, and both locks still held",
                 sub_steps.look_again, asks="stp"),
-        SubStep("decide", "commits `promoting` on the source, with its sequences, and the same "
-                "into the stream: the point of no return",
+        SubStep("decide", "commits `drained` and `promoting` on the source, with its clock and its "
+                "sequences, and the same into the stream: the point of no return",
                 stream_sub_steps.decide, asks="s", may_stop=True),
     ),
     decided=(

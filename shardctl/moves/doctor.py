@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
-from shardctl.state import cluster, identity, move_objects, observer
+from shardctl.state import cluster, identity, move_objects, observer, reverses
 from shardctl.state.journal import MoveState
+from shardctl.state.ledger import kept_reverses
 from shardctl.state.move_objects import NodeObjects
+from shardctl.topology import names
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node:
         and entry.move.state is MoveState.aborted
         and entry.move.target == node.name
     }
-    found = move_objects.read(session, ended=[e.move.id for e in ended], copies=copies)
+    over = [e.move.id for e in ended] + [r for e in ended if (r := reverses.id_of(e.move))]
+    found = move_objects.read(session, ended=over, copies=copies)
     wanted = [topology.schema(shard) for shard in topology.owners()]
     live = session.execute(move_objects.QUERIES["live"], {"schemas": wanted})
     return Seen(found, cluster.read_map(session), frozenset(name for (name,) in live))
@@ -107,15 +110,16 @@ def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node:
 def left(fleet: Fleet) -> list[Left]:
     """List what no open move owns, in the order in which it is cleared; pure."""
     entries = {entry.move.id: entry for entry in fleet.ledger.entries}
+    kept = kept_reverses(fleet.ledger.entries)
     found: list[Left] = []
     for node, seen in fleet.nodes.items():
         for one in _as_schemas(seen.objects):
             entry = entries.get(one.move)
-            if entry is None or not entry.open:
+            if one.move not in kept and (entry is None or not entry.open):
                 found.append(Left(node, one, _why_not(fleet, node, one, entry)))
-    kept = {(one.node, one.object.move) for one in found if one.why_not is not None}
+    staying = {(one.node, one.object.move) for one in found if one.why_not is not None}
     order = {kind: at for at, kind in enumerate(_ORDER)}
-    every = (_with_records(one, kept) for one in found)
+    every = (_with_records(one, staying) for one in found)
     return sorted(every, key=lambda one: (order[one.object.kind], one.node, one.object.name))
 
 
@@ -130,7 +134,11 @@ def _as_schemas(objects: NodeObjects) -> Iterator[MoveObject]:
     """Give a closed copy as a schema, once: without its triggers it would accept writes."""
     given: set[str] = set()
     for one in objects.objects:
-        closed = one.kind == "triggers" and one.move not in objects.open
+        closed = (
+            one.kind == "triggers"
+            and one.move not in objects.open
+            and not names.is_retired(one.name)  # closed for a reverse; prune drops it
+        )
         here = replace(one, kind="schema", detail="closed copy") if closed else one
         if here.kind == "schema" and one.move in objects.open:
             continue  # it serves, or has served

@@ -9,6 +9,7 @@ ALTER ROLE {role} RESET ALL
 -- name: drop_role
 -- Drop a role with its rights in this database; what it owns goes to who drops it
 BEGIN;
+GRANT {role} TO CURRENT_USER;
 REASSIGN OWNED BY {role} TO CURRENT_USER;
 DROP OWNED BY {role};
 DROP ROLE {role};

@@ -34,6 +34,11 @@ class _Begun(dict[int, Sent]):
     __slots__ = ()
 
 
+def rehearse(context: MoveContext) -> None:
+    """Ask for a mark that never comes: what the session reads is in its caches then."""
+    snapshot(context, marks.REHEARSED, deadline=time.monotonic())
+
+
 def begin(context: MoveContext, attempt: int, *, deadline: float) -> None:
     """Let the target wait for the mark of an attempt, if it does not yet, until `deadline`.
 
@@ -65,6 +70,8 @@ def _send(context: MoveContext, attempt: int, deadline: float) -> Sent:
         fence=sql.Literal(stream_fence.MARK),
         arrived=sql.Literal(marks.ARRIVED),
         copied=sql.Literal(marks.COPIED),
+        subscribed=sql.Literal(marks.SUBSCRIBED),
+        subscription=sql.Literal(plan.slot),
         seconds=sql.Literal(seconds),
     )
     with context.on(plan.target):

@@ -1,6 +1,7 @@
 -- name: await
 -- Wait a while for the fence's mark. Then put the target's own with a synchronous commit, if this is
--- the server that has the copy, and hold what can be seen after it
+-- the server that has the copy, and its subscription the one that has followed since then, and hold
+-- what can be seen after it
 BEGIN;
 DO $await$
 DECLARE
@@ -18,6 +19,9 @@ INSERT INTO shardctl.stream (move, attempt, what)
 SELECT f.move, f.attempt, {arrived}
 FROM shardctl.stream AS f
 JOIN shardctl.stream AS c ON c.move = f.move AND c.what = {copied}
+JOIN shardctl.stream AS o ON o.move = f.move AND o.what = {subscribed}
+JOIN pg_catalog.pg_subscription AS s
+  ON s.oid = (o.note->>'oid')::oid AND s.subname = {subscription}
 WHERE f.move = {move} AND f.attempt = {attempt} AND f.what = {fence}
   AND c.note->>'timeline' = pg_catalog.left(
       pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)

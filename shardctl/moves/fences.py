@@ -14,9 +14,12 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import fence, stream_fence, structure_digest, write_fence
+from shardctl.access.stream_fence import Known
 from shardctl.access.structure_digest import StructureChanged
-from shardctl.moves import cross_schema, locks, structure
+from shardctl.meter import listed
+from shardctl.moves import cross_schema, locks, standbys, structure
 from shardctl.moves import plan as planning
+from shardctl.state import journal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
 
 _POLL_S = 0.001
-_SHOWN = 5
 
 
 class Fence(ABC):
@@ -96,12 +98,10 @@ class Rename(Fence):
     @staticmethod
     def _await_writers(at: Attempt) -> bool:
         """Wait for them, and return whether there were any; raises WritersLeft, UnloggedMade."""
-        plan, until = at.plan, at.budget.latest("mark")
-        try:
-            return fence.drain(at.source, plan.source, plan.id, deadline=until - at.kept_s)
-        except fence.WritersLeft as error:
-            at.end(error)
-            return fence.drain(at.source, plan.source, plan.id, deadline=until)
+        plan, until = at.plan, at.budget.latest_after("drain")
+        return at.without_writers(
+            lambda kept_s: fence.drain(at.source, plan.source, plan.id, deadline=until - kept_s)
+        )
 
     @staticmethod
     def _require_uncrossed(at: Attempt) -> None:
@@ -149,11 +149,7 @@ class Triggers(Fence):
                 not_after=at.not_after,
             )
 
-        try:
-            put_up(at.kept_s)
-        except fence.WritersLeft as error:
-            at.end(error)
-            put_up(0)
+        at.without_writers(put_up)
 
     def drain(self, at: Attempt) -> None:
         """Wait for open DDL; raises FenceRefused, TablesUncovered, UnloggedMade."""
@@ -199,8 +195,12 @@ class LockedRename(Rename):
         """
         plan = context.plan
         session = context.session(plan.source)
-        structure.require_same(context, plan.schemas)
-        fence.left(session, plan.id)  # what it reads is in the session's caches then
+        found = journal.find(session, plan.id)
+        if found is not None and found.state.undoable:
+            stream_fence.prepare(session, plan.id, revision=found.revision)
+        digest, known = stream_fence.known(session, plan.schemas)
+        structure.require(context, digest, plan.schemas)
+        context.own(Known, lambda: known)
         context.own(_Tables, lambda: _Tables(write_fence.oids(session, plan.schemas)))
         if holding := stream_fence.unyielding(session, plan.schemas):
             raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
@@ -224,32 +224,42 @@ class LockedRename(Rename):
                 not_after=at.not_after,
             )
 
-        try:
-            put_up(at.kept_s)
-        except fence.WritersLeft as error:
-            at.end(error)
-            put_up(0)
+        at.without_writers(put_up)
 
     def drain(self, at: Attempt) -> None:
         """Wait as behind a rename, and for what is made there; then look at the structure again.
 
         Locks on tables catch no session that makes a table, grants a right or alters a function.
-        Raises StructureChanged, WritersLeft.
+        What is on the source's disk then has all that the target needs. Raises StructureChanged,
+        WritersLeft.
         """
-        # Where nobody is in the way, as nearly always, one message tells all.
+        known = at.context.own(Known, Known)
+        if known and (lsn := stream_fence.untouched(at.source, known)) is not None:
+            at.lsn = lsn
+            return
+        self._look_closer(at)
+        at.lsn = standbys.position(at.source)
+
+    def _look_closer(self, at: Attempt) -> None:
+        # A session reads there, or DDL has changed other shards: one query finds out which.
         found = stream_fence.left(at.source, at.plan.id, at.plan.retired)
         if not (found.busy or found.unlogged or found.changing):
             structure.require(at.context, found.digest, at.plan.retired)
             return
         self._await_writers(at)
-        deadline = at.budget.latest("mark")
+        at.without_writers(lambda kept_s: self._await_changes(at, kept_s))
+        # A session that the first look found may have changed something and ended since.
+        self._require_uncrossed(at)
+        structure.require_same(at.context, at.plan.retired)
+
+    @staticmethod
+    def _await_changes(at: Attempt, kept_s: float) -> None:
+        """Wait for those who change objects there without a lock; raises WritersLeft."""
+        deadline = at.budget.latest_after("drain") - kept_s
         while pids := structure_digest.changing(at.source, at.plan.retired):
             if time.monotonic() > deadline:
                 raise fence.WritersLeft(at.plan.source, pids)
             time.sleep(_POLL_S)
-        # Whoever was there may have ended between both looks.
-        self._require_uncrossed(at)
-        structure.require_same(at.context, at.plan.retired)
 
     def look_again(self, at: Attempt) -> None:
         """Check that every alias is still paused, and both locks held, all at the same time.
@@ -266,7 +276,7 @@ class LockedRename(Rename):
             context.notice(
                 f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
                 f"cutover, which node {context.plan.target} does not have: "
-                f"{', '.join(error.changed[:_SHOWN])}; run it there again"
+                f"{listed(error.changed)}; run it there again"
             )
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:

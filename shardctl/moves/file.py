@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import re
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl import inputs
 from shardctl.errors import Unfinished
 from shardctl.hosts import files
-from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
 from shardctl.moves.refusals import PreflightRefused
-from shardctl.topology import edit, loader, ranges
+from shardctl.provision import topology_file
+from shardctl.topology import edit, loader
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import Topology
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_LONG = 60
-"""Longer lists of ranges get spaces, at which `edit` folds lines."""
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class FileNotEdited(Unfinished):
@@ -45,7 +36,7 @@ def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     path = topology.path
     try:
         _, new = _edited(topology, _values(plan, planning.after(topology, plan)))
-        why = _unwritable(path.resolve(strict=True), len(new.encode()))
+        why = topology_file.unwritable(path.resolve(strict=True), len(new.encode()))
     except FileNotEdited as error:
         why = error.why
     except OSError as error:
@@ -85,17 +76,15 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
     try:
         if loader.parse(text.encode(), path) != topology:
             raise FileNotEdited(path, "the file changed after the move read it", values)
-        files.write(Local(), path, new)
-        files.remove(Local(), Path(f"{path}{files.BACKUP}"))
+        topology_file.replace(path, new)
     except (loader.TopologyInvalid, files.FileRefused) as error:
         raise FileNotEdited(path, error.message, values) from error
 
 
 def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
-    listed = {name: ranges.of(after.nodes[name].shards) for name in (plan.source, plan.target)}
     return {
-        ("nodes", name, "shards"): text.replace(",", ", ") if len(text) > _LONG else text
-        for name, text in listed.items()
+        ("nodes", name, "shards"): topology_file.value(after.nodes[name].shards)
+        for name in (plan.source, plan.target)
     }
 
 
@@ -103,43 +92,10 @@ def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str
     """Return the file's text without and with the new values; raises FileNotEdited."""
     path = topology.path
     try:
-        text = inputs.read(path, loader.MOST_BYTES).decode("utf-8")
+        text = topology_file.text(path)
         return text, edit.replace_scalars(text, values)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else None
         raise FileNotEdited(path, why or str(error), values) from error
     except edit.ScalarNotEditable as error:
         raise FileNotEdited(path, error.message, values) from error
-
-
-def _unwritable(path: Path, size: int) -> str | None:
-    """Return why a file cannot be replaced by one of `size` bytes, or None.
-
-    `path` has no symbolic links. Raises OSError where the file cannot be checked.
-    """
-    folder = path.parent
-    if path in _mount_points():
-        return "it is a mount point, which cannot be replaced: mount its directory instead"
-    try:
-        # Only this shows root a read-only file system or an immutable file.
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except PermissionError as error:
-        if error.errno != errno.EACCES:  # its mode does not keep it from being replaced
-            return f"{error.strerror} (it is immutable, see lsattr)"
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-        return f"{folder} is not writable"
-    held, me = folder.stat(), os.geteuid()
-    if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
-        return f"it belongs to another user, and only its owner may replace files in {folder}"
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < size:
-        return f"{folder} has no room for a new file of {size:,} bytes"
-    return None
-
-
-def _mount_points() -> set[Path]:
-    """Return the mount points that this process sees; empty without /proc."""
-    if not _MOUNTS.exists():
-        return set()
-    lines = _MOUNTS.read_text(errors="replace").splitlines()
-    return {Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), line.split(" ")[4])) for line in lines}

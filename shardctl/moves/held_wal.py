@@ -12,7 +12,8 @@ from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES, Filling, Held
 from shardctl.moves import wal
 from shardctl.moves.context import Use
-from shardctl.postgres.logical import slot
+from shardctl.postgres.logical import publication, slot, stream_login
+from shardctl.state import leash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
     from shardctl.state.progress import Kept
 
 CATCHING_UP = "catching up"
-_NEAR = 2
-"""The operator is told when the source holds back more than 1/_NEAR of the limit."""
 _MINUTES_FROM_S = 100
 
 
-class _Told:
+class _Warned:
     """That the operator knows in this process that the limit is near."""
 
 
@@ -56,6 +55,17 @@ def slot_required(context: MoveContext) -> Iterator[None]:
         raise
 
 
+def stop(context: MoveContext) -> None:
+    """End the stream on the source: drop its slot, with its guard, its role and its publication."""
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        slot.drop(session, plan.slot)
+        leash.end(session, plan.slot)  # it would see that itself, within a second
+        stream_login.drop(session, plan.slot)
+        publication.drop(session, plan.slot)
+
+
 class _Watch:
     """Looks at the slot of a move in the thread that records its progress."""
 
@@ -81,8 +91,8 @@ class _Watch:
             self._catch_up(kept, lag)
         lagging = lag if self._follows else None
         kept.holds(plan.target, Held(held, self._limit, left_s, lagging))
-        if self._limit and held * _NEAR > self._limit and not self._context.knows(_Told):
-            self._context.own(_Told, _Told)
+        if self._limit and leash.is_near(held, self._limit) and not self._context.knows(_Warned):
+            self._context.own(_Warned, _Warned)
             self._context.notice(self._warning(kept, held, self._limit, left_s))
 
     def _catch_up(self, kept: Kept, lag: int) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from shardctl.errors import ShardctlError
 from shardctl.moves.context import Use
-from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def require(context: MoveContext, *, beside: Callable[[], object] = lambda: None
     A process that lost one of them must change nothing more.
     """
     sent: list[tuple[NodeName, Sent]] = []
-    problems: list[Exception] = []
+    problems: list[ShardctlError] = []
     try:
         for node in (context.plan.source, context.plan.target):
             with context.on(node):
@@ -36,7 +36,7 @@ def require(context: MoveContext, *, beside: Callable[[], object] = lambda: None
             try:
                 with context.on(node):
                     one.rows()
-            except NodeLost as error:
+            except ShardctlError as error:
                 problems.append(error)
-    for problem in problems:
-        raise problem
+    if problems:
+        raise problems[0]

@@ -22,6 +22,11 @@ ARRIVED = "arrived"
 """The target's own mark, on its disk, that it has everything up to the fence's mark."""
 COPIED = "copied"
 """The target's mark when it has the rows; its note has the timeline of the target's server."""
+SUBSCRIBED = "subscribed"
+"""The target's mark from the moment when its subscription follows; the note has the OID of that.
+
+Only that subscription knows how far it has come: another one would apply changes again.
+"""
 REHEARSED = -1
 """The attempt of a mark that is never committed."""
 STEPS = 0
@@ -47,16 +52,15 @@ def last(session: Connection, move: str, what: str) -> dict[str, Any] | None:
     return None if row is None else row[0]
 
 
+def notes(session: Connection, move: str, what: str) -> dict[int, dict[str, Any]]:
+    """Give the notes of all marks of a kind, by attempt."""
+    return dict(session.execute(QUERIES["notes"], {"move": move, "what": what}).fetchall())
+
+
 def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> bool:
     """Return whether a mark is there."""
     given = {"move": move, "attempt": attempt, "what": what}
     return session.execute(QUERIES["seen"], given).fetchone() == (True,)
-
-
-def take_back(session: Connection, move: str, *whats: str) -> None:
-    """Remove some marks of steps."""
-    given = {"move": move, "attempt": STEPS, "whats": list(whats)}
-    session.execute(QUERIES["unput"], given)
 
 
 def forget(session: Connection, move: str) -> None:

@@ -14,10 +14,9 @@ SELECT EXISTS (SELECT FROM shardctl.stream
 SELECT note FROM shardctl.stream WHERE move = %(move)s AND what = %(what)s
 ORDER BY attempt DESC LIMIT 1
 
--- name: unput
--- Take some marks back
-DELETE FROM shardctl.stream
-WHERE move = %(move)s AND attempt = %(attempt)s AND what = ANY (%(whats)s)
+-- name: notes
+-- The notes of all marks of a kind, by attempt
+SELECT attempt, note FROM shardctl.stream WHERE move = %(move)s AND what = %(what)s ORDER BY attempt
 
 -- name: forget
 -- Remove all marks of a move

@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardctl.moves import admission, plan, promotion, stream
+from shardctl.moves import admission, clone_stream, plan, promotion, stream
 from shardctl.moves.method import Method
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.steps import (
@@ -25,6 +26,11 @@ from shardctl.moves.steps import (
     cutover,
     follow,
     indexes,
+    keep_reverse,
+    open_logins,
+    promote,
+    rehearse,
+    reopen,
     reserve,
     retire,
     stream_reserve,
@@ -34,6 +40,8 @@ from shardctl.moves.steps import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from shardctl.moves.plan import MovePlan
 
 METHODS: Mapping[str, Method] = {
     plan.METHOD: Method(
@@ -63,6 +71,8 @@ METHODS: Mapping[str, Method] = {
             copy.STEP,
             indexes.STEP,
             subscribe.STEP,
+            rehearse.STEP,
+            keep_reverse.STEP,
             cutover.STREAM_STEP,
             confirm.STEP,
             retire.STEP,
@@ -72,3 +82,50 @@ METHODS: Mapping[str, Method] = {
         admit=lambda _: None,
     ),
 }
+
+CLONE_BY_STREAM = replace(
+    METHODS[plan.METHOD],
+    sentence="copies the whole source server onto a node without shards, and promotes the copy "
+    "before the cutover: it follows by logical replication",
+    steps=(
+        reserve.STEP,
+        clear.STEP,
+        clone.STEP,
+        promote.STEP,
+        # The clone is deleted with all that these make on it.
+        replace(subscribe.STEP, undo=None, leaves=None),
+        rehearse.STEP,
+        replace(keep_reverse.STEP, undo=None, leaves=None),
+        open_logins.STEP,
+        cutover.STREAM_STEP,
+        confirm.STEP,
+        retire.STEP,
+    ),
+    handover=clone_stream,
+    fence=plan.LOCKED_RENAME,
+)
+"""Method `clone` with `--handover stream`."""
+
+REVERSE = replace(
+    METHODS[plan.STREAM],
+    sentence="gives shards back to the node from which they were streamed, without a copy",
+    steps=(
+        stream_reserve.STEP,
+        reopen.STEP,
+        subscribe.STEP,
+        rehearse.STEP,
+        cutover.STREAM_STEP,
+        confirm.STEP,
+        retire.STEP,
+    ),
+)
+"""What reverses a streamed move."""
+
+
+def of(decided: MovePlan) -> Method:
+    """Return the method of a plan."""
+    if decided.reverses is not None:
+        return REVERSE
+    if decided.clones and decided.streams:
+        return CLONE_BY_STREAM
+    return METHODS[decided.method]

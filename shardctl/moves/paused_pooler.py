@@ -30,17 +30,20 @@ _SERVED_S = 2.0
 class PauseFailed(ShardctlError):
     """Aliases whose transactions did not end in time; all aliases are resumed."""
 
-    def __init__(self, waiting: Mapping[str, tuple[str, ...]], seconds: float) -> None:
+    def __init__(
+        self, waiting: Mapping[str, tuple[str, ...]], pids: Sequence[int], seconds: float
+    ) -> None:
         listed = "; ".join(
             f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
             for pooler, aliases in waiting.items()
         )
         super().__init__(
-            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {listed}",
+            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {listed}"
+            + (f" (on the source, pid {', '.join(map(str, pids[:5]))})" if pids else ""),
             hint="run `shardctl moves resume` to try again, with a longer --max-pause, or with "
             "--terminate to end them",
         )
-        self.waiting = waiting
+        self.pids = pids
 
 
 class PauseLost(ShardctlError):

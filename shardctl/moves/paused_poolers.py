@@ -186,14 +186,14 @@ class PausedPoolers:
             g.pooler.name: a.waiting for g, a in zip(self.all, answers, strict=True) if a.waiting
         }
         if waiting:
-            raise PauseFailed(waiting, seconds)
+            raise PauseFailed(waiting, list(self._busy(waiting)), seconds)
         self.require_held()
         return {
             g.pooler.name: max(a.seconds.values(), default=0.0) * 1000
             for g, a in zip(self.all, answers, strict=True)
         }
 
-    def busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
+    def _busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
         """Yield the pids on the source that serve aliases whose PAUSE does not complete."""
         for paused in self.all:
             wanted = set(waiting.get(paused.pooler.name, ()))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
+from shardctl.topology.keys import ShardNotFound
 from shardctl.topology.model import CloneWith, Node, NodeName, Pooler, ShardId
-from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
 
-METHOD = "clone"
+METHOD = journal.CLONE
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
 RENAME = "rename"
 TRIGGERS = "triggers"
-LOCKED_RENAME = "locked rename"
+LOCKED_RENAME = journal.LOCKED_RENAME
 """Names of fences, which keep clients from the moved shards on the source."""
+PROMOTE = journal.PROMOTE
+HANDOVERS = (STREAM, PROMOTE)
+"""How a clone takes the shards over: it follows by a stream, or is promoted in the cutover."""
 
 _POOLERS = "poolers."
 
-_INDIFFERENT = ("shards", "migrations", "keys", "control", "relative")
+_INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
 """Fields that a move does not depend on, changes itself, or that may be corrected during it."""
 
 
@@ -69,8 +72,22 @@ class Options:
     duplicate_shared: bool = False
     ignore_standby: bool = False
     clone_with: CloneWith = "basebackup"
+    rehearse_only: bool = False
+    """Whether the move ends after its rehearsal, with everything as it was."""
     max_wal_bytes: int | None = None
     """The most WAL that the source keeps for the move; None until that is decided."""
+    keep_reverse_s: float = 0.0
+    """For how long the move can be reversed when it is done; 0: not at all."""
+    finish_reverse: bool = False
+    """Whether the move may end the possibility to reverse an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """The move that a reverse gives back, and from where the target's own changes begin there."""
+
+    move: str
+    lsn: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,12 @@ class MovePlan:
     method: str = METHOD
     waiting: str = RENAME
     """The fence of its method, behind which clients wait."""
+    reverse: str | None = None
+    """The id of the move that can reverse this one; None where none is to."""
+    reverses: Reversed | None = None
+    """What this move reverses, if it is a reverse."""
+    handover_why: Sequence[Mapping[str, str]] | None = None
+    """`code` and `message` of what refused a stream; None where shardctl did not choose."""
 
     @property
     def fence(self) -> str:
@@ -100,9 +123,36 @@ class MovePlan:
         return TRIGGERS if self.options.read_only else self.waiting
 
     @property
+    def clones(self) -> bool:
+        """Whether the target is made as a clone of its source's server."""
+        return self.method == METHOD
+
+    @property
+    def streams(self) -> bool:
+        """Whether the moved shards follow by logical replication until the cutover."""
+        return self.waiting == LOCKED_RENAME
+
+    @property
+    def handover(self) -> str | None:
+        """How a clone takes over; None for a method that has one handover."""
+        if not self.clones:
+            return None
+        return STREAM if self.streams else PROMOTE
+
+    @property
     def slot(self) -> str:
-        """The replication slot of this move."""
+        """The replication slot of this move, from which its target follows in the cutover."""
         return journal.slot(self.id)
+
+    @property
+    def copy_slot(self) -> str:
+        """The physical slot that a clone is made from: another where it follows by a stream."""
+        return f"{self.slot}_clone" if self.clones and self.streams else self.slot
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All slots that this move may have on its source."""
+        return tuple(dict.fromkeys((self.copy_slot, self.slot)))
 
     def as_json(self) -> dict[str, Any]:
         """Return what the journal keeps in `plan`, besides its own columns."""
@@ -112,6 +162,9 @@ class MovePlan:
             "said": self.said,
             "options": asdict(self.options),
             "fence": self.waiting,
+            "reverse": self.reverse,
+            "reverses": self.reverses and asdict(self.reverses),
+            "handover_why": self.handover_why,
         }
 
     @classmethod
@@ -131,6 +184,9 @@ class MovePlan:
                 options=_options(move.id, move.plan["options"]),
                 method=move.method,
                 waiting=move.plan.get("fence", RENAME),
+                reverse=move.plan.get("reverse"),
+                reverses=_reversed(move.plan.get("reverses")),
+                handover_why=move.plan.get("handover_why"),
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it lacks {error.args[0]}") from error
@@ -142,8 +198,13 @@ def make(
     target: str,
     map_version: int,
     options: Options,
+    *,
+    move: str | None = None,
 ) -> MovePlan:
-    """Plan a move of some shards of one node; raises UsageError and MoveRefused."""
+    """Plan a move of some shards of one node; raises UsageError and MoveRefused.
+
+    `move` is its id, where that is known.
+    """
     if target not in topology.nodes:
         raise UsageError(
             f"unknown node {target!r}", hint=f"choose one of: {', '.join(topology.nodes)}"
@@ -170,7 +231,7 @@ def make(
             hint="move the shards of one node at a time: a move has one source",
         )
     (source,) = sources
-    move = secrets.token_hex(4)
+    move = move or new_id()
     schemas = tuple(topology.schema(shard) for shard in chosen)
     said = depends_on(topology, source, to)
     return MovePlan(
@@ -187,6 +248,16 @@ def make(
     )
 
 
+def streamed(plan: MovePlan) -> MovePlan:
+    """Return a plan as one of method `stream`."""
+    return replace(plan, method=STREAM, waiting=LOCKED_RENAME)
+
+
+def new_id() -> str:
+    """Give a new move's id; numbers of a sequence would be cloned with a node."""
+    return secrets.token_hex(4)
+
+
 def require_without_shards(target: Node) -> None:
     """Check that a node can be the target of a clone; raises MoveRefused."""
     if target.shards:
@@ -198,6 +269,10 @@ def require_without_shards(target: Node) -> None:
 
 def accept(target: Node) -> None:
     """Accept every node but the source as the target of a stream; `make` refuses that."""
+
+
+def _reversed(kept: Mapping[str, str] | None) -> Reversed | None:
+    return None if kept is None else Reversed(kept["move"], kept["lsn"])
 
 
 def _options(move: str, kept: Mapping[str, Any]) -> Options:
@@ -331,29 +406,3 @@ def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = 
 def _part(place: str) -> str:
     """Return the section of a field: `nodes.a` of `nodes.a.host`."""
     return place.rpartition(".")[0]
-
-
-def half(sizes: Mapping[ShardId, int]) -> list[ShardId]:
-    """Choose the upper part of each range of shards, such that both halves weigh about the same.
-
-    So neither half has more ranges than there were. The halves differ by no more than one shard
-    weighs, in bytes and, where shards are empty, in number; of one shard alone there is no half.
-
-    >>> half({ShardId(0): 2, ShardId(1): 2, ShardId(2): 2, ShardId(3): 2, ShardId(7): 6})
-    [2, 3]
-    >>> half({ShardId(0): 5, ShardId(1): 4, ShardId(2): 3, ShardId(3): 2})
-    [2, 3]
-    """
-    chosen: list[ShardId] = []
-    more, many = 0, 0  # by how many bytes, and shards, the half that stays is ahead
-    for first, last in ranges.merge(ranges.Range(shard, shard) for shard in sizes):
-        run = [ShardId(shard) for shard in range(first, last + 1)]
-        more, many = more + sum(sizes[shard] for shard in run), many + len(run)
-        best, cut = (more, many), len(run)
-        for place in range(len(run) - 1, -1, -1):
-            more, many = more - 2 * sizes[run[place]], many - 2
-            if (abs(more), abs(many)) < (abs(best[0]), abs(best[1])):
-                best, cut = (more, many), place
-        more, many = best
-        chosen += run[cut:]
-    return chosen

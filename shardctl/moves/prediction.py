@@ -13,6 +13,8 @@ from shardctl.moves.sub_step import round_trips_ms
 from shardctl.pgbouncer import cost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.round_trips import RoundTrips
     from shardctl.topology.model import Topology
@@ -23,6 +25,12 @@ promote 26, claim and open 22, route 5, pause and snapshot 4 each, fence 3, drai
 2 each. Under the loads of `make bench` it takes twice that."""
 STREAMED_MS = 25.0
 """The same for a streamed move, whose target is a primary all the time."""
+REST_MS = 4.0
+"""Of that, what a rehearsal does not measure: pause, mark, look, the decision's commit, route."""
+REST_COMMITS = 12.0
+"""The same in commits, which take longer where it takes longer, too."""
+RENAMED_MS = 0.05
+"""For each moved shard: its rename."""
 MOVED_MS = 0.17
 """For each moved shard: its renames, its new id block, its locks."""
 STAYING_MS = 0.02
@@ -31,6 +39,11 @@ READING_MS = 15.0
 """The part that readers wait for, where writes are refused: pause, close, route, new blocks."""
 TABLE_MS = 0.5
 """For each moved table, where writes are refused: creating and dropping its trigger."""
+LOCKED_TABLE_MS = 0.1
+"""For each moved table of a streamed move: its lock, and the looks at its structure behind that.
+
+Fence and drain of 3,000 tables took 73, 225 and 534 ms, under different loads.
+"""
 PAUSED_MS = 0.07
 """For each alias of the slowest pooler that is paused and resumed."""
 OFFERED_MS = 0.02
@@ -43,17 +56,31 @@ RESERVED_MS = 400.0
 _SSH_TRIPS = 1
 
 
-def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> float:
+def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int = 0) -> float:
     """Estimate how long clients will wait, in ms; `topology` is the one before the move.
 
-    Where writes are refused, only readers count. A busy machine takes several times as long. PAUSE
-    also waits for the longest running transaction, which is unknown before.
+    Where writes are refused, only readers count. `tables` is the number of moved tables, which
+    counts where the fence locks each. A busy machine takes several times as long. PAUSE also waits
+    for the longest running transaction, which is unknown before.
     """
     moved = MOVED_MS * len(plan.schemas)
     poolers_ms = _poolers_ms(topology, plan, round_trips)
-    fixed = READING_MS if fences.of(plan).refuses_writes else _fixed_ms(topology, plan)
+    fixed = READING_MS if fences.of(plan).refuses_writes else _fixed_ms(topology, plan, tables)
     waiting = cutover.of(plan).between("pause", "route")
     return fixed + moved + poolers_ms + round_trips_ms(round_trips, waiting)
+
+
+def measured_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, parts: Mapping[str, float]
+) -> float:
+    """Estimate the same for a streamed move, from parts that its rehearsal has measured, in ms."""
+    # The target waits for the mark while the source looks at the structure.
+    nodes = sum(parts.values()) - min(parts["arrive"], parts["structure"]) - parts["commit"]
+    rest = REST_MS + REST_COMMITS * parts["commit"]
+    waiting = cutover.of(plan).between("pause", "route")
+    far = round_trips_ms(round_trips, waiting)
+    renames = RENAMED_MS * len(plan.schemas)
+    return rest + renames + nodes + _poolers_ms(topology, plan, round_trips) + far
 
 
 def refused_ms(
@@ -67,28 +94,37 @@ def refused_ms(
     return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, round_trips) + far
 
 
-def _fixed_ms(topology: Topology, plan: MovePlan) -> float:
+def _fixed_ms(topology: Topology, plan: MovePlan, tables: int) -> float:
     """Estimate what nodes take but for the moved shards."""
     if plan.fence == planning.LOCKED_RENAME:  # nothing that stays is on the target
-        return STREAMED_MS
+        return STREAMED_MS + LOCKED_TABLE_MS * tables
     return FIXED_MS + STAYING_MS * len(planning.leaving(topology, plan))
 
 
 def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> float:
     """Estimate the time of the slowest pooler."""
-    poolers = [0.0]
+    return sum(poolers_parts_ms(topology, plan, round_trips))
+
+
+def poolers_parts_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips
+) -> tuple[float, float]:
+    """Estimate the time of the slowest pooler: for its pauses, and for its route."""
+    poolers = [(0.0, 0.0)]
     for one in topology.poolers.values():
         paused, size = len(planning.paused(topology, plan, one)), planning.offered(topology, one)
         over_ssh = one.ssh is not None
-        trips = math.ceil(paused / CONSOLES) - 1 + (_SSH_TRIPS if over_ssh else 0)
         poolers.append(
-            PAUSED_MS * paused
-            + OFFERED_MS * size
-            + cost.reload_ms(size)
-            + (SSH_MS if over_ssh else 0.0)
-            + trips * round_trips.pooler
+            (
+                PAUSED_MS * paused / 2
+                + max(0, math.ceil(paused / CONSOLES) - 1) * round_trips.pooler,
+                PAUSED_MS * paused / 2
+                + OFFERED_MS * size
+                + cost.reload_ms(size)
+                + (SSH_MS + _SSH_TRIPS * round_trips.pooler if over_ssh else 0.0),
+            )
         )
-    return max(poolers)
+    return max(poolers, key=sum)
 
 
 def budget_ms(
@@ -97,7 +133,7 @@ def budget_ms(
     """Return the least `--max-pause` for a cutover, in ms.
 
     The budget starts before the first PAUSE, and some of it must remain at the decision. `tables`
-    is the number of moved tables, which counts where writes are refused.
+    is the number of moved tables, which counts where writes are refused or the fence locks each.
     """
     first = "fence" if fences.of(plan).refuses_writes else "pause"
     before = round_trips_ms(round_trips, cutover.of(plan).before(first))
@@ -114,7 +150,13 @@ def require_time(
         raise PauseTooShort(plan.options.max_pause_s, predicted, needed)
 
 
+def require_rehearsed(plan: MovePlan, predicted_ms: float) -> None:
+    """Check that `--max-pause` is long enough for a measured prediction; raises PauseTooShort."""
+    if plan.options.max_pause_s * 1000 < predicted_ms:
+        raise PauseTooShort(plan.options.max_pause_s, predicted_ms, predicted_ms + RESERVED_MS)
+
+
 def _unserved_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
     """Estimate how long writes are impossible."""
     refused = refused_ms(topology, plan, round_trips, tables)
-    return pause_ms(topology, plan, round_trips) if refused is None else refused
+    return pause_ms(topology, plan, round_trips, tables) if refused is None else refused

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -81,15 +82,24 @@ def prepare(context: MoveContext) -> None:
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
     }
-    with context.on(context.plan.target):
-        context.session(context.plan.target, Use.snapshot)
-        session = context.session(context.plan.target, Use.lock)
-        first = blocks.warming(context)
+    target = context.plan.target
+    with context.on(target):
+        context.session(target, Use.snapshot)
+        replay.again(partial(_open_a_block, context))
+        session = context.session(target, Use.lock)
         standby.ask(session, QUERIES["warm"], given)
-        replay.again(lambda: session.execute(first))
         standby.ask(session, QUERIES["prepared"])
         replay.again(lambda: opening.loaded(session))
     _leaving(context)
+
+
+def _open_a_block(context: MoveContext) -> None:
+    """Warm what opens blocks: in a subtransaction, in which replay ends the session.
+
+    The lock of the clone's node is taken anew then; nobody else uses the clone.
+    """
+    context.lock(context.plan.target)
+    context.session(context.plan.target, Use.lock).execute(blocks.warming(context))
 
 
 def serves(context: MoveContext) -> sql.Composed:
@@ -176,7 +186,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
                 if is_lost(error):
                     raise
                 if error.sqlstate == _PREPARED:
-                    known = _end_all_prepared(context, session)
+                    known = end_all_prepared(context, session)
                     continue
                 move = journal.find(session, plan.id)
                 if move is None:
@@ -201,10 +211,15 @@ def open_up(context: MoveContext) -> None:
 def settle(context: MoveContext) -> None:
     """Check that the clone runs with its own files; report parameters that need a restart."""
     if waiting := _open(context):
-        context.notice(
-            f"node {context.plan.target}: new values of {', '.join(waiting)} need a restart of its "
-            "server: restart it when its clients can wait"
-        )
+        context.notice(restart_needed(context.plan.target, waiting))
+
+
+def restart_needed(node: str, waiting: Sequence[str]) -> str:
+    """Say which parameters of a node wait for a restart."""
+    return (
+        f"node {node}: new values of {', '.join(waiting)} need a restart of its server: restart it "
+        "when its clients can wait"
+    )
 
 
 def release(context: MoveContext) -> None:
@@ -262,7 +277,7 @@ def _beside(context: MoveContext, known: Sequence[str]) -> claims.Beside:
     )
 
 
-def _end_all_prepared(context: MoveContext, session: Connection) -> list[str]:
+def end_all_prepared(context: MoveContext, session: Connection) -> list[str]:
     """Roll back the prepared transactions that the clone has copied; return those that remain."""
     for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
         _end_prepared(context, session, gid, owner)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl import fanout
 from shardctl.errors import Unfinished, together
+from shardctl.meter import sentences
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import prune_drop, prune_look
 from shardctl.moves.prune_drop import Retired
@@ -34,13 +35,10 @@ class PruneUnfinished(Unfinished):
     """Schemas that could not be dropped; `dropped` are those that were."""
 
     def __init__(self, left: Mapping[Retired, str], dropped: Sequence[Retired]) -> None:
-        listed = "; ".join(
-            f"node {one.node}: {one.schema}: {why}" for one, why in list(left.items())[:_SHOWN]
-        )
-        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        whys = [f"node {one.node}: {one.schema}: {why}" for one, why in left.items()]
         super().__init__(
             f"{len(left)} of {len(left) + len(dropped)} retired schemas were not dropped: "
-            f"{listed}{more}",
+            f"{sentences(whys, most=_SHOWN)}",
             hint="end the sessions or drop the objects named above, then run `shardctl prune` "
             "again: it drops only the rest",
         )
@@ -73,6 +71,7 @@ def plan(
                     accept_unconfirmed=accept_unconfirmed,
                     now=None if now else view.clock,
                 )
+                or _why_not_reversed(entries.get(one.move))
                 or _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed)
                 or _why_not_unused(view, schema)
             )
@@ -106,7 +105,10 @@ def carry_out(
         left = {
             one: why
             for one in chosen
-            if (why := _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed))
+            if (
+                why := _why_not_reversed(entries.get(one.move))
+                or _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed)
+            )
             is not None
         }
         ended = fanout.collect(
@@ -164,6 +166,21 @@ def _why_not_by_move(
         until = entry.due.astimezone(UTC)
         return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
     return None
+
+
+def _why_not_reversed(entry: Entry | None) -> str | None:
+    """Return why the reverse of a move needs what it retired, or None."""
+    reverse = entry.reverse if entry is not None else None
+    if entry is None or reverse is None or not reverse.holds:
+        return None
+    move = entry.move.id
+    if reverse.state == "begun":
+        return f"move {reverse.move} reverses move {move}"
+    until = reverse.until.astimezone(UTC)
+    return (
+        f"move {move} can be reversed until {until:%Y-%m-%d %H:%M:%S} UTC "
+        f"(`shardctl moves finish {move}` gives that up)"
+    )
 
 
 def _why_not_unused(view: View, schema: str) -> str | None:

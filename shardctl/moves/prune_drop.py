@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.moves.prune_look import QUERIES
 from shardctl.postgres import room
 from shardctl.postgres.connection import NodeLost, is_lost
@@ -149,8 +150,7 @@ def _transaction(session: Connection, schemas: Sequence[str]) -> None:
                 sql.SQL(", ").join(map(sql.Identifier, schemas))
             )
         )
-        more = f" and {len(schemas) - _NAMED} more" if len(schemas) > _NAMED else ""
-        events.record(session, _COMMAND, f"dropped {', '.join(schemas[:_NAMED])}{more}")
+        events.record(session, _COMMAND, f"dropped {listed(schemas, most=_NAMED)}")
 
 
 def _shrink(session: Connection, schema: str, most: int) -> None:
@@ -192,7 +192,7 @@ def _reasons(
     session: Connection, waiting: Sequence[Retired], *, reported: str = "another session locked it"
 ) -> dict[Retired, str]:
     """Return which session uses each schema; `reported` where none does at this moment."""
-    named = {"schemas": [one.schema for one in waiting], "autovacuum": True}
+    named = {"schemas": [one.schema for one in waiting], "passing": True}
     users = dict(session.execute(QUERIES["users"], named).fetchall())
     return {
         one: f"{users[one.schema]} uses it" if one.schema in users else reported for one in waiting

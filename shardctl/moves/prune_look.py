@@ -72,7 +72,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         return View({}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
-    named = {"schemas": retired or [], "autovacuum": False}
+    named = {"schemas": retired or [], "passing": False}
     live = session.execute(QUERIES["live"], {"schemas": wanted})
     return View(
         map=cluster.read_map(session),

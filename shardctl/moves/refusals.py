@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardctl.errors import ShardctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-SHOWN = 5
-"""How many names a refusal lists; it counts the rest."""
+COPY_INSTEAD = "move the shards with `shardctl move-shards` instead, which copies them"
+"""The hint where a move cannot be reversed."""
 
 
 class Reason(NamedTuple):
@@ -73,14 +73,3 @@ def collected(problems: list[ShardctlError]) -> Iterator[None]:
         yield
     except ShardctlError as error:
         problems.extend(error.parts())
-
-
-def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Join the first few names, and count the rest.
-
-    >>> listed(["a", "b"], 7), listed(["a", "b"])
-    ('a, b and 5 more', 'a, b')
-    """
-    shown = names[:SHOWN]
-    more = (len(names) if total is None else total) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -7,6 +7,7 @@ the WAL that only the slot kept from the stopped server, and starts it.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 _MOVE = re.compile("[0-9a-f]{8}")
-_SLOT = re.compile("shardctl_([0-9a-f]{8})")
+_SLOT = re.compile("shardctl_([0-9a-f]{8})(_clone)?")
 _ENOUGH = 64 << 20
 """Free bytes, four WAL segments, above which a running server is not stopped."""
 _SECONDS = 600.0
@@ -46,10 +47,12 @@ def slot_unclear(node: str, found: list[str]) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """The plan of a rescue: the move whose slot is removed, and the server."""
+    """The plan of a rescue: the move whose slots are removed, and the server."""
 
     node: NodeName
     move: str
+    slots: tuple[str, ...]
+    """A clone that is to follow by a stream has two."""
     server: HostedServer
     running: bool
 
@@ -58,8 +61,9 @@ class Rescue:
         """The plan in words."""
         stop = "stop its server, " if self.running else ""
         return (
-            f"node {self.node}: {stop}remove slot {journal.slot(self.move)} and the WAL that only "
-            "this slot kept from its data directory, and start the server"
+            f"node {self.node}: {stop}remove slot {' and slot '.join(self.slots)} and the WAL that "
+            f"only {'this slot' if len(self.slots) == 1 else 'these slots'} kept from its data "
+            "directory, and start the server"
         )
 
 
@@ -107,15 +111,25 @@ def look(topology: Topology, node: str, move: str | None, *, purpose: str) -> Re
             f"its server runs and its disk is not full ({room} free)",
             f"check its log for why it accepts no logins: {refused.reason}",
         )
-    slots = _script(server, "list").split()
-    moves = [found[1] for slot in slots if (found := _SLOT.fullmatch(slot))]
-    if move is None and len(moves) != 1:
-        raise slot_unclear(node, slots)
-    return Rescue(of.name, move or moves[0], server, running)
+    move, slots = _choose(of.name, move, _script(server, "list").split())
+    return Rescue(of.name, move, slots, server, running)
+
+
+def _choose(node: NodeName, move: str | None, slots: list[str]) -> tuple[str, tuple[str, ...]]:
+    """Give the move, and which of a server's slots are its own; raises slot_unclear."""
+    by_move: dict[str, list[str]] = defaultdict(list)
+    for slot in sorted(slots):
+        if found := _SLOT.fullmatch(slot):
+            by_move[found[1]].append(slot)
+    if move is None:
+        if len(by_move) != 1:
+            raise slot_unclear(node, slots)
+        [move] = by_move
+    return move, tuple(by_move.get(move, [journal.slot(move)]))
 
 
 def carry_out(rescue: Rescue) -> None:
-    """Remove the slot and its WAL from the server, and start it; repeatable.
+    """Remove the slots and their WAL from the server, and start it; repeatable.
 
     WAL that other slots or the archiver need remains. Raises source_serves for a server that was
     started since, server_did_not_stop, server_did_not_start where the disk is still too full, and
@@ -130,7 +144,8 @@ def carry_out(rescue: Rescue) -> None:
         # Every other mode writes a checkpoint, for which the disk may have no room.
         server.stop(mode="immediate")
     tools = [programs.program("pg_controldata"), programs.program("pg_archivecleanup")]
-    _script(server, "drop", journal.slot(rescue.move), *tools)
+    for slot in rescue.slots:
+        _script(server, "drop", slot, *tools)
     server.start()
 
 

@@ -11,7 +11,7 @@ from shardctl.hosts import ports
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.topology.model import Node
+    from shardctl.topology.model import Node, Pooler
 
 NEAR_MS = 1.0
 """A shorter round trip counts as 0: the constants in `prediction` include those."""
@@ -56,8 +56,8 @@ def shortest_ms(ask: Callable[[], object]) -> float:
     return min(took)
 
 
-def of_machine(node: Node) -> float:
-    """Measure the round trip to a node's machine, in ms; its server need not run."""
+def of_machine(node: Node | Pooler) -> float:
+    """Measure the round trip to a node's or a pooler's machine, in ms; its server need not run."""
     # Resolve the name once, as sessions do.
     address = next(iter(ports.addresses(node.host)), node.host)
     return shortest_ms(lambda: ports.knock(address, node.port))

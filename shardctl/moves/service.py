@@ -7,10 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, prediction, wal
+from shardctl.moves import choice, destroyed, methods, prediction, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -21,81 +20,36 @@ from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve
-from shardctl.moves.stopped import stopped
+from shardctl.moves.stopped import aborting, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
-from shardctl.state import cluster, leash, lock
+from shardctl.state import leash, lock
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.plan import Options
-    from shardctl.moves.preflight.check import Facts
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import NodeName, Topology
 
     Notice = Callable[[str], None]
 
 logger = logging.getLogger(__name__)
 
-COMMAND = "move-shards"
+COMMAND = choice.COMMAND
 
-
-def plan(
-    topology: Topology,
-    shards: Sequence[int],
-    target: str,
-    options: Options,
-    *,
-    method: str | None = planning.METHOD,
-) -> MovePlan:
-    """Return the plan of a move, by the topology and the databases' map; changes nothing.
-
-    With `method` None, the target decides. Raises UsageError, and what `plan.make` and
-    `maps.version` raise.
-    """
-    if method is not None and method not in METHODS:
-        raise UsageError(f"unknown method {method!r}", hint=f"choose one of: {', '.join(METHODS)}")
-    # Report what the topology alone forbids before contacting any node.
-    decided = planning.make(topology, shards, target, 0, options)
-    method = method or _fitting(topology, topology.nodes[decided.target])
-    chosen = METHODS[method]
-    chosen.accepts(topology.nodes[decided.target])
-    if options.read_only and method == planning.STREAM:
-        raise planning.MoveRefused(
-            "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
-            hint="leave --read-only out, or use --method clone with a target that owns no shards",
-        )
-    version = maps.version(topology, purpose=lock.purpose(COMMAND))
-    return replace(decided, map_version=version, method=method, waiting=chosen.fence)
-
-
-def _fitting(topology: Topology, target: Node) -> str:
-    """Give the method that fits a target: `stream` where it is a running member of the cluster."""
-    if target.shards:
-        return planning.STREAM
-    try:
-        with connect(target, topology.database, purpose=lock.purpose(COMMAND)) as session:
-            row = cluster.read(session) if cluster.is_present(session) else None
-    except NodeUnavailable:
-        return planning.METHOD
-    member = row is not None and (row.cluster, row.node) == (topology.cluster, target.name)
-    return planning.STREAM if member else planning.METHOD
+choose = choice.choose
+plan = choice.plan
+preflight = choice.preflight
 
 
 def locked(decided: MovePlan) -> list[NodeName]:
     """List the nodes whose locks a move takes when it begins."""
     streams = decided.method == planning.STREAM
     return [decided.source, decided.target] if streams else [decided.source]
-
-
-def preflight(topology: Topology, decided: MovePlan) -> Facts:
-    """Check everything that a move depends on; raises every refusal at once."""
-    return METHODS[decided.method].preflight(topology, decided, purpose=lock.purpose(COMMAND))
 
 
 def start(
@@ -170,7 +124,8 @@ def resume(
         else:
             if max_wal_bytes is not None:
                 with context.on(decided.source):  # the step `reserve` arms another one
-                    leash.end(context.session(decided.source), decided.slot)
+                    for slot in decided.slots:
+                        leash.end(context.session(decided.source), slot)
             context.method.admit(context)
         _drive(context, on_step)
     return context
@@ -281,7 +236,7 @@ def at_work(
 ) -> MoveContext:
     """Return the context of a move; its locks show command, move and operator to others."""
     purpose = lock.purpose(f"{command} {decided.id}")
-    return MoveContext(topology, decided, METHODS[decided.method], progress, purpose, notice)
+    return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
 
 
 def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
@@ -341,8 +296,22 @@ def read(topology: Topology) -> Ledger:
 
 
 def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
-    """Run the remaining steps; abort a move whose slot has reached its limit of WAL."""
+    """Run the remaining steps; undo a move that ends with its rehearsal.
+
+    Abort one that its rehearsal rules out, or whose slot has reached its limit of WAL.
+    """
     steps = context.method.steps
     context.look_for_target()
-    with stopped(context), wal.aborting(context, lambda: undo(context, steps, on_step)):
-        drive(context, steps, on_step)
+
+    def abort() -> None:
+        undo(context, steps, on_step)
+
+    with stopped(context), aborting(context, abort):
+        if context.plan.options.rehearse_only and not context.past_cutover():
+            drive(context, rehearsal.until(steps), on_step)
+        else:
+            drive(context, steps, on_step)
+            return
+    context.notice("the rehearsal has ended: shardctl removes what it has made")
+    with stopped(context, aborting=True):
+        undo(context, rehearsal.until(steps), lambda _: None)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves.refusals import listed
+from shardctl.meter import listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def expected(session: Connection) -> frozenset[str]:
 
     So does one that `synchronized_standby_slots` names (17 and newer).
     """
-    return frozenset(name for (name,) in session.execute(QUERIES["expected"], {}))
+    return frozenset(name for (name,) in session.execute(QUERIES["expected"]))
+
+
+def connected(session: Connection) -> str:
+    """Give what changes whenever another standby has come."""
+    return str(queries.one(session, QUERIES["connected"])[0])
 
 
 def away(session: Connection) -> frozenset[str]:

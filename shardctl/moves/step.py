@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], 
                 raise
             context.target_away = error
         else:
-            _record(context, step, "undone")
+            _record_undone(context, step)
 
 
 def _left_on_target(context: MoveContext, steps: Sequence[Step]) -> list[str]:
@@ -149,6 +150,24 @@ def _record(
     """Write the step into the journals that can be written; nothing depends on it."""
     took_ms = None if began is None else (time.monotonic() - began) * 1000
     logger.info("move %s: step %s: %s %s", context.plan.id, step.name, state, error or "")
+    _in_journals(
+        context,
+        lambda session: journal.record_step(
+            session, context.plan.id, step.name, state, took_ms=took_ms, error=error
+        ),
+    )
+
+
+def _record_undone(context: MoveContext, step: Step) -> None:
+    """Write it down as well, of a step that has begun: the last of them is where the move ended."""
+    logger.info("move %s: step %s: undone", context.plan.id, step.name)
+    _in_journals(
+        context, lambda session: journal.record_undone(session, context.plan.id, step.name)
+    )
+
+
+def _in_journals(context: MoveContext, write: Callable[[Connection], None]) -> None:
+    """Write something into the journals that can be written."""
     for node in (context.plan.source, context.plan.target):
         session = context.open_session(node, Use.work)
         if session is None:
@@ -156,9 +175,7 @@ def _record(
         try:
             with context.on(node), session.transaction():
                 if journal.find(session, context.plan.id) is not None:
-                    journal.record_step(
-                        session, context.plan.id, step.name, state, took_ms=took_ms, error=error
-                    )
+                    write(session)
         except ShardctlError as refused:
             # A standby accepts no writes, and the step itself reports a server that has died.
             logger.debug("move %s: not recorded on node %s: %s", context.plan.id, node, refused)

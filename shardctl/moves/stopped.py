@@ -5,22 +5,25 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Interrupted, ShardctlError, Unfinished
+from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
+from shardctl.moves.rehearsal import RehearsalRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardctl.moves.context import MoveContext
 
 _ABORTING = "run `shardctl moves abort` to finish the abort, or `shardctl moves resume` to continue"
 _UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abort` to undo it"
+_LOST = "start node {node} if its server is down"
+_ABORT = "run `shardctl moves abort` to undo it; it cannot be resumed"
 _DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborted"
-_SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+_SLOT = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s"
 _UNKNOWN = (
     "run `shardctl moves list` when that node is reachable again; if it cannot start because its "
     "disk is full, run `shardctl moves abort {move} --restart-source NODE`"
@@ -41,6 +44,8 @@ class MoveStopped(Unfinished):
     ) -> None:
         if state is None:
             hint = _UNKNOWN.format(move=move)
+        elif state.undoable and not all(part.resumable for part in error.parts()):
+            hint = _ABORT
         elif state.undoable:
             hint = _ABORTING if aborting else _UNDOABLE
         else:
@@ -70,6 +75,9 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, ShardctlError) as caught:
         error = caught if isinstance(caught, ShardctlError) else Interrupted("interrupted")
+        for part in error.parts():
+            if isinstance(part, NodeLost):  # the same command would not go on with the move
+                part.hint = _LOST.format(node=part.node)
         try:
             context.session(context.plan.source)
             context.look_for_target()
@@ -84,11 +92,34 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
         raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
 
 
+@contextmanager
+def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
+    """Abort the move if its rehearsal rules it out, or its slot has reached its limit of WAL.
+
+    Raises RehearsalRefused, or WalLimitReached in place of the error that it has caused.
+    """
+    try:
+        yield
+    except ShardctlError as error:
+        reason = error if isinstance(error, RehearsalRefused) else wal.reached(context)
+        if reason is None:
+            raise
+        try:
+            abort()
+        except ShardctlError as again:
+            raise together([reason, *again.parts()]) from error
+        if reason is error:
+            raise
+        raise reason from error
+
+
 def _guarded(context: MoveContext) -> bool | None:
     """Return whether the source bounds the WAL of the move's slot; None where that is unknown."""
     try:
         with context.on(context.plan.source):
-            return leash.is_armed(context.session(context.plan.source), context.plan.slot)
+            session, names = context.session(context.plan.source), context.plan.slots
+            there = [name for name in names if session.execute(_SLOT, [name]).fetchone()]
+            return leash.watched(session, there) == {*there}
     except ShardctlError:
         return None
 
@@ -98,7 +129,7 @@ def _keeps_wal(context: MoveContext) -> bool:
     try:
         with context.on(context.plan.source):
             session = context.session(context.plan.source)
-            return session.execute(_SLOT, [context.plan.slot]).fetchone() is not None
+            return any(session.execute(_SLOT, [slot]).fetchone() for slot in context.plan.slots)
     except ShardctlError:
         return True
 
@@ -116,5 +147,6 @@ def _kept(context: MoveContext, *, guarded: bool | None) -> str:
     most = "" if guarded else " until its server restarts"
     return (
         f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it{most}: then it drops "
-        "the slot, and shardctl has to copy again"
+        "the slot, and "
+        + ("shardctl has to copy again" if context.plan.reverses is None else "nothing is reversed")
     )

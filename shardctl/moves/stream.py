@@ -11,11 +11,19 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.access import stream_fence
-from shardctl.errors import ShardctlError
-from shardctl.moves import arrivals, fence_arrival, marks, standbys, stream_claim
+from shardctl.moves import (
+    arrivals,
+    fence_arrival,
+    held_wal,
+    marks,
+    reverse_kept,
+    standbys,
+    stream_claim,
+    stream_origin,
+)
 from shardctl.moves.context import Use
-from shardctl.postgres.logical import closing, publication, slot, subscription
-from shardctl.state import journal, leash
+from shardctl.postgres.logical import closing, slot, subscription
+from shardctl.state import journal
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -25,7 +33,7 @@ _POLL_S = 0.05
 _CAUGHT_UP_S = 60.0
 _REMOVED_S = 60.0
 
-reversible = False  # yet
+reversible = True
 serves = stream_claim.serves
 claim = stream_claim.claim
 
@@ -36,24 +44,16 @@ class _Exported(str):
     __slots__ = ()
 
 
-class TargetPromoted(ShardctlError):
-    """A target that was a standby of the one that has the copy."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: the server was promoted after move {move} copied to it, so it may lack "
-            "rows",
-            hint="run `shardctl moves resume`: shardctl copies the shards again",
-        )
-
-
 def prepare(context: MoveContext) -> None:
-    """Make the function of the claim, and let the session that will claim read and compile it."""
+    """Make the function of the claim; the sessions that decide and claim read all they need."""
     target = context.plan.target
+    stream_origin.require_publication(context)
+    with context.on(context.plan.source):
+        stream_claim.rehearse_decision(context)
     with context.on(target):
-        context.session(target, Use.snapshot)
+        fence_arrival.rehearse(context)
         session = context.session(target, Use.lock)
-        require_same_timeline(session, target, context.plan.id)
+        stream_origin.require_copy(session, context.plan)
         stream_claim.make(context, session)
 
 
@@ -62,25 +62,15 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
 
     Changes arrive with asynchronous commits. The target's own mark follows with a synchronous one,
     which puts them all on its disk. It comes with a snapshot, which does not see what clients write
-    on the target later. Raises MarkNotSeen, TargetPromoted.
+    on the target later. Raises MarkNotSeen, and what `stream_origin.require_copy` raises.
     """
     plan = context.plan
     while (snapshot := fence_arrival.snapshot(context, attempt, deadline=deadline)) is None:
         arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
         with context.on(plan.target):
             session = context.session(plan.target, Use.lock)
-            require_same_timeline(session, plan.target, plan.id)
+            stream_origin.require_copy(session, plan)
     context.own(_Exported, lambda: _Exported(snapshot))
-
-
-def require_same_timeline(session: Connection, node: str, move: str) -> None:
-    """Check that the target is the server that has the copy; raises TargetPromoted.
-
-    A promoted standby of it may lack rows that the source does not send again.
-    """
-    copied = marks.last(session, move, marks.COPIED)
-    if copied is None or copied.get("timeline") != standbys.timeline(session):
-        raise TargetPromoted(node, move)
 
 
 def hold_snapshot(context: MoveContext) -> None:
@@ -105,13 +95,8 @@ def release(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.target):
         subscription.drop(context.session(plan.target), plan.slot)
-    if context.source_lost:
-        return
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        slot.drop(session, plan.slot)
-        leash.end(session, plan.slot)  # it would see that itself, within a second
-        publication.drop(session, plan.slot)
+    if not context.source_lost:
+        held_wal.stop(context)
 
 
 def start(context: MoveContext) -> None:
@@ -149,7 +134,7 @@ def reconcile(context: MoveContext) -> None:
         move = journal.find(session, plan.id)
         if (
             ping is None
-            or (ping or {}).get("timeline") == standbys.timeline(session)
+            or ping.get("timeline") == standbys.timeline(session)
             or move is None
             or not move.state.undoable
         ):
@@ -179,8 +164,12 @@ def remains(context: MoveContext) -> None:
 
 
 def finish(context: MoveContext) -> None:
-    """Remove what is left of the stream: triggers, the function, marks."""
+    """Remove what is left of the stream: triggers, the function, marks; keep what a reverse needs.
+
+    The source's rights are read before its copies are closed.
+    """
     plan = context.plan
+    reverse_kept.check_target(context)
     with context.on(plan.target):
         session = context.session(plan.target)
         closing.remove(
@@ -191,6 +180,8 @@ def finish(context: MoveContext) -> None:
             wanted=() if context.source_lost else stream_claim.wanted(context),
             deadline=time.monotonic() + _REMOVED_S,
         )
+    reverse_kept.settle(context)
+    with context.on(plan.target):
         forget(context, session)
     if not context.source_lost:
         with context.on(plan.source):

@@ -6,7 +6,9 @@ shardctl calls the function, and so do the guards on the poolers' hosts.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -23,6 +25,8 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.closing import Access
@@ -31,6 +35,12 @@ QUERIES = queries.load("shardctl.moves", "stream_claim.sql")
 
 MARGIN = 32
 """By how many steps the target's sequences go beyond the source's, as after a crash."""
+
+
+_NO_REVISION = -1
+_NOTHING: Mapping[str, bool] = MappingProxyType({})
+_STAYS_CLOSED = "stays_closed"
+"""What only a rehearsal's decision has: the copies stay closed."""
 
 
 class Decision(dict[str, Any]):
@@ -60,11 +70,11 @@ def function(move: str) -> str:
 
 
 def make(context: MoveContext, session: Connection) -> None:
-    """Make the function anew, and let the session that will claim read and compile it."""
+    """Replace the function, and let the session that will claim read and compile it."""
     # Rights may have changed since an earlier attempt made it; no guard is armed at this point.
     remove(context, session)
     _make(context, session)
-    _rehearse(context, session)
+    rehearse(context, session)
 
 
 def remove(context: MoveContext, session: Connection) -> None:
@@ -78,27 +88,32 @@ def serves(context: MoveContext) -> sql.Composed:
 
 
 def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bool:
-    """Commit `promoting` and the decision on the source, where the move is `drained` yet.
+    """Commit `promoting` and the decision on the source, where the move is still `fenced`.
 
-    Tells whether it was. Raises psycopg.Error.
+    `revision` is that of `drained`, in between. Tells whether it was. Raises psycopg.Error.
     """
-    plan = context.plan
-    row = (
-        context.session(plan.source)
-        .execute(
-            QUERIES["decide"].format(
-                move=sql.Literal(plan.id),
-                lsn=sql.Literal(lsn),
-                attempt=sql.Literal(attempt),
-                revision=sql.Literal(revision),
-            )
-        )
-        .fetchone()
-    )
-    if row is None:
+    rows = _decide(context, lsn, attempt=attempt, revision=revision)
+    if not rows:
         return False
-    context.own(Decision, lambda: Decision(row[0]))
+    context.own(Decision, lambda: Decision(rows[0][0]))
     return True
+
+
+def rehearse_decision(context: MoveContext) -> None:
+    """Decide at a revision that no move has: what the session reads is in its caches then."""
+    _decide(context, "0/0", attempt=marks.REHEARSED, revision=_NO_REVISION)
+
+
+def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> list[Any]:
+    plan = context.plan
+    message = QUERIES["decide"].format(
+        move=sql.Literal(plan.id),
+        lsn=sql.Literal(lsn),
+        attempt=sql.Literal(attempt),
+        revision=sql.Literal(revision),
+        drained=sql.Literal(revision - 1),
+    )
+    return queries.rows_of_last(context.session(plan.source), message)
 
 
 def claim(context: MoveContext, lsn: str) -> bool:  # noqa: ARG001  # the decision has it
@@ -137,7 +152,8 @@ def _make(context: MoveContext, session: Connection) -> None:
         claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
         register=sql.Literal(generator.REGISTER),
         margin=sql.Literal(MARGIN),
-        blocks=sql.Literal(blocks.opening(context).as_string(session)),
+        blocks=blocks.performing(context),
+        stays_closed=sql.Literal(_STAYS_CLOSED),
         owning=claims.owning(
             plan,
             sql.SQL("(decision->>'drained_to')"),
@@ -148,18 +164,32 @@ def _make(context: MoveContext, session: Connection) -> None:
     session.execute(statement)
 
 
-def _rehearse(context: MoveContext, session: Connection) -> None:
+def rehearse(context: MoveContext, session: Connection) -> None:
     """Claim in a transaction that is rolled back: the session has read and planned all of it then.
 
     Only new blocks of ids stay, in copies that are still closed.
     """
+    _try(context, session)
+    # To give rights on a schema makes a session forget its plans; what it has read stays.
+    _try(context, session, {_STAYS_CLOSED: True})
+    session.execute(serves(context))
+
+
+def measured_ms(context: MoveContext, session: Connection) -> float:
+    """Claim in a transaction that is rolled back, after a rehearsal; return the time of that."""
+    rehearse(context, session)
+    return _try(context, session)
+
+
+def _try(context: MoveContext, session: Connection, more: Mapping[str, bool] = _NOTHING) -> float:
     revision = 1 << 40  # above that of any move
-    given = {"attempt": marks.REHEARSED, "state": "promoting", "revision": revision}
+    given = {"attempt": marks.REHEARSED, "state": "promoting", "revision": revision, **more}
     decision = sql.Literal(json.dumps({**given, "sequences": []}))
     with session.transaction(force_rollback=True):
         marks.put(session, context.plan.id, marks.ARRIVED, attempt=marks.REHEARSED)
+        began = time.monotonic()
         session.execute(QUERIES["claim"].format(name=_name(context), decision=decision))
-    session.execute(serves(context))
+        return (time.monotonic() - began) * 1000
 
 
 def wanted(context: MoveContext) -> list[Access]:
@@ -195,5 +225,5 @@ def decision(context: MoveContext) -> Decision | None:
         return None
 
 
-class _Undecided(Exception):  # `_decision` catches it
+class _Undecided(Exception):  # `decision` catches it
     """No node that is there has the decision."""

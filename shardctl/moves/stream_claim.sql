@@ -1,6 +1,11 @@
 -- name: decide
--- The point of no return: `promoting`, and the same in the stream, with how far the sequences are.
--- Locks on tables do not stop nextval(), so they are read here, when nothing holds a moved sequence
+-- The point of no return: `drained` and `promoting`, and the same in the stream, with the clock and how
+-- far the sequences are. Locks on tables do not stop nextval(), so they are read here, when nothing
+-- holds a moved sequence
+UPDATE shardctl.move
+SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
+    drained_at = clock_timestamp()
+WHERE id = {move} AND state = 'fenced' AND revision = {drained};
 WITH decided AS (
     UPDATE shardctl.move
     SET state = 'promoting', revision = revision + 1, changed = clock_timestamp(),
@@ -49,7 +54,9 @@ DROP FUNCTION IF EXISTS shardctl.{name}(jsonb)
 -- The claim of a move: shardctl and the guards on the poolers' hosts call it, in any order, and one
 -- of them makes the target the owner. Only what the move's own journal here knows is claimed
 CREATE FUNCTION shardctl.{name}(given jsonb) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $claim$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- A rehearsal plans all of it once, and later calls use these plans.
+SET plan_cache_mode = force_generic_plan AS $claim$
 DECLARE
     one      record;
     there    text;
@@ -93,13 +100,16 @@ BEGIN
     WHERE m.move = {move} AND m.attempt = (decision->>'attempt')::integer AND m.what = {fence}
       -- A server may look at this before it looks at the names: of what is no sequence, too.
       AND CASE c.relkind WHEN 'S' THEN pg_catalog.pg_sequence_last_value(c.oid) IS NULL END;
-    -- A few values more than were drawn; of the register of ids, the very value.
+    -- A few values more than were drawn, where there are plenty; of the register of ids, the very value.
     PERFORM pg_catalog.setval(u.oid, u.wanted)
     FROM (
         SELECT c.oid::regclass AS oid, s.seqincrement > 0 AS upwards,
-               greatest(s.seqmin, least(s.seqmax,
-                   j.last + CASE c.relname WHEN {register} THEN 0 ELSE {margin}::numeric * s.seqincrement END
-               ))::bigint AS wanted,
+               (j.last + CASE
+                    WHEN c.relname = {register} THEN 0
+                    WHEN 1000 * {margin} * pg_catalog.abs(s.seqincrement::numeric)
+                         > CASE WHEN s.seqincrement > 0 THEN s.seqmax - j.last ELSE j.last - s.seqmin END
+                    THEN 0
+                    ELSE {margin}::numeric * s.seqincrement END)::bigint AS wanted,
                pg_catalog.pg_sequence_last_value(s.seqrelid) AS had
         FROM pg_catalog.jsonb_to_recordset(decision->'sequences')
             AS j (schema name, name name, last numeric)
@@ -108,8 +118,11 @@ BEGIN
         JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = c.oid
     ) AS u
     WHERE u.had IS NULL OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
-    EXECUTE {blocks};
+    {blocks}
     {owning}
+    IF decision ? {stays_closed} THEN
+        RETURN true;
+    END IF;
     {opening}
     RETURN true;
 END

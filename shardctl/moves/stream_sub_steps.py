@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.moves import arrivals, fence_arrival, locks, marks, standbys, stream_claim, sub_steps
 from shardctl.moves.budget import REST_S
+from shardctl.moves.context import Use
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
@@ -17,8 +20,13 @@ if TYPE_CHECKING:
 _PING_S = 1.0
 
 
-class Standbys(frozenset[str]):
-    """The source's standbys that may be promoted."""
+@dataclass(slots=True)
+class _Standbys:
+    """The source's standbys that may be promoted, all that were seen in this attempt."""
+
+    names: set[str] = field(default_factory=set)
+    connected: str = ""
+    """What changes when another may have come; empty where none counts."""
 
 
 def ping(at: Attempt) -> None:
@@ -35,7 +43,7 @@ def ping(at: Attempt) -> None:
         standbys.await_flushed(
             at.source,
             plan.source,
-            _standbys(at),
+            _standbys(at).names,
             standbys.position(at.source),
             what="ping",
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
@@ -49,16 +57,36 @@ def pause(at: Attempt) -> None:
     sub_steps.hold(at, at.budget.latest("fence"))
 
 
+def put_up_fence(at: Attempt) -> None:
+    """Let the target wait for the fence's mark, and put the fence up with it.
+
+    The target is at its wait then when the mark comes.
+    """
+    fence_arrival.begin(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
+    sub_steps.put_up_fence(at)
+
+
 def drain(at: Attempt) -> None:
-    """Let the target wait for the fence's mark, and look behind the fence meanwhile."""
-    deadline = at.budget.latest("snapshot")
-    fence_arrival.begin(at.context, at.attempt, deadline=deadline)
-    sub_steps.drain(at)
+    """Look behind the fence, while its mark is on its way.
 
-
-def mark(at: Attempt) -> None:
-    """Commit `drained`, which the decision puts on the disk; raises NotPromoting."""
-    sub_steps.mark(at, durable=False)
+    At the same time the source tells whether other standbys may have come since the ping.
+    """
+    context, source = at.context, at.plan.source
+    known = _standbys(at)
+    if not known.connected:
+        sub_steps.drain(at)
+        return
+    with context.on(source):
+        session = context.sessions[source, Use.lock]
+        asked = Sent(session, standbys.QUERIES["connected"])
+    try:
+        sub_steps.drain(at)
+    finally:
+        with context.on(source):
+            [[(connected,)]] = asked.rows()
+    if connected != known.connected:
+        with context.on(source):
+            known.names |= standbys.expected(session)
 
 
 def await_standbys(at: Attempt) -> None:
@@ -67,10 +95,9 @@ def await_standbys(at: Attempt) -> None:
     One that was there before and is away now has not.
     """
     with at.context.on(at.plan.source):
-        named = _standbys(at) | _expected(at)
         deadline = at.budget.latest("snapshot")
         standbys.await_flushed(
-            at.source, at.plan.source, named, at.lsn, what="fence", deadline=deadline
+            at.source, at.plan.source, _standbys(at).names, at.lsn, what="fence", deadline=deadline
         )
 
 
@@ -89,7 +116,7 @@ def await_standbys_again(at: Attempt) -> None:
     Without it, one that is promoted asks the target before it undoes anything. So the target
     claims when the budget is nearly spent: clients wait for it.
     """
-    if not (named := _standbys(at)):
+    if not (named := _standbys(at).names):
         return
     try:
         with at.context.on(at.plan.source):
@@ -101,11 +128,14 @@ def await_standbys_again(at: Attempt) -> None:
         at.context.notice(f"{error.message}; the target claims the shards without waiting longer")
 
 
-def _standbys(at: Attempt) -> frozenset[str]:
-    return at.context.own(Standbys, lambda: Standbys(_expected(at)))
+def _standbys(at: Attempt) -> _Standbys:
+    return at.context.own(_Standbys, lambda: _look(at))
 
 
-def _expected(at: Attempt) -> frozenset[str]:
+def _look(at: Attempt) -> _Standbys:
     if at.plan.options.ignore_standby:
-        return frozenset()
-    return standbys.expected(at.source)
+        return _Standbys()
+    # The session that looks again: what it reads is in its caches then.
+    session = at.context.sessions[at.plan.source, Use.lock]
+    connected = standbys.connected(session)  # first: one that comes in between is looked for again
+    return _Standbys(set(standbys.expected(session)), connected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.moves import stream_origin
 from shardctl.moves.context import Use
 from shardctl.postgres.logical import slot, subscription
 
@@ -25,7 +26,9 @@ class Watch:
         self._now: Progress | None = None
 
     def trouble(self) -> str:
-        """Say why waiting is in vain, as far as both servers know; raises slot_gone.
+        """Say why the target does not catch up, as far as both servers know.
+
+        Raises slot_gone, publication_gone, subscription_gone.
 
         One failure may be a lost connection; a change that cannot be applied fails again.
         """
@@ -35,6 +38,8 @@ class Watch:
             return ""
         with context.on(plan.source):
             slot.require(source, plan.source, plan.slot)
+        stream_origin.require_publication(context)
+        stream_origin.require_subscription(self._target, plan)
         now = subscription.progress(source, self._target, plan.slot, plan.slot)
         if now is None:
             return "the subscription or its slot is missing"

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+
+    Parts = Sequence[Sequence[Sequence[str]]]
+    """Of each schema, in order, its objects: the name, and a digest."""
 
 QUERIES = queries.load("shardctl.moves", "structure.sql")
 
@@ -30,9 +34,43 @@ def note(context: MoveContext) -> None:
         session = context.session(plan.source)
         # In this order: what changes in between is a change.
         digest = structure_digest.digest(session, plan.schemas)
-        parts = [[*one.items()] for one in structure_digest.parts(session, plan.schemas).values()]
-        note = Jsonb({"digest": digest, "parts": parts})
+        note = Jsonb({"digest": digest, "parts": parts(session, plan.schemas)})
         session.execute(QUERIES["note"], {"move": plan.id, "note": note})
+
+
+def parts(session: Connection, schemas: Sequence[str]) -> Parts:
+    """Sum up each object of some schemas, as a note of the journal's database can have it."""
+    return [[*one.items()] for one in structure_digest.parts(session, schemas).values()]
+
+
+def changes(
+    noted: Parts,
+    session: Connection,
+    schemas: Sequence[str],
+    *,
+    named: Sequence[str],
+    rights: bool = True,
+) -> list[str]:
+    """Name the objects that are not what was noted, in schemas that were `named` like that then.
+
+    Without `rights`, those to the schemas themselves may have changed.
+    """
+    before = dict(zip(named, map(_objects, noted), strict=True))
+    after = structure_digest.parts(session, schemas)
+    if not rights:
+        for one in (*before.values(), *after.values()):
+            one.pop("", None)
+    return list(structure_digest.changes(before, after))
+
+
+def noted_parts(session: Connection, move: str) -> Parts | None:
+    """Give what the structure was when a move copied it."""
+    row = session.execute(QUERIES["noted_parts"], {"move": move}).fetchone()
+    return None if row is None else row[0]
+
+
+def _objects(noted: Sequence[Sequence[str]]) -> dict[str, str]:
+    return {name: digest for name, digest in noted}  # noqa: C416  # lists are not tuples
 
 
 class _Noted(str):
@@ -76,8 +114,5 @@ def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:
     """Name what has changed, as well as it is known."""
     plan = context.plan
     session = context.session(plan.source)
-    row = session.execute(QUERIES["noted_parts"], {"move": plan.id}).fetchone()
-    if row is None:
-        return []
-    before = dict(zip(plan.schemas, map(dict, row[0]), strict=True))
-    return list(structure_digest.changes(before, structure_digest.parts(session, schemas)))
+    noted = noted_parts(session, plan.id)
+    return [] if noted is None else changes(noted, session, schemas, named=plan.schemas)

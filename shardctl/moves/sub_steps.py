@@ -108,7 +108,7 @@ def hold(at: Attempt, until: float) -> None:
         if not at.plan.options.terminate:
             raise
         with at.context.on(at.plan.source):
-            for pid in at.pauses.busy(error.waiting):
+            for pid in error.pids:
                 at.source.execute("SELECT pg_terminate_backend(%s)", [pid])
         at.pauses.open()
         at.pauses.hold(seconds=left(0))
@@ -127,11 +127,11 @@ def drain(at: Attempt) -> None:
         at.fence.drain(at)
 
 
-def mark(at: Attempt, *, durable: bool = True) -> None:
+def mark(at: Attempt) -> None:
     """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
     revision = at.budget.revision + 1
     with at.context.on(at.plan.source):
-        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, durable=durable)
+        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision)
     if lsn is None:
         raise NotPromoting(at.plan.id, undoing.state(at.context))
     at.lsn = lsn

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts
-from shardctl.hosts.reach import host_of
+from shardctl.hosts.reach import host_of, is_reached
 from shardctl.moves import plan as planning
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
@@ -165,20 +164,25 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
     if plan.options.max_wal_bytes is not None:
         return plan
     wal = look(node, session)
-    held = session.execute(QUERIES["held"], {"slot": plan.slot}).fetchone()
+    held = max(_held(session, slot) or 0 for slot in plan.slots)
     for problem in judge(plan, replace(wal, rate=0.0), 0.0):
         raise problem
     # What the move's slot already holds back counts as free.
-    free = (wal.free_bytes or 0) + (held[0] if held else 0)
+    free = (wal.free_bytes or 0) + held
     return replace(plan, options=replace(plan.options, max_wal_bytes=free // SHARE))
 
 
 def exceeding(session: Connection, plan: MovePlan) -> int | None:
     """Return the bytes that the move's slot holds back if they exceed its limit, else None."""
-    row = session.execute(QUERIES["held"], {"slot": plan.slot}).fetchone()
     limit = plan.options.max_wal_bytes
-    held = row[0] if row else None
-    return held if held is not None and limit is not None and held > limit else None
+    held = max(_held(session, slot) or 0 for slot in plan.slots)
+    return held if limit is not None and held > limit else None
+
+
+def _held(session: Connection, slot: str) -> int | None:
+    """Return the bytes that a slot holds back; None if the slot does not exist."""
+    row = session.execute(QUERIES["held"], {"slot": slot}).fetchone()
+    return None if row is None else int(row[0])
 
 
 def forget(session: Connection, move: Move) -> None:
@@ -187,37 +191,21 @@ def forget(session: Connection, move: Move) -> None:
     journal.note(session, move, report=rest)
 
 
-@contextmanager
-def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
-    """Abort the move if its limit of WAL causes an error within; raises WalLimitReached."""
-    try:
-        yield
-    except ShardctlError as error:
-        reported = _reported(context)
-        if reported is None:
-            raise
-        limit = WalLimitReached(context.plan.source, context.plan.id, reported)
-        try:
-            abort()
-        except ShardctlError as again:
-            raise together([limit, *again.parts()]) from error
-        raise limit from error
-
-
-def _reported(context: MoveContext) -> dict[str, int] | None:
+def reached(context: MoveContext) -> WalLimitReached | None:
     """Return the exceeded limit from the source's journal, if its guard has dropped the slot."""
-    source, slot = context.plan.source, context.plan.slot
+    source, names = context.plan.source, context.plan.slots
     try:
         with context.on(source):
             session = context.session(source)
-            found = session.execute(QUERIES["held"], {"slot": slot}).fetchone()
+            gone = [slot for slot in names if _held(session, slot) is None]
             deadline = time.monotonic() + _ENDED_S
-            while found is None and leash.is_armed(session, slot) and time.monotonic() < deadline:
+            while leash.watched(session, gone) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             move = journal.find(session, context.plan.id)
-            return None if move is None else journal.wal_limit(move)
+            reported = None if move is None else journal.wal_limit(move)
     except ShardctlError:  # the original error already reports an unreachable source
         return None
+    return None if reported is None else WalLimitReached(source, context.plan.id, reported)
 
 
 def free_bytes(
@@ -229,6 +217,8 @@ def free_bytes(
     """
     if directory is None:
         return None, "the role may not read data_directory"
+    if not is_reached(node):
+        return None, "shardctl reaches it only by SQL: the topology has nothing of its host"
     try:
         host = host_of(node)
         account = accounts.account_on(host, node.os_user)

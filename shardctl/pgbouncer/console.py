@@ -126,7 +126,7 @@ class Console:
         pooler: Pooler,
         database: Database,
         *,
-        purpose: str,
+        purpose: str | None,
         dbname: str = "pgbouncer",
         user: str | None = None,
     ) -> None:
@@ -351,16 +351,20 @@ def conninfo(
     pooler: Pooler,
     database: Database,
     *,
-    purpose: str,
+    purpose: str | None,
     dbname: str = "pgbouncer",
     user: str | None = None,
 ) -> str:
-    """Write libpq's connection string for the console, or an alias; it never has a password."""
+    """Write libpq's connection string for the console, or an alias; it never has a password.
+
+    `purpose` becomes the `application_name`. Through an alias in use it has to be None: PgBouncer
+    would leave the name on the connection, for clients without one.
+    """
     given: dict[str, str | int] = dict(LIVELINESS)
     given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
     given |= FOR_POOLERS
     given |= {"host": pooler.host, "port": pooler.port, "user": user or pooler.admin_user}
-    given |= {"dbname": dbname, "application_name": purpose}
+    given |= {"dbname": dbname} | ({} if purpose is None else {"application_name": purpose})
     return make_conninfo("", **given)
 
 

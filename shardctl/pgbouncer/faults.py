@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardctl import errors
 from shardctl.errors import Incomplete, Refused, ShardctlError
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shardctl.topology.model import PoolerName
-
-_SHOWN = 5
 
 
 class PoolerRefused(ShardctlError):
@@ -87,11 +86,10 @@ class AliasTaken(PoolerRefused):
     """Aliases that the operator's own configuration offers already, for something else."""
 
     def __init__(self, pooler: PoolerName, taken: Sequence[tuple[str, str]]) -> None:
-        shown = ", ".join(f"{alias} ({where})" for alias, where in taken[:_SHOWN])
-        more = f" and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else ""
+        shown = listed([f"{alias} ({where})" for alias, where in taken])
         super().__init__(
             pooler,
-            f"the configuration already has databases with the names of aliases: {shown}{more}",
+            f"the configuration already has databases with the names of aliases: {shown}",
             hint="rename or remove them there: PgBouncer would use the last one",
         )
         self.taken = tuple(taken)

@@ -57,13 +57,13 @@ class Attempt:
     untried: str | None = None
 
 
-def attempt(pooler: Pooler, database: Database, alias: str, role: str, purpose: str) -> Attempt:
+def attempt(pooler: Pooler, database: Database, alias: str, role: str) -> Attempt:
     """Log in to an alias as a role and ask the node something, for a few seconds at most.
 
     The password is what libpq finds in a passfile; without one that is asked for, nothing is
     reported.
     """
-    conninfo = console.conninfo(pooler, database, purpose=purpose, dbname=alias, user=role)
+    conninfo = console.conninfo(pooler, database, purpose=None, dbname=alias, user=role)
     try:
         session = psycopg.connect(
             conninfo, connect_timeout=int(_SECONDS), autocommit=True, prepare_threshold=None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shardctl.masking import without_passwords
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
 
     import psycopg
 
+Modes = tuple[str, ...]
+
+READERS: Modes = ("AccessShareLock", "RowShareLock")
+"""Locks that queries take."""
+CLIENTS: Modes = (*READERS, "RowExclusiveLock")
+"""Locks that queries and writes take."""
+
+_SHOWN = 80
+"""Characters of a holder's statement that are shown."""
 QUERIES = queries.load("shardctl.postgres", "blocking.sql")
 
 
@@ -21,10 +31,31 @@ def holders(session: psycopg.Connection[Any], pids: Sequence[int]) -> list[tuple
     return [(waiting, _holder(*holder)) for waiting, *holder in found]
 
 
-def _holder(pid: int, user: str | None, application: str | None, since: datetime | None) -> str:
+def holding(session: psycopg.Connection[Any], schemas: Sequence[str], *, but: Modes) -> list[str]:
+    """Name those who hold or want tables of these schemas, but in some modes, the oldest first.
+
+    Each is named with one lock.
+    """
+    rows = session.execute(QUERIES["holding"], {"schemas": list(schemas), "but": list(but)})
+    return [
+        (f"a prepared transaction ({who})" if pid is None else f"pid {pid} ({who})")
+        + f" {'holds' if granted else 'waits for'} {mode} on {what}"
+        for pid, who, granted, mode, what in rows
+    ]
+
+
+def _holder(
+    pid: int,
+    user: str | None,
+    application: str | None,
+    since: datetime | None,
+    statement: str | None,
+) -> str:
     """Name the session that holds a lock; process 0 is that of prepared transactions."""
     if pid == 0:
         return "a prepared transaction (see pg_prepared_xacts)"
-    began = f", query begun {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+    text = " ".join(without_passwords(statement or "").split())
+    shown = f": {text[:_SHOWN]}{'...' if text[_SHOWN:] else ''}" if text else ""
+    began = f", query begun {since:%Y-%m-%d %H:%M:%S %Z}{shown}" if since else ""
     named = f", application {application}" if application else ""
     return f"session {pid} (user {user or '-'}{named}{began})"

@@ -115,8 +115,9 @@ def read_shadows(
     `schemas` are those whose tables count; None stands for all shards'.
     With such a one, a prepared INSERT writes there once its shard has been fenced.
     """
-    shards = [topology.schema(shard) for shard in topology.owners()]
-    given = {"schemas": shards if schemas is None else list(schemas)}
+    if schemas is None:
+        schemas = [topology.schema(shard) for shard in topology.owners()]
+    given = {"schemas": list(schemas)}
     given["behind"] = _behind(connection, topology)
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["shadows"], given))
 
@@ -135,5 +136,7 @@ def _behind(connection: Connection, topology: Topology) -> list[str]:
     found = {"public"}
     for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
         found |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
-    found -= {"$user", "", *(topology.schema(shard) for shard in topology.owners())}
-    return sorted(found)
+    owned = topology.owners()
+    return sorted(
+        name for name in found - {"$user", ""} if topology.schema_pattern.shard(name) not in owned
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,9 +47,8 @@ class TargetNotEmpty(ShardctlError):
     """A data directory with something in it that no clone of this move is."""
 
     def __init__(self, node: str, directory: Path, holds: list[str]) -> None:
-        listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
         super().__init__(
-            f"node {node}: {directory} is not empty: {listed}",
+            f"node {node}: {directory} is not empty: {listed(holds)}",
             hint="move its contents away, or give the node another data_directory",
         )
         self.directory = directory
@@ -156,11 +156,35 @@ def admit(clone: Clone, rules: str) -> bool:
     return bool(_run(clone, "admit", text=rules))
 
 
+def recover_to(clone: Clone, lsn: str, parameters: str) -> None:
+    """Let a clone that was never started recover to a position when it is; repeatable.
+
+    `parameters` are its postgresql.auto.conf. Raises CloneOfAnother and clone_refused.
+    """
+    _run(clone, "recover_to", lsn, text=parameters)
+
+
+def recovers_to(clone: Clone) -> str | None:
+    """Return the position that was given to `recover_to`; None before that.
+
+    Raises CloneOfAnother and clone_refused.
+    """
+    return _run(clone, "recovers_to").strip() or None
+
+
+def configure(clone: Clone, parameters: str) -> None:
+    """Replace the postgresql.auto.conf of a clone, which reads it when it is started again.
+
+    Raises CloneOfAnother and clone_refused.
+    """
+    _run(clone, "configure", text=parameters)
+
+
 def remove(clone: Clone) -> bool:
     """Undo a clone: end it, and delete what this move made, nothing else; return if it existed.
 
-    Directories without this move's mark stay. Raises clone_serves for one that was promoted,
-    clone_refused and server_did_not_stop.
+    Directories without this move's mark stay. Raises clone_serves for one that was promoted and
+    does not follow by a stream, clone_refused and server_did_not_stop.
     """
     try:
         found = look(clone)
@@ -180,6 +204,14 @@ def open_files(clone: Clone) -> None:
     Raises CloneOfAnother and clone_refused.
     """
     _run(clone, "open")
+
+
+def open_logins(clone: Clone) -> None:
+    """Put the node's own rules for clients into the place of the clone's, of one that follows.
+
+    Raises CloneOfAnother and clone_refused.
+    """
+    _run(clone, "open_logins")
 
 
 def keep(clone: Clone) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.clone import Clone, State
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.copier import Copier
+    from shardctl.postgres.hosted import HostedServer
     from shardctl.postgres.source import Source
     from shardctl.topology.model import CloneWith
 
@@ -203,19 +204,8 @@ def _files(
     """Compose the files that make a standby of the copy, and of the standby a node."""
     server, node = clone.server, source.node.name
     hba, ident = login_files(node, session)
-    settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
-    given = configuration.parameters(
-        node=server.name, host=server.host, port=server.port, settings=server.settings
-    )
-    follow = overrides.following(
-        conninfo=source.conninfo(clone.slot),
-        slot=clone.slot,
-        others=[*overrides.taken(settings), *server.settings],
-        unknown=server.own_start is not None,
-    )
-    always: dict[str, str] = {}
-    if server.own_start is not None:
-        always = overrides.wherever(settings, given, str(server.data_directory))
+    settings, given = _settings(session), _given(server)
+    always, follow = _always(server, settings), _following(clone, source, settings)
     opened = overrides.opened(server.settings, follow)
     texts = {
         "standby.signal": "",
@@ -231,6 +221,41 @@ def _files(
         clones.IDENT: ident,
         f"{clones.MARK}/{clones.HBA}": hba,
     }
+
+
+def parameters(clone: Clone, source: Source, session: Connection, more: Mapping[str, str]) -> str:
+    """Compose the postgresql.auto.conf of a clone, with `more` in the place of what it has."""
+    settings = _settings(session)
+    given = {**_always(clone.server, settings), **_following(clone, source, settings)}
+    # The server reads them in this order, and takes no empty target behind one that is set.
+    before = {name: value for name, value in given.items() if name not in more}
+    return overrides.automatic({**before, **more})
+
+
+def _settings(session: Connection) -> dict[str, str]:
+    return dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
+
+
+def _given(server: HostedServer) -> dict[str, str]:
+    return configuration.parameters(
+        node=server.name, host=server.host, port=server.port, settings=server.settings
+    )
+
+
+def _following(clone: Clone, source: Source, settings: Mapping[str, str]) -> dict[str, str]:
+    return overrides.following(
+        conninfo=source.conninfo(clone.slot),
+        slot=clone.slot,
+        others=[*overrides.taken(settings), *clone.server.settings],
+        unknown=clone.server.own_start is not None,
+    )
+
+
+def _always(server: HostedServer, settings: Mapping[str, str]) -> dict[str, str]:
+    """Give what the node needs besides, where its own command may read other files."""
+    if server.own_start is None:
+        return {}
+    return overrides.wherever(settings, _given(server), str(server.data_directory))
 
 
 def login_files(node: str, session: Connection) -> list[bytes]:

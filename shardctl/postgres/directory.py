@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
 from shardctl.hosts import accounts
+from shardctl.meter import listed
 from shardctl.postgres import pidfile
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ _INITDB = ("pg_", "PG_VERSION", "base", "global", "postgresql.", "shardctl.")
 
 def directory_not_empty(path: Path, holds: list[str]) -> Refused:
     """Report a directory with contents that are not a server's."""
-    listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
     return Refused(
         "directory_not_empty",
-        f"{path} is not empty and is not a data directory (it has no PG_VERSION): {listed}",
+        f"{path} is not empty and is not a data directory (it has no PG_VERSION): {listed(holds)}",
         hint="move or remove its contents, or give the node another data_directory",
     )
 

@@ -13,7 +13,7 @@ from shardctl.postgres import clone as clones
 from shardctl.postgres import overrides, queries, standby
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
@@ -41,12 +41,14 @@ class Opened:
     took_ms: float
 
 
-def require_closed(clone: Clone, target: Connection, user: str) -> None:
+def require_closed(
+    clone: Clone, target: Connection, user: str, *, more: Mapping[str, str] | None = None
+) -> None:
     """Prove that the clone accepts only `user`, and runs with the overrides.
 
-    Raises clone_not_closed.
+    `more` are parameters with other values. Raises clone_not_closed.
     """
-    wanted = overrides.OVERRIDES
+    wanted = {**overrides.OVERRIDES, **(more or {})}
     given = {"user": user, "names": list(wanted), "settings": list(wanted.values())}
     wrong = [problem for (problem,) in standby.ask(target, _QUERIES["not_closed"], given)]
     if wrong:
@@ -108,6 +110,26 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
     """
     began = time.monotonic()
     clones.open_files(clone)
+    _reload(clone, target, deadline)
+    wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
+    if wrong:
+        raise clone_not_opened(clone.server.name, wrong)
+    waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
+    return Opened(waiting, (time.monotonic() - began) * 1000)
+
+
+def open_logins(clone: Clone, target: Connection, deadline: float) -> None:
+    """Accept all clients that the source accepts, with a clone's settings.
+
+    It follows its source by a stream. `target` is in autocommit, `deadline` on `time.monotonic()`.
+    Doing it again is harmless. Raises clone_not_opened, clone_refused.
+    """
+    clones.open_logins(clone)
+    _reload(clone, target, deadline)
+
+
+def _reload(clone: Clone, target: Connection, deadline: float) -> None:
+    """Let the server read its files, and prove that it uses its rules for clients."""
     wrong = [
         f"pg_hba.conf, line {line}: {error}"
         for line, error in target.execute(_QUERIES["refused_rules"])
@@ -119,8 +141,3 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
     if not is_open(target, before, deadline):
         problem = "the server did not reload its files in time"
         raise clone_not_opened(clone.server.name, [problem])
-    wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
-    if wrong:
-        raise clone_not_opened(clone.server.name, wrong)
-    waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
-    return Opened(waiting, (time.monotonic() - began) * 1000)

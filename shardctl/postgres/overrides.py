@@ -76,6 +76,9 @@ _NO_DEFAULTS = (
 )
 """Those of the overrides that a server does not have by itself."""
 
+NO_WORKERS: Mapping[str, str] = {"max_logical_replication_workers": "0"}
+"""Of a clone that is promoted before its cutover: copied subscriptions would run at once."""
+
 LEFT_OUT = (
     "config_file",
     "data_directory",
@@ -173,6 +176,19 @@ def following(
     else:
         ours = {name: value for name, value in OVERRIDES.items() if name in named}
     return {**ours, "primary_conninfo": conninfo, "primary_slot_name": slot}
+
+
+def recovering(lsn: str) -> dict[str, str]:
+    """Give the parameters by which a clone is promoted when it has replayed up to a position.
+
+    A record that begins there is not replayed: the stream from that position has it.
+    """
+    return {
+        **NO_WORKERS,
+        "recovery_target_lsn": lsn,
+        "recovery_target_inclusive": "off",
+        "recovery_target_action": "promote",
+    }
 
 
 def wherever(

@@ -39,7 +39,7 @@ def one(
     return row
 
 
-def rows_of_last(session: Connection, message: sql.Composed) -> list[Any]:
+def rows_of_last(session: Connection, message: sql.Composed | bytes) -> list[Any]:
     """Send several statements as one message, and give the rows of the last, if it has any.
 
     `session` is in autocommit. A statement that fails ends the message, and the transaction that
@@ -48,7 +48,7 @@ def rows_of_last(session: Connection, message: sql.Composed) -> list[Any]:
     return rows_of_all(session, message)[-1]
 
 
-def rows_of_all(session: Connection, message: sql.Composed) -> list[list[Any]]:
+def rows_of_all(session: Connection, message: sql.Composed | bytes) -> list[list[Any]]:
     """Do what `rows_of_last` does, and give the rows of every statement.
 
     Each sees what was committed before it began, and not only before the message.

@@ -29,6 +29,20 @@ class Sent:
         session.pgconn.send_query(message.as_bytes(session))
         self._flush()
 
+    def answered(self, seconds: float) -> bool:
+        """Wait for an answer, but not longer; return whether there is one."""
+        pgconn = self._session.pgconn
+        while pgconn.is_busy():
+            if not select.select([pgconn.socket], [], [], seconds)[0]:
+                return False
+            pgconn.consume_input()
+        return True
+
+    def discard(self) -> None:
+        """Wait for the answer, and pass over it and its errors."""
+        while self._result() is not None:
+            pass
+
     def rows(self) -> list[Rows]:
         """Wait for the answer, and give the rows of every statement; raises psycopg.Error."""
         results = []

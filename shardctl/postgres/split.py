@@ -43,13 +43,27 @@ def lexemes(text: str) -> Iterator[str]:
     return (match[0] for match in _matches(text))
 
 
+def comments(text: str) -> Iterator[re.Match[str]]:
+    r"""Give the comments that begin with `--`, and not what looks like one in a string.
+
+    >>> [one[0] for one in comments("SELECT '-- a'; -- b\n/* -- c */ --d")]
+    ['-- b', '--d']
+    """
+    return (match for match in _all(text) if match[0].startswith("--"))
+
+
 def _matches(text: str) -> Iterator[re.Match[str]]:
+    return (m for m in _all(text) if not m[0].isspace() and not m[0].startswith("--"))
+
+
+def _all(text: str) -> Iterator[re.Match[str]]:
+    """Give all lexemes, white space and comments with `--`; those in /* */ are left out."""
     position = 0
     while (match := _LEXEME.match(text, position)) is not None:
         position = match.end()
         if match[0] == "/*":
             position = _end_of_comment(text, position)
-        elif not match[0].isspace() and not match[0].startswith("--"):
+        else:
             yield match
 
 

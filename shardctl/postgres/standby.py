@@ -34,6 +34,7 @@ NEAR = 1 << 20
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FOLLOW_POLL = 0.1
 _CUTOVER_POLL = 0.001
+_RECOVERY_POLL = 0.01
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
 _STREAMING = "streaming"
@@ -122,6 +123,31 @@ def follow(
         "replication continues",
         hint="run `shardctl moves resume` to wait again, or `shardctl moves abort` to end the move",
     )
+
+
+def recovered(
+    clone: Clone,
+    source: Connection,
+    target: Connection,
+    lsn: str,
+    *,
+    progress: Progress,
+    timeout: float,
+    stalled: float = 60,
+) -> None:
+    """Wait until a clone that recovers to `lsn` is promoted there.
+
+    Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
+    further for `stalled` seconds. Raises NotFollowing, slot_gone.
+    """
+    watch = _Watch(clone, timeout, stalled, progress)
+    while True:
+        recovering, replayed, status = _following(clone, target)
+        if not recovering:
+            return
+        slots.require(source, clone.server.name, clone.slot)
+        watch.see(position(lsn) - position(replayed), replayed, status)
+        time.sleep(_RECOVERY_POLL)
 
 
 def replayed(target: Connection, lsn: str, deadline: float) -> str:

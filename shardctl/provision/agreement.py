@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Problems, Refused, ShardctlError, Unfinished, together
 from shardctl.provision import refusals
 from shardctl.state import ledger
+from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.postgres.connection import NodeUnavailable
-    from shardctl.provision.observe import Said
+    from shardctl.provision.observe import Observed, Said
     from shardctl.state.journal import Move
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.state.migrations import Migration
+    from shardctl.topology.model import Topology
 
 
 class NodeLeftOut(Unfinished):
-    """A node on which nothing was done, because it or the other node of its move is away."""
+    """A node on which nothing was done: it is away, or a move keeps it from being changed."""
 
-    def __init__(self, node: str, reason: str) -> None:
+    def __init__(self, node: str, reason: str, *, hint: str = "") -> None:
         super().__init__(
             f"node {node} was skipped: {reason}",
-            hint="run the same command again when all nodes are reachable: it does only the rest",
+            hint=hint
+            or "run the same command again when all nodes are reachable: it does only the rest",
         )
         self.node = node
         self.reason = reason
@@ -72,6 +75,24 @@ def left_out(
     if not any(node.name not in found for node in topology.owning()):
         raise Problems([*unread, *doubted_moves(said, unread)])
     return tuple(one for name, one in found.items() if name in topology.nodes)
+
+
+def streaming(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> tuple[NodeLeftOut, ...]:
+    """Name the nodes of streamed moves, which migrations leave out, if others can be migrated.
+
+    One decoder reads all of a node's WAL: DDL of any shard there is in its way.
+    """
+    found: dict[NodeName, NodeLeftOut] = {}
+    for move in refusals.streaming(topology, observed, migrations):
+        for node in map(NodeName, (move.source, move.target)):
+            hint = f"{refusals.end_of(move)}; then run the command again: it does only the rest"
+            found.setdefault(node, NodeLeftOut(node, refusals.streams(move), hint=hint))
+    others = [one for one in observed if one.node not in found]
+    if not any(refusals.pending(topology, one, migrations) for one in others):
+        return ()  # planning refuses
+    return tuple(found.values())
 
 
 def doubted_moves(

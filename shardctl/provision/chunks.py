@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from itertools import count, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import Interrupted
 from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, is_lost
-from shardctl.provision import key_checks
+from shardctl.provision import key_checks, messages, one_by_one
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named, pause_or_raise
+from shardctl.provision.messages import Piece
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import table_shadowed
-from shardctl.state import cluster, keys
-from shardctl.state.cluster import QUERIES as STATE
+from shardctl.state import cluster
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.provision.job import Job
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -81,39 +79,73 @@ def _run(job: Job, chunk: Chunk) -> int:
     locks = 0
     for number, (transactional, group) in enumerate(groups):
         if not transactional:
-            _without_transaction(job, chunk, group)
+            one_by_one.run(job, chunk, group)
             continue
-        for attempt in count(1):
-            try:
-                with job.running.statement(job.connection):
-                    taken = _in_transaction(job, chunk, group, make=number == 0)
-            except StatementFailed as failure:
-                pause_or_raise(job, failure, attempt)
-                job.connection.rollback()
-            else:
-                locks = max(locks, taken)
-                break
+        locks = max(locks, _until_free(job, chunk, group, make=number == 0))
     return locks // len(chunk)
 
 
-def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
+def _until_free(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
+    """Run files in one transaction, again where other sessions were in the way; count its locks.
+
+    Several shards share a message only at first, and where another attempt may follow: shard by
+    shard, it shows which one fails.
+    """
+    since, attempt = time.monotonic(), 1
+    together = len(chunk) > 1 and job.retrying.attempts > 1 and job.retrying.wait_s is None
+    while True:
+        try:
+            with job.running.statement(job.connection):
+                return _in_transaction(job, chunk, files, make=make, together=together)
+        except StatementFailed as failure:
+            if _to_locate(job, failure):
+                logger.info("node %s: repeated shard by shard: %s", job.node, failure.error)
+            else:
+                pause_or_raise(job, failure, attempt, since=since)
+                attempt += 1
+            job.connection.rollback()
+            together = False
+
+
+def _to_locate(job: Job, failure: StatementFailed) -> bool:
+    """Return whether a failed message has to be repeated to see which of its shards failed."""
+    stopped = job.stop.is_set() or job.connection.closed
+    return failure.together and not failure.busy and not stopped
+
+
+def _in_transaction(
+    job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool, together: bool
+) -> int:
     """Run all in one transaction; give the number of its entries in the lock table."""
-    connection, timeout = job.connection, job.retrying.lock_timeout_ms
-    for work in chunk:
-        if make:
-            script = ddl.clean_slate(None, timeout) + ddl.script(work)
-            _execute(connection, script.as_bytes(connection), work)
-        slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
-        for migration in files:
-            if migration in work.migrations:
-                _execute(connection, slate + migration.text.encode(), work, migration)
-                _add_checks(job, work, migration)
-    slate = ddl.clean_slate(None, timeout).as_bytes(connection)
-    _execute(connection, slate, chunk[0])
+    connection = job.connection
+    slate = ddl.clean_slate(None, job.retrying.lock_timeout_ms).as_bytes(connection)
+    pieces = _pieces(job, chunk, files, make=make)
+    for message in messages.joined(pieces) if together else ((piece,) for piece in pieces):
+        if len(message) > 1:  # all of it is parsed before its first RESET
+            _execute(connection, slate, message)
+        _execute(connection, messages.text(message), message)
+    _execute(connection, slate, (Piece(chunk[0], slate),))
     try:
         return _finish(job, chunk, files, make=make)
     except psycopg.Error as error:
         raise StatementFailed(chunk[0], None, error) from error
+
+
+def _pieces(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> Iterator[Piece]:
+    """Give what the shards get, in order."""
+    connection, timeout = job.connection, job.retrying.lock_timeout_ms
+    checks = {migration: key_checks.asked(migration) for migration in files}
+    for work in chunk:
+        if make:
+            script = ddl.clean_slate(None, timeout) + ddl.script(work)
+            yield Piece(work, script.as_bytes(connection))
+        slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
+        for migration in files:
+            if migration in work.migrations:
+                yield Piece(work, slate + migration.text.encode(), migration)
+                for line in checks[migration]:
+                    check = key_checks.add(work, line).as_bytes(connection)
+                    yield Piece(work, check, migration, line.line)
 
 
 def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
@@ -122,8 +154,11 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
     made = {work.shard: job.node for work in chunk if work.create or work.adopt}
     if make and made:
         cluster.write_map(connection, job.topology, made)
+        _open_restored(connection, chunk)
     for migration in files:
-        _record(connection, [w.shard for w in chunk if migration in w.migrations], migration)
+        cluster.record_migration(
+            connection, [w.shard for w in chunk if migration in w.migrations], migration
+        )
     schemas = [work.schema for work in chunk]
     shadows = read_shadows(connection, job.topology, schemas) if files else ()
     if shadows:
@@ -136,94 +171,20 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
     return int(row[0]) if row else 0
 
 
-def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> None:
-    """Run files statement by statement, each in a transaction of its own, shard by shard."""
-    connection = job.connection
-    connection.autocommit = True
-    own = ddl.clean_slate(None, job.retrying.lock_timeout_ms, session=True)
-    try:
-        for work in chunk:
-            if job.stop.is_set():
-                raise Interrupted("interrupted between two shards")
-            for migration in files:
-                if migration in work.migrations:
-                    _one_by_one(job, work, migration)
-                    connection.execute(own)
-                    _require_valid_indexes(connection, work, migration)
-                    _add_checks(job, work, migration)
-                    _record(connection, [work.shard], migration)
-    finally:
-        if not connection.closed:
-            connection.execute(own)
-            connection.autocommit = False
+def _open_restored(connection: Connection, chunk: Chunk) -> None:
+    """Record what restored shards have, and raise their ids above all from after the dump."""
+    for work in chunk:
+        for migration in work.restored:
+            cluster.record_migration(connection, [work.shard], migration)
+        if work.restored:
+            connection.execute(cluster.QUERIES["open_block"], {"shard": work.shard})
 
 
-def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
-    """Run a file's statements singly.
-
-    What is done CONCURRENTLY waits for transactions as long as it takes, in no session's way; cut
-    off, it would leave an invalid index, and must not be done a second time.
-    """
-    patient = ddl.clean_slate(work.schema, 0, session=True)
-    usual = ddl.clean_slate(work.schema, job.retrying.lock_timeout_ms, session=True)
-    job.connection.execute(usual)
-    for statement in migration.statements():
-        concurrently = "CONCURRENTLY" in statement.text.upper()
-        if concurrently:
-            job.connection.execute(patient)
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement.text.encode())
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=statement.line)
-                pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
-        if concurrently:
-            job.connection.execute(usual)
-
-
-def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
-    """Add the constraints that a file asks for, after its statements; validates none."""
-    for line in keys.checks(migration):
-        statement = key_checks.add(work, line)
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement)
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=line.line)
-                if not job.connection.autocommit:
-                    raise failure from error  # the whole transaction is repeated, if anything
-                pause_or_raise(job, failure, attempt)
-
-
-def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
-    """Refuse to call a file done that left an invalid index, as IF NOT EXISTS would."""
-    row = connection.execute(
-        "SELECT c.relname::text FROM pg_catalog.pg_index AS i"
-        " JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid"
-        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-        " WHERE NOT i.indisvalid AND n.nspname = %s LIMIT 1",
-        (work.schema,),
-    ).fetchone()
-    if row is not None:
-        raise StatementFailed(work, migration, None, invalid_index=row[0])
-
-
-def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
-    connection.execute(
-        STATE["record_migration"],
-        {"shards": shards, "file": migration.name, "checksum": migration.checksum},
-    )
-
-
-def _execute(
-    connection: Connection,
-    text: bytes,
-    work: ShardWork,
-    migration: Migration | None = None,
-) -> None:
+def _execute(connection: Connection, text: bytes, message: Sequence[Piece]) -> None:
     try:
         connection.execute(text)
     except psycopg.Error as error:
-        raise StatementFailed(work, migration, error) from error
+        piece = message[0]
+        raise StatementFailed(
+            piece.work, piece.migration, error, line=piece.line, together=len(message) > 1
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -59,7 +60,8 @@ class StatementFailed(Exception):
     """A database error, with where it happened.
 
     `line` is known for statements that ran singly. With `invalid_index` no statement failed,
-    but one left that index behind.
+    but one left that index behind; with `built_by`, a session still builds that index. With
+    `together`, the message had several shards: which of them failed is not known.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class StatementFailed(Exception):
         *,
         line: int | None = None,
         invalid_index: str | None = None,
+        built_by: tuple[str, int] | None = None,
+        together: bool = False,
     ) -> None:
         super().__init__(str(error))
         self.work = work
@@ -77,6 +81,8 @@ class StatementFailed(Exception):
         self.error = error
         self.line = line
         self.invalid_index = invalid_index
+        self.built_by = built_by
+        self.together = together
 
     @property
     def busy(self) -> bool:
@@ -102,7 +108,14 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
         name = f"{work.schema}.{failure.invalid_index}"
         reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
         return migration_failed(job.node, work.shard, migration, None, reason)
-    if error is None:  # pragma: no cover  # only an invalid index comes without an error
+    if failure.built_by is not None and migration is not None:
+        index, pid = failure.built_by
+        reason = (
+            f"session {pid} is still building index {work.schema}.{index}: wait until it ends, or "
+            f"end it with pg_terminate_backend({pid})"
+        )
+        return migration_failed(job.node, work.shard, migration, failure.line, reason)
+    if error is None:  # pragma: no cover  # only these two come without an error
         raise AssertionError
     reason = reason_of(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
@@ -154,9 +167,16 @@ def _line(
     return None
 
 
-def pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at locks of other sessions; raise any other failure."""
-    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
+def pause_or_raise(
+    job: Job, failure: StatementFailed, attempt: int, *, since: float | None = None
+) -> None:
+    """Wait before another attempt at locks of other sessions; raise any other failure.
+
+    `since` is when the first attempt began, by the monotonic clock.
+    """
+    limit_s = job.retrying.wait_s
+    over = since is not None and limit_s is not None and time.monotonic() - since >= limit_s
+    if not failure.busy or over or attempt >= job.retrying.attempts or job.connection.closed:
         raise failure
     logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
     seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret

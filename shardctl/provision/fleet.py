@@ -4,56 +4,45 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from shardctl import fanout
-from shardctl.errors import Incomplete, Interrupted, Problems, Refused, ShardctlError
-from shardctl.libpq import reason_of
+from shardctl.errors import (
+    Interrupted,
+    Problems,
+    Refused,
+    ShardctlError,
+    together,
+)
 from shardctl.postgres.cancelling import Running
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
 from shardctl.provision import agreement, made_tables, observe_fleet, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
-from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Retrying
 from shardctl.provision.plan import Change
-from shardctl.state import keys, lock
+from shardctl.provision.scope import EVERYTHING, Scope
+from shardctl.provision.unfinished import as_ours, errors_of, node_unfinished
+from shardctl.state import keys, lock, rollouts
 from shardctl.state import migrations as files
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.connection import Connection, NodeUnavailable
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.apply import Applied
     from shardctl.provision.plan import Action, NodePlan
     from shardctl.provision.poolers import PoolersPlan
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.state.rollouts import Rollout
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
 
 _OBSERVE_WIDTH = 16
-
-
-def node_unfinished(node: str, planned: int, left: Sequence[int]) -> Incomplete:
-    """Report what was begun on a node and not finished there."""
-    shards = (
-        f"; shards {ranges.of(left)} remain"
-        if left
-        else "; the objects that all shards share remain"
-    )
-    return Incomplete(
-        "node_unfinished",
-        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished{shards}",
-        hint="run the same command again: it does only the rest",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +62,18 @@ class FleetPlan:
     """Those nodes, and the other nodes of their moves."""
     doubts: tuple[ShardctlError, ...] = ()
     """Moves that keep the poolers' aliases from being proved."""
+    finishing: tuple[str, ...] = ()
+    """Moves that can no longer be reversed when the plan is carried out."""
+    scope: Scope = EVERYTHING
+    migrates: bool = False
+    """Whether it runs migrations alone, and leaves the rest to `init`."""
+    rollouts: tuple[Rollout, ...] = ()
+    """The newest rollouts that any node knows, the newest first."""
+
+    def of_shards(self, shards: Collection[ShardId]) -> FleetPlan:
+        """Keep what is about some shards."""
+        nodes = (node.of_shards(shards) for node in self.nodes)
+        return replace(self, nodes=tuple(node for node in nodes if node.shards))
 
     def changes(self) -> list[Change]:
         """List all changes, node by node in the topology's order, then the poolers'."""
@@ -95,15 +96,21 @@ class Options:
 
 
 def plan_init(
-    topology: Topology, *, adopt: bool = False, poolers: bool = True, strict: bool = True
+    topology: Topology,
+    *,
+    adopt: bool = False,
+    poolers: bool = True,
+    strict: bool = True,
+    command: str = "init",
+    scope: Scope = EVERYTHING,
 ) -> FleetPlan:
     """Observe the fleet and plan what `init` has to do; changes nothing.
 
-    `poolers` False leaves these as they are. Unless `strict`, nodes that cannot be read are left
-    out where `agreement.left_out` allows it. Raises what observation and planning raise, one
-    error or Problems of several.
+    `poolers` False leaves these as they are; `scope` may leave out more. Unless `strict`, nodes
+    that cannot be read are left out where `agreement.left_out` allows it. Raises what observation
+    and planning raise, one error or Problems of several.
     """
-    plan = _plan(topology, "init", adopt=adopt, strict=strict)
+    plan = _plan(topology, command, adopt=adopt, strict=strict, scope=scope)
     if not poolers or not topology.poolers:
         return plan
     if plan.doubts:
@@ -113,18 +120,37 @@ def plan_init(
         list(topology.poolers.values()),
         plan.map_version,
         force=False,
-        purpose=lock.purpose("init"),
+        purpose=lock.purpose(command),
         unread=plan.unread,
     )
     return replace(plan, poolers=offered)
 
 
-def plan_migrate(topology: Topology, *, strict: bool = True) -> FleetPlan:
+def plan_migrate(
+    topology: Topology,
+    *,
+    strict: bool = True,
+    finish_reverse: bool = False,
+    scope: Scope = EVERYTHING,
+    command: str = "migrate",
+) -> FleetPlan:
     """Observe the fleet and plan the migrations that are pending; changes nothing.
 
-    Raises init_pending where more than migrations is missing, and what `plan_init` raises.
+    `finish_reverse` accepts that moves can no longer be reversed then.
+    Raises init_pending where more than migrations is missing, rollout_open where the rollout of
+    another run goes on, and what `plan_init` raises.
     """
-    return _migrations_only(_plan(topology, "migrate", adopt=False, strict=strict))
+    return _migrations_only(
+        _plan(
+            topology,
+            command,
+            adopt=False,
+            strict=strict,
+            finish_reverse=finish_reverse,
+            scope=scope,
+            migrates=True,
+        )
+    )
 
 
 def _migrations_only(plan: FleetPlan) -> FleetPlan:
@@ -137,7 +163,8 @@ def _migrations_only(plan: FleetPlan) -> FleetPlan:
             f"shards on {nodes} are missing or out of date",
             hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
         )
-    return replace(plan, nodes=tuple(n.migrations_only() for n in plan.nodes if n.shards))
+    narrow = [node.within(plan.scope) for node in plan.nodes]
+    return replace(plan, nodes=tuple(node for node in narrow if node.shards))
 
 
 def _plan(
@@ -147,18 +174,30 @@ def _plan(
     adopt: bool,
     strict: bool,
     absent: Sequence[NodeUnavailable] = (),
+    finish_reverse: bool = False,
+    scope: Scope = EVERYTHING,
+    migrates: bool = False,
 ) -> FleetPlan:
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
-    migrations = files.read(topology.database.migrations)
-    keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
+    folder = files.read(topology.database.migrations)
+    keys.key_columns(folder)  # a malformed line is reported before anything is contacted
+    migrations = scope.chosen(folder)
     tables = made_tables.ever(migrations)
-    observed, notes, unread = observe_fleet.look(topology, command, tables, absent)
+    observed, notes, unread = observe_fleet.look(topology, command, tables, absent, scope.members)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
+    if migrates and not strict:
+        left_out += agreement.streaming(topology, observed, migrations)
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
-    plans = planning.plan(topology, observed, migrations, adopt=adopt)
-    for file, nodes in planning.missing_migrations(observed, migrations).items():
+    plans = planning.plan(topology, observed, migrations, adopt=adopt, scope=scope)
+    reversible = refusals.reversible(topology, observed, migrations)
+    if reversible and not finish_reverse:
+        raise together([refusals.reverse_open(move) for move in reversible])
+    notes += [
+        f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
+    ]
+    for file, nodes in planning.missing_migrations(observed, folder).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
     for migration in migrations:
         word = made_tables.program(migration)
@@ -167,8 +206,10 @@ def _plan(
                 f"{migration.name} runs {word}: the tables that it creates are unknown "
                 "until it runs"
             )
-    version = planning.map_version(observed)
+    version = planning.map_version(observed, scope)
     changed = tuple(p for p in plans if p.changes())
+    known = rollouts.merged(one.rollouts for one in observed)
+    _require_no_other_rollout(known, changed, scope)
     return FleetPlan(
         command,
         topology,
@@ -178,7 +219,21 @@ def _plan(
         unread=tuple(unread),
         left_out=left_out,
         doubts=tuple(agreement.doubted_moves(said, unread)),
+        finishing=tuple(move.id for move in reversible),
+        scope=scope,
+        migrates=migrates,
+        rollouts=tuple(known),
     )
+
+
+def _require_no_other_rollout(
+    known: Sequence[Rollout], plans: Sequence[NodePlan], scope: Scope
+) -> None:
+    """See that no file would run beside the waves of a rollout; raises rollout_open."""
+    pending = any(work.migrations for plan in plans for work in plan.shards)
+    for rollout in known:
+        if rollout.open and rollout.id != scope.rollout and (pending or scope.everywhere):
+            raise rollouts.still_open(rollout)
 
 
 def require_free(plan: FleetPlan) -> None:
@@ -195,11 +250,15 @@ def _without_database(plan: FleetPlan) -> set[NodeName]:
 
 
 def _to_lock(plan: FleetPlan) -> list[NodeName]:
-    """Name the nodes that are changed, and those whose shards the poolers' changes are about."""
+    """Name the nodes that are changed, and those that a change of all shards' state is about.
+
+    That is a change of the poolers, or of a rollout.
+    """
     planned = [one.node for one in plan.nodes]
     known = {*planned, *(one.node for one in plan.left_out)}
     poolers = plan.poolers is not None and plan.poolers.changes()
-    return planned + [n.name for n in plan.topology.owning() if poolers and n.name not in known]
+    every = plan.scope.everywhere or poolers
+    return planned + [n.name for n in plan.topology.owning() if every and n.name not in known]
 
 
 def carry_out(
@@ -207,8 +266,11 @@ def carry_out(
     options: Options,
     progress: Progress,
     notice: Callable[[str], None] = logger.info,
+    begin: Callable[[Mapping[NodeName, Connection]], None] | None = None,
 ) -> None:
     """Carry out a plan under the nodes' locks, all nodes in parallel.
+
+    `begin` is called first under them, with the sessions that hold them.
 
     Raises NodeLocked or plan_outdated with nothing done but roles and databases made;
     Problems with exit code 3 that name every node and shard that failed, when the rest
@@ -216,8 +278,29 @@ def carry_out(
     the plan leaves out is for the caller to report; `notice` shows what happens in the meantime.
     """
     poolers = plan.poolers if plan.poolers and plan.poolers.changes() else None
-    if not plan.nodes and poolers is None:
+    if not plan.nodes and poolers is None and begin is None:
         return
+    with locked(plan, options, begin) as locks:
+        errors = apply_locked(plan, options, progress, notice)
+        if not errors:
+            errors = _write_maps(plan, locks)
+        if not errors and poolers is not None:
+            errors = pooling.carry_out(poolers, locks, progress, command=plan.command)
+    if errors:
+        raise Problems(errors)
+
+
+@contextmanager
+def locked(
+    plan: FleetPlan,
+    options: Options,
+    begin: Callable[[Mapping[NodeName, Connection]], None] | None = None,
+) -> Iterator[dict[NodeName, Connection]]:
+    """Hold the locks of a plan that is still true; give their sessions, in autocommit.
+
+    Makes roles and databases before, because the locks are in them; `begin` is called first under
+    the locks. Raises NodeLocked, plan_outdated and what `begin` raises.
+    """
     with ExitStack() as stack:
         made = _prepare(plan)
         try:
@@ -225,17 +308,26 @@ def carry_out(
                 lock.held(plan.topology, _to_lock(plan), command=plan.command)
             )
             _check_still_true(plan, options)
+            if begin is not None:
+                begin(locks)
         except ShardctlError as error:
             if not made:
                 raise
             raise Problems([error, *_left_after_preparing(plan, made)]) from error
-        errors = _apply(plan, options, progress, Running(notice))
-        if not errors:
-            errors = _write_maps(plan, locks)
-        if not errors and poolers is not None:
-            errors = pooling.carry_out(poolers, locks, progress, command=plan.command)
-    if errors:
-        raise Problems(errors)
+        yield locks
+
+
+def apply_locked(
+    plan: FleetPlan,
+    options: Options,
+    progress: Progress,
+    notice: Callable[[str], None] = logger.info,
+) -> list[ShardctlError]:
+    """Carry out all but the map, under the locks of `locked`; give what failed.
+
+    Raises Interrupted after Ctrl-C.
+    """
+    return _apply(plan, options, progress, Running(notice)) if plan.nodes else []
 
 
 def _apply(
@@ -265,7 +357,7 @@ def _apply(
             "interrupted: every batch of shards is finished or rolled back",
             hint=f"run `shardctl {plan.command}` again to finish the rest",
         ) from interrupt
-    return [e for outcome in outcomes for e in _errors_of(outcome.item, outcome.result())]
+    return [e for outcome in outcomes for e in errors_of(outcome.item, outcome.result())]
 
 
 def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[ShardctlError]:
@@ -280,7 +372,7 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
     return [
         error
         for node_plan, cause in failed
-        for error in (_as_ours(node_plan.node, cause), node_unfinished(node_plan.node, 0, ()))
+        for error in (as_ours(node_plan.node, cause), node_unfinished(node_plan.node, 0, ()))
     ]
 
 
@@ -292,7 +384,7 @@ def _prepare(plan: FleetPlan) -> set[NodeName]:
         lambda node: applying.prepare(plan.topology, node, command=plan.command, made=made.add),
         width=len(plan.nodes),
     )
-    errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
+    errors = [as_ours(o.item.node, o.error) for o in outcomes if o.error]
     if errors:
         raise Problems([*errors, *_left_after_preparing(plan, made)])
     return made
@@ -313,10 +405,12 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
         plan.topology,
         plan.command,
         adopt=options.adopt,
-        strict=not plan.unread,
+        strict=not plan.left_out,
         absent=plan.unread,
+        scope=plan.scope,
+        migrates=plan.migrates,
     )
-    if plan.command == "migrate":
+    if plan.migrates:
         now = _migrations_only(now)
     before = {n.node: n.after_preparation().changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
@@ -329,29 +423,3 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
             f"the fleet changed after the plan was made ({', '.join(differing)}); nothing was done",
             hint="run the command again to see the new plan",
         )
-
-
-def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
-    """Describe what failed on a node: each cause once, then how much is left."""
-    by_cause: dict[str, ShardctlError] = {}
-    for cause in applied.errors:
-        error = _as_ours(plan.node, cause)
-        by_cause.setdefault(error.cause if isinstance(error, ShardFailed) else error.message, error)
-    if not by_cause and not applied.left:
-        return []
-    return [*by_cause.values(), node_unfinished(plan.node, len(plan.shards), applied.left)]
-
-
-def _as_ours(node: str, error: Exception) -> ShardctlError:
-    """Give a database's error its node; what is no database's error is a bug and raised."""
-    if isinstance(error, ShardctlError):
-        return error
-    if isinstance(error, psycopg.Error) and is_lost(error):
-        return NodeLost(node, reason_of(error))
-    if isinstance(error, psycopg.Error):
-        return Refused(
-            "node_failed",
-            f"node {node}: {reason_of(error)}",
-            hint="fix the cause, then run the same command again",
-        )
-    raise error

@@ -24,6 +24,11 @@ class Retrying:
 
     lock_timeout_ms: int = 2000
     attempts: int = 10
+    wait_s: float | None = None
+    """How long all of it may take together; None: as long as these attempts do.
+
+    It also limits what is done CONCURRENTLY, which otherwise waits as long as it takes.
+    """
 
 
 @dataclass(frozen=True, slots=True)

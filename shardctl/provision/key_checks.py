@@ -6,6 +6,7 @@ transaction of its own, which does not block writers.
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,12 +20,13 @@ from shardctl.provision import shard as ddl
 from shardctl.state import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.provision.job import Job
     from shardctl.provision.plan import ShardWork
     from shardctl.state.keys import KeyLine
+    from shardctl.state.migrations import Migration
 
 _NAME = sql.Identifier(keys.CHECK)
 
@@ -49,10 +51,30 @@ def add(work: ShardWork, line: KeyLine) -> sql.Composed:
     )
 
 
+def asked(migration: Migration) -> Sequence[KeyLine]:
+    """Give the lines of a file that ask for a constraint, to be added after its statements."""
+    return () if migration.undoes else keys.checks(migration)
+
+
+def add_all(job: Job, work: ShardWork, migration: Migration) -> None:
+    """Add the constraints that a file asks for, each by itself; validates none."""
+    since = time.monotonic()
+    for line in asked(migration):
+        statement = add(work, line)
+        for attempt in count(1):
+            try:
+                job.connection.execute(statement)
+                break
+            except psycopg.Error as error:
+                failure = failures.StatementFailed(work, migration, error, line=line.line)
+                failures.pause_or_raise(job, failure, attempt, since=since)
+
+
 def tables(work: ShardWork) -> list[ShardTable]:
     """List what is to be validated when a shard's migrations have run."""
     chosen = dict.fromkeys(work.validate)
-    for line in (line for migration in work.migrations for line in keys.lines(migration)):
+    ran = (migration for migration in work.migrations if not migration.undoes)
+    for line in (line for migration in ran for line in keys.lines(migration)):
         # The constraint follows a table that is renamed.
         followed = line.gone is not None and chosen.pop(line.gone[0], line) is None
         if line.check or (followed and line.was):

@@ -13,7 +13,7 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
-from shardctl.state import cluster, identity, journal, keys, ledger, lock
+from shardctl.state import cluster, identity, journal, keys, ledger, lock, rollouts
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy
+    from shardctl.state.migrations import Migration
+    from shardctl.state.rollouts import Rollout
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,17 @@ class Observed:
     """Tables of schema shardctl that were dropped."""
     journal: tuple[Copy, ...] | None = ()
     """The moves that the node knows; None where their table was dropped."""
+    rollouts: tuple[Rollout, ...] = ()
+    """The newest rollouts of migrations that the node knows."""
+
+    def ran(self, migration: Migration) -> frozenset[ShardId]:
+        """Give the shards that have a migration."""
+        return self.migrations.get((migration.name, migration.checksum), frozenset())
+
+    def to_run(self, migration: Migration, shards: Iterable[ShardId]) -> frozenset[ShardId]:
+        """Give those of some shards in which a migration, or its down part, has to run."""
+        has = self.ran(migration)
+        return has.intersection(shards) if migration.undoes else frozenset(shards) - has
 
     def said(self) -> Said:
         """Give the map and the moves that it has."""
@@ -84,8 +97,17 @@ class Observed:
         return Said(version, self.map, self.journal)
 
 
-def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[str]) -> Observed:
+def observe(
+    topology: Topology,
+    node: Node,
+    *,
+    command: str,
+    tables: Iterable[str],
+    member: bool = False,
+) -> Observed:
     """Look at one node; `tables` are the names that migrations make.
+
+    A node without shards that is to be a `member` gets a database, too.
 
     Raises NodeUnavailable, node_unfit (a standby, too old, another cluster's or node's),
     format_too_new.
@@ -98,7 +120,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
         # Where no server answers, another database would only be waited for as long again.
         if error.timed_out or _database_exists(topology, node, purpose):
             raise
-        return _without_database(topology, node, purpose, tables)
+        return _without_database(topology, node, purpose, tables, made=bool(node.shards) or member)
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -146,11 +168,11 @@ def connect_for_maintenance(
 
 
 def _without_database(
-    topology: Topology, node: Node, purpose: str, tables: Iterable[str]
+    topology: Topology, node: Node, purpose: str, tables: Iterable[str], *, made: bool
 ) -> Observed:
     with connect_for_maintenance(topology, node, purpose, observing=True) as connection:
         slots, roles, lacking = _observe_server(connection, topology, node)
-    there = _template(topology, node, purpose, tables)
+    there = _template(topology, node, purpose, tables, made=made)
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -176,8 +198,12 @@ class _Template:
     behind: tuple[tuple[str, str], ...] = ()
 
 
-def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str]) -> _Template:
+def _template(
+    topology: Topology, node: Node, purpose: str, tables: Iterable[str], *, made: bool
+) -> _Template:
     """Look in the template of a new database; if it refuses logins, the run sees it.
+
+    `made` is whether the database will be made.
 
     Raises node_unfit, SchemaTaken and EventTriggerRefuses.
     """
@@ -195,7 +221,7 @@ def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str
         logger.info("node %s: %s: %s", node.name, template, error.reason)
         return _Template()
     with connection:
-        if node.shards:
+        if made:
             _require_template(connection, node)
         return _Template(
             schemas=catalog.read_schemas(connection, list(topology.database.app_roles)),
@@ -299,4 +325,5 @@ def _observe_database(
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         missing=missing,
         journal=None if missing else ledger.copies(connection, topology, node.name, state),
+        rollouts=() if missing else rollouts.read(connection, state),
     )

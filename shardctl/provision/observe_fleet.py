@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shardctl.provision.observe import Observed
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import NodeName, Topology
 
 _WIDTH = 16
 
@@ -23,15 +23,19 @@ def look(
     command: str,
     tables: Collection[str],
     absent: Sequence[NodeUnavailable],
+    members: Collection[NodeName] = (),
 ) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
     """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
 
-    A node that owns no shards need not be there (that is a note). Raises what else is wrong.
+    A node that owns no shards need not be there (that is a note). `members` get a database all the
+    same. Raises what else is wrong.
     """
     away = {one.node for one in absent}
     seen = fanout.collect(
         [node for node in topology.nodes.values() if node.name not in away],
-        lambda node: observe(topology, node, command=command, tables=tables),
+        lambda node: observe(
+            topology, node, command=command, tables=tables, member=node.name in members
+        ),
         width=_WIDTH,
     )
     notes: list[str] = []

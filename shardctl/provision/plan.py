@@ -9,18 +9,32 @@ from typing import TYPE_CHECKING, Any, Literal
 from shardctl.errors import together
 from shardctl.ids import generator
 from shardctl.provision.refusals import refusals
+from shardctl.provision.scope import EVERYTHING
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from shardctl.postgres.catalog import Schema
     from shardctl.provision.observe import Observed
+    from shardctl.provision.scope import Scope
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
 
 Action = Literal[
-    "create", "replace", "adopt", "grant", "run", "validate", "write", "upgrade", "reload"
+    "create",
+    "replace",
+    "adopt",
+    "grant",
+    "run",
+    "undo",
+    "validate",
+    "write",
+    "upgrade",
+    "reload",
+    "finish",
+    "drop",
+    "rename",
 ]
 
 
@@ -64,6 +78,8 @@ class ShardWork:
     strangers: tuple[str, ...] = ()
     """Roles of `grant_to` that had nothing: they get what is in the schema already, too."""
     migrations: tuple[Migration, ...] = ()
+    restored: tuple[Migration, ...] = ()
+    """Those that a schema has that was restored from a dump: they do not run."""
     validate: tuple[str, ...] = ()
     """Tables whose CHECK of the key was added earlier and is not validated."""
 
@@ -137,18 +153,34 @@ class NodePlan:
         pending = {m.name: m for work in self.shards for m in work.migrations}
         for migration in sorted(pending.values(), key=lambda m: m.number):
             chosen = of(w for w in self.shards if migration in w.migrations)
-            yield Change("run", "migration", self.node, chosen, migration.name)
+            verb: Action = "undo" if migration.undoes else "run"
+            yield Change(verb, "migration", self.node, chosen, migration.name)
         for table in sorted({table for work in self.shards for table in work.validate}):
             chosen = of(w for w in self.shards if table in w.validate)
             yield Change("validate", "check", self.node, chosen, table)
 
-    def migrations_only(self) -> NodePlan:
-        """Keep what `migrate` does."""
+    def migrations_only(self, *, validate: bool = True) -> NodePlan:
+        """Keep what `migrate` does; without `validate`, what its rollback does."""
         work = tuple(
-            ShardWork(w.shard, w.schema, migrations=w.migrations, validate=w.validate)
+            ShardWork(
+                w.shard,
+                w.schema,
+                migrations=w.migrations,
+                validate=w.validate if validate else (),
+            )
             for w in self.shards
-            if w.migrations or w.validate
+            if w.migrations or (w.validate and validate)
         )
+        return NodePlan(self.node, self.lock_slots, shards=work)
+
+    def within(self, scope: Scope) -> NodePlan:
+        """Keep the migrations that a scope is about."""
+        narrow = self.migrations_only(validate=scope.undo is None)
+        return narrow if scope.shards is None else narrow.of_shards(scope.shards)
+
+    def of_shards(self, shards: Collection[ShardId]) -> NodePlan:
+        """Keep what is about some shards, and nothing that all share."""
+        work = tuple(w for w in self.shards if w.shard in shards)
         return NodePlan(self.node, self.lock_slots, shards=work)
 
     def after_preparation(self) -> NodePlan:
@@ -162,23 +194,38 @@ def plan(
     migrations: Sequence[Migration],
     *,
     adopt: bool = False,
+    scope: Scope = EVERYTHING,
 ) -> list[NodePlan]:
     """Compare the nodes with the topology and describe what each needs, in the topology's order.
 
     `observed` holds every node that owns shards, and the other nodes that could be read.
     Raises an error of `refusals`, or Problems of several, if the fleet must not be changed.
     """
-    problems = refusals(topology, observed, migrations, adopt=adopt)
+    version = map_version(observed, scope)
+    observed = _without_old(observed, scope, version)
+    problems = refusals(topology, observed, migrations, adopt=adopt, members=scope.members)
     if problems:
         raise together(problems)
     plans = []
-    version = map_version(observed)
     for one in observed:
-        owned = topology.nodes[one.node].shards
-        if not owned and one.state is None:
-            continue  # it waits to be cloned onto
-        plans.append(_node(topology, one, migrations, version))
+        spare = not topology.nodes[one.node].shards and one.node not in scope.members
+        if (spare and not one.database) or not scope.changes(one.node):
+            continue  # a spare node without a database waits to be cloned onto
+        plans.append(_node(topology, one, migrations, version, restored=scope.lost is not None))
     return plans
+
+
+def _without_old(observed: Iterable[Observed], scope: Scope, version: int) -> list[Observed]:
+    """Give the nodes without what their maps have of a destroyed node.
+
+    Nor counts the older map of a node that becomes a member again: it owns nothing.
+    """
+    return [
+        replace(one, map={})
+        if one.node in scope.members and one.state and one.state.map_version < version
+        else replace(one, map={s: node for s, node in one.map.items() if node != scope.lost})
+        for one in observed
+    ]
 
 
 def _from_format(one: Observed) -> int | None:
@@ -188,9 +235,16 @@ def _from_format(one: Observed) -> int | None:
     return one.state.format if one.state.format < FORMAT else None
 
 
-def map_version(observed: Iterable[Observed]) -> int:
-    """Give the version that every node's map should have: the newest that is known, at least 1."""
-    return max((one.state.map_version for one in observed if one.state), default=0) or 1
+def map_version(observed: Sequence[Observed], scope: Scope = EVERYTHING) -> int:
+    """Give the version that every node's map should have: the newest that is known, at least 1.
+
+    Where maps name a lost node, it is one more than theirs: an earlier run may have written it.
+    """
+    versions = [one.state.map_version for one in observed if one.state] or [0]
+    old = [
+        one.state.map_version for one in observed if one.state and scope.lost in one.map.values()
+    ]
+    return max(*versions, 1, *(version + 1 for version in old))
 
 
 def missing_migrations(
@@ -211,13 +265,19 @@ def summary(changes: Iterable[Change]) -> dict[str, int]:
 
 
 def _node(
-    topology: Topology, one: Observed, migrations: Sequence[Migration], version: int
+    topology: Topology,
+    one: Observed,
+    migrations: Sequence[Migration],
+    version: int,
+    *,
+    restored: bool = False,
 ) -> NodePlan:
     wanted = generator.bodies(
         generator.render(topology.id, topology.id.generator, topology.shard_count)
     )
     present = one.state is not None
     roles = topology.database.app_roles
+    todo = [(m, one.to_run(m, topology.nodes[one.node].shards)) for m in migrations]
     functions = generator.names(s for s, body in wanted.items() if one.functions.get(s) != body)
     whole_map = one.map == topology.owners()
     up_to_date = one.state is not None and whole_map and one.state.map_version >= version
@@ -239,7 +299,7 @@ def _node(
         shards=tuple(
             work
             for shard in topology.nodes[one.node].shards
-            if (work := _shard(topology, one, shard, migrations)) is not None
+            if (work := _shard(topology, one, shard, todo, restored=restored)) is not None
         ),
         map_version=None if up_to_date else version,
     )
@@ -249,8 +309,14 @@ _NOTHING_THERE = (False, False, None)
 
 
 def _shard(
-    topology: Topology, one: Observed, shard: ShardId, migrations: Sequence[Migration]
+    topology: Topology,
+    one: Observed,
+    shard: ShardId,
+    todo: Sequence[tuple[Migration, frozenset[ShardId]]],
+    *,
+    restored: bool,
 ) -> ShardWork | None:
+    """Describe what a shard needs; one that is adopted may be `restored` with all migrations."""
     schema = topology.schema(shard)
     there: Schema | None = one.schemas.get(schema)
     counter, register, wrapper = (
@@ -260,20 +326,21 @@ def _shard(
     # A role that does not exist yet has no grants; the catalog cannot be asked about it.
     missing = {role for role in topology.database.app_roles if role not in one.roles}
     lacking = missing | set(there.ungranted if there else topology.database.app_roles)
+    adopt = there is not None and shard not in one.map
+    pending = tuple(migration for migration, shards in todo if shard in shards)
     work = ShardWork(
         shard=shard,
         schema=schema,
         create=there is None,
-        adopt=there is not None and shard not in one.map,
+        adopt=adopt,
         counter=not counter,
         register=not register,
         wrapper=None if wrapper == right else "create" if wrapper is None else "replace",
         unfit=there is not None and there.unfit,
         grant_to=tuple(role for role in topology.database.app_roles if role in lacking),
         strangers=tuple(sorted(missing | set(there.strangers if there else ()))),
-        migrations=tuple(
-            m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
-        ),
+        migrations=() if adopt and restored else pending,
+        restored=pending if adopt and restored else (),
         validate=tuple(table for where, table in one.unvalidated if where == schema),
     )
     return work if work.structure or work.migrations or work.validate else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.provision import made_tables
-from shardctl.state import journal, ledger
+from shardctl.state import ledger
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
@@ -87,8 +87,12 @@ def refusals(
     migrations: Sequence[Migration],
     *,
     adopt: bool,
+    members: Collection[NodeName] = (),
 ) -> list[ShardctlError]:
-    """List all reasons not to change the fleet; `adopt` allows schemas of other origin."""
+    """List all reasons not to change the fleet; `adopt` allows schemas of other origin.
+
+    `members` are nodes that get a database though they own no shards.
+    """
     moves = _changing_hands(observed)
     stale = ownership(topology, {one.node: one.map for one in observed}, moves)
     problems: list[ShardctlError] = list(stale)
@@ -98,7 +102,7 @@ def refusals(
         problems += _shadowed(one, pending(topology, one, migrations))
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
-        problems += _rights(topology, one)
+        problems += _rights(topology, one, member=one.node in members)
     return [*problems, *_streaming(topology, observed, migrations)]
 
 
@@ -111,23 +115,72 @@ def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
 def _streaming(
     topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
 ) -> list[ShardctlError]:
-    """Find streamed moves from or to nodes where migrations are pending: a stream has no DDL."""
+    """Refuse migrations of nodes that take part in streamed moves: a stream has no DDL."""
+    return [
+        Refused("move_unfinished", f"{streams(move)}, and migrations are pending there", hint=hint)
+        for move in streaming(topology, observed, migrations)
+        for hint in [f"{end_of(move)}; then run the command again"]
+    ]
+
+
+def streaming(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> list[Move]:
+    """List streamed moves from or to nodes where migrations are pending."""
     if not migrations:
         return []
     waiting = {one.node for one in observed if pending(topology, one, migrations)}
     entries = ledger.entries(copy for one in observed for copy in one.journal or ())
     return [
-        Refused(
-            "move_unfinished",
-            f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
-            f"node {move.target}, and migrations are pending there",
-            hint=f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
-            f"`shardctl moves abort {move.id}`; then run the command again",
-        )
+        move
         for entry in entries
-        if (move := entry.move).method == journal.STREAM and entry.open
+        if (move := entry.move).streams and entry.open
         if waiting & {move.source, move.target}
     ]
+
+
+def streams(move: Move) -> str:
+    """Describe a streamed move."""
+    return (
+        f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
+        f"node {move.target}"
+    )
+
+
+def end_of(move: Move) -> str:
+    """Give the hint for an open move that is in the way."""
+    return (
+        f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
+        f"`shardctl moves abort {move.id}`"
+    )
+
+
+def reversible(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> list[Move]:
+    """List moves that can be reversed, to nodes where migrations are pending.
+
+    Rows that go back would not fit there any more.
+    """
+    waiting = {one.node for one in observed if pending(topology, one, migrations)}
+    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    return [
+        entry.move
+        for entry in entries
+        if entry.reverse is not None and entry.reverse.state == "open"
+        if entry.move.target in waiting
+    ]
+
+
+def reverse_open(move: Move) -> Refused:
+    """Refuse migrations that a move could not be reversed with."""
+    return Refused(
+        "reverse_open",
+        f"migrations are pending on node {move.target}, and move {move.id} of shards "
+        f"{ranges.of(move.shards)} to it can be reversed, which needs the same tables on node "
+        f"{move.source}",
+        hint=f"run `shardctl moves finish {move.id}`, or `shardctl migrate --finish-reverse`",
+    )
 
 
 def _end(move: Move | None) -> str | None:
@@ -261,19 +314,18 @@ def _read_only(
     """Find migrations of read-only shards: they would write, or make tables that take writes."""
     shards = [s for s in topology.nodes[one.node].shards if topology.schema(s) in one.read_only]
     for migration in migrations:
-        ran = one.migrations.get((migration.name, migration.checksum), frozenset())
-        if lacking := [shard for shard in shards if shard not in ran]:
-            return [shards_read_only(one.node, migration.name, lacking)]
+        if waiting := sorted(one.to_run(migration, shards)):
+            return [shards_read_only(one.node, migration.name, waiting)]
     return []
 
 
 def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) -> list[Migration]:
-    """List the files that have not run in all shards of a node."""
-    shards = frozenset(topology.nodes[one.node].shards)
-    return [m for m in migrations if shards - one.migrations.get((m.name, m.checksum), frozenset())]
+    """List the files that have to run in shards of a node."""
+    shards = topology.nodes[one.node].shards
+    return [m for m in migrations if one.to_run(m, shards)]
 
 
-def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
+def _rights(topology: Topology, one: Observed, *, member: bool) -> list[ShardctlError]:
     """Find what the login role may not do and the plan would; a dry run reports it too."""
     node, database = topology.nodes[one.node], topology.database
     missing_roles = [role for role in database.app_roles if role not in one.roles]
@@ -288,7 +340,7 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
         if one.database
         else "",
     }
-    if not node.shards:
+    if not (node.shards or member or one.database):
         return []
     return [
         Refused(

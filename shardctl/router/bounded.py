@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from psycopg.rows import tuple_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,11 +51,15 @@ class Bounded(psycopg.Connection[Any]):
         try:
             return super().wait(_limited(gen, self.until), *given, **named)
         except _TimeUpError:
-            self.close()  # its next answer could belong to the request that was given up
+            self.sever()  # its next answer could belong to the request that was given up
             raise TimeoutError("no answer in time") from None
 
     def close(self) -> None:
         """Close it; in a child, leave that to the parent."""
+        self.sever()
+
+    def sever(self) -> None:
+        """End the connection to the server, also where `close` gives it back to its pool."""
         if self.process == os.getpid():
             super().close()
 
@@ -86,13 +89,17 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
                 return await super().wait(gen, *given, **named)
             return await super().wait(_limited(gen, self.until), *given, **named)
         except _TimeUpError:
-            await self.close()
+            await self.sever()
             raise TimeoutError("no answer in time") from None
         finally:
             self._waiting = None
 
     async def close(self) -> None:
         """Close it; in a child, leave that to the parent."""
+        await self.sever()
+
+    async def sever(self) -> None:
+        """End the connection to the server, also where `close` gives it back to its pool."""
         if self.process == os.getpid():
             await super().close()
 
@@ -120,7 +127,7 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         if asking.done():
             asking.result()
         else:
-            await self.close()
+            await self.sever()
 
     async def _answer_and_grace(self) -> None:
         """Wait until something comes from the server, and a moment more."""
@@ -133,7 +140,7 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         await asyncio.sleep(GRACE_S)
 
 
-def is_quiet(connection: Bounded | AsyncBounded) -> bool:
+def is_quiet(connection: psycopg.BaseConnection[Any]) -> bool:
     """Return whether nothing arrived since the last answer: neither a message nor an end.
 
     It costs a system call and no round trip. A server or pooler that ends connections closes
@@ -150,22 +157,11 @@ def is_quiet(connection: Bounded | AsyncBounded) -> bool:
 def restore(connection: Bounded | AsyncBounded, threshold: int | None) -> None:
     """Put back what a user of the connection may have changed on psycopg's side of it.
 
-    `threshold` is its own `prepare_threshold`. What is registered for psycopg as a whole stays.
+    `threshold` is its own `prepare_threshold`. All else a user changes on an object of its own.
     """
     connection.until = None
-    connection.row_factory = tuple_row
-    if isinstance(connection, Bounded):
-        connection.cursor_factory = psycopg.Cursor
-        connection.server_cursor_factory = psycopg.ServerCursor
-    else:
-        connection.cursor_factory = psycopg.AsyncCursor
-        connection.server_cursor_factory = psycopg.AsyncServerCursor
     connection.prepare_threshold = threshold
     connection.prepared_max = _PREPARED_MAX
-    # psycopg has no public way to take these back.
-    connection._adapters = None  # noqa: SLF001  # the next use copies psycopg's own
-    connection._notice_handlers.clear()  # noqa: SLF001
-    connection._notify_handlers.clear()  # noqa: SLF001
 
 
 def prolong(connection: Bounded | AsyncBounded) -> None:

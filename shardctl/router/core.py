@@ -11,18 +11,22 @@ from shardctl.router import fence, places, plans, refusals, statements
 from shardctl.router.known import Known
 from shardctl.router.plans import Source
 from shardctl.router.requests import Execute, Together
-from shardctl.router.scatter import Scatter
 from shardctl.router.settings import NodeHealth, PoolSettings, Stats
 from shardctl.state import map as maps
-from shardctl.topology.model import NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from shardctl.router.aggregates import Asking, Fields
+    from shardctl.router.events import StatementEvent
     from shardctl.router.places import Through
     from shardctl.router.requests import Parameters, Plan
-    from shardctl.router.statements import Names, Order, Where
+    from shardctl.router.rows import Factory
+    from shardctl.router.scatter import Scatter
+    from shardctl.router.statements import Term, Where
+    from shardctl.topology.handles import NodeName, ShardId
     from shardctl.topology.keys import Key
+    from shardctl.topology.model import Topology
 
 
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
@@ -42,10 +46,13 @@ class Routed:
         pool: PoolSettings | None = None,
         width: int = 8,
         patience: float = 5.0,
+        on_statement: Callable[[StatementEvent], object] | None = None,
     ) -> None:
         """Take the map of a topology; raises TopologyMissing, TopologyInvalid, NoNodeAliases."""
-        self._known = Known(patience)
         self._settings = pool or PoolSettings()
+        self._known = Known(
+            patience, on_statement=on_statement, row_factory=self._settings.row_factory
+        )
         self._width = width
         self._source: Source | None = None
         self._closed = False
@@ -55,7 +62,7 @@ class Routed:
         if isinstance(source, str) and ("=" in source or "://" in source):
             self._source = Source(places.first_of(source, given), dict(nodes or {}), given)
             return
-        topology = source if isinstance(source, Topology) else _load(source)
+        topology = _load(source) if isinstance(source, str | os.PathLike) else source
         self._known.begin(maps.Map.of(topology), places.of_topology(topology, through, given))
 
     @property
@@ -129,26 +136,37 @@ class Routed:
 
     def _scatter(
         self,
-        fields: Names,
+        fields: Fields,
         table: str,
         where: Where | None,
         parameters: Parameters,
-        order_by: str | Order | Sequence[str | Order] | None,
+        order_by: Any,
         limit: int | None,
         deadline: float | None,
         partial: bool,
-    ) -> Scatter:
+        factory: Factory | None,
+    ) -> Asking:
+        from shardctl.router import aggregates  # noqa: PLC0415  # with its first use
+        from shardctl.router.scatter import Scatter  # noqa: PLC0415  # same
+
         text = statements.condition(where, parameters)
         text, named = statements.bound(text, parameters)
-        asked = statements.Gathering(
-            table,
-            statements.terms(fields),
-            text,
-            statements.orders(order_by),
-            statements.number(limit),
-        )
         until = None if deadline is None else time.monotonic() + deadline
-        return Scatter(self._known, asked, named, self._width, until, partial)
+        factory = factory or self._known.row_factory
+        orders = statements.orders(order_by)
+
+        def whole(
+            terms: tuple[Term, ...], groups: tuple[Term, ...], factory: Factory | None = None
+        ) -> Scatter:
+            order = () if summed else orders
+            most = None if summed else statements.number(limit)
+            asked = statements.Gathering(table, terms, text, order, most, groups)
+            return Scatter(self._known, asked, named, self._width, until, partial, factory=factory)
+
+        summed = aggregates.has_any(fields)
+        if summed:
+            return aggregates.aggregating(fields, orders, limit, factory, whole)
+        return whole(statements.terms(fields), (), factory)  # type: ignore[arg-type]  # there are none
 
     def _check_one(self, node: NodeName, until: float) -> Plan[NodeHealth]:
         """Ask a node for its map over a connection of its pool."""
@@ -178,6 +196,8 @@ class Routed:
             "timeout": chosen.timeout,
             "max_idle": chosen.max_idle,
             "max_lifetime": chosen.max_lifetime,
+            "configure": chosen.configure,
+            "check": chosen.check,
             # psycopg's pool waits twice as long after each attempt that fails, for up to five
             # minutes, and starts no other until then: calls would fail long after an outage. It
             # gives up after this many seconds instead, and `try_again` begins the next attempt.
@@ -204,6 +224,6 @@ os.register_at_fork(after_in_child=_begin_in_child)
 def _load(source: str | os.PathLike[str]) -> Topology:
     from pathlib import Path  # noqa: PLC0415  # with a connection string, nothing of it is needed
 
-    from shardctl.topology import loader  # noqa: PLC0415  # same
+    from shardctl.topology import brief  # noqa: PLC0415  # same
 
-    return loader.load(Path(source))
+    return brief.load(Path(source))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.topology.handles import NodeName, ShardId
 
 
 class ShardMoved(ShardctlError):
@@ -29,6 +31,69 @@ class ShardMoved(ShardctlError):
         self.shard = shard
         self.source = source
         self.target = target
+
+
+class CommitUnknown(ShardctlError, psycopg.OperationalError):
+    """A COMMIT whose answer was lost: the transaction was done or was not.
+
+    `shards` are those it wrote to, on `node`. It is a psycopg.OperationalError, too.
+    """
+
+    def __init__(self, shards: Iterable[ShardId], node: NodeName) -> None:
+        self.shards = frozenset(shards)
+        self.node = node
+        super().__init__(
+            f"node {node}: the connection was lost during COMMIT, so the transaction in shards "
+            f"{ranges.of(self.shards)} may have been committed",
+            hint="read the rows to see whether they were written, before you write them again",
+        )
+
+
+class NotCommitted(ShardctlError):
+    """A transaction of `run` whose work returned after a statement had failed."""
+
+    def __init__(self, shard: ShardId, node: NodeName, reason: str) -> None:
+        super().__init__(
+            f"the transaction in shard {shard} on node {node} was rolled back: {reason}",
+            hint="let the error leave `work`, or put statements that may fail into a "
+            "`with connection.transaction():` of their own",
+        )
+        self.shard = shard
+        self.node = node
+
+
+class InsertedInPart(ShardctlError):
+    """Some rows of `insert_many` were written, and some were not.
+
+    The positions of rows in the list that was given: `written`, with what they returned;
+    `missing`, which were not written; `unknown`, where the answer to COMMIT was lost.
+    `errors` has each node's error.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        written: Mapping[int, Any],
+        missing: Iterable[int],
+        unknown: Iterable[int],
+        errors: Mapping[NodeName, BaseException],
+    ) -> None:
+        self.table = table
+        self.written = dict(written)
+        self.missing = tuple(sorted(missing))
+        self.unknown = tuple(sorted(unknown))
+        self.errors = dict(errors)
+        reasons = {node: str(error) for node, error in self.errors.items()}
+        nodes = "; ".join(
+            text if text.startswith("node ") else f"node {node}: {text}"
+            for node, text in reasons.items()
+        )
+        super().__init__(
+            f"{len(self.written)} rows for {table} were written, {len(self.missing)} were not, "
+            f"and of {len(self.unknown)} this is unknown: {nodes}",
+            hint="insert the rows at the positions in `missing` again; read those in `unknown` "
+            "first",
+        )
 
 
 class MapWentBack(ShardctlError):

@@ -14,7 +14,7 @@ from shardctl.router.errors import IdsUnlike
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from shardctl.topology.model import ShardId
+    from shardctl.topology.handles import ShardId
 
 # What psycopg makes of values of a type is equal to nothing but one of these.
 _EQUAL: dict[str, tuple[type, ...]] = {

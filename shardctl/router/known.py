@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.router.errors import AnotherCluster, NotOpen
+from shardctl.router import events
+from shardctl.router.errors import AnotherCluster, NodeUnknown, NotOpen
 from shardctl.topology import keys
-from shardctl.topology.model import NodeName, ShardId
+from shardctl.topology.handles import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from shardctl.router.events import StatementEvent
     from shardctl.router.places import Places
+    from shardctl.router.rows import Factory
     from shardctl.state.map import Map, NodeMap
     from shardctl.topology.keys import Key
 
@@ -33,6 +37,11 @@ class Known:
     """Statements that met the fence, and were done again."""
     asked_at: float = -math.inf
     """When nodes were last asked for the map, on `time.monotonic`."""
+    on_statement: Callable[[StatementEvent], object] | None = None
+    row_factory: Factory | None = None
+    """Makes the rows of calls that name no other."""
+    unsettled: dict[ShardId, float] = field(default_factory=dict)
+    """When a shard was last seen fenced or with another owner, on `time.monotonic`."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -57,9 +66,37 @@ class Known:
     def adopt(self, newer: Map) -> None:
         """Take a map if it is newer than what is known; one that goes backwards never counts."""
         with self._lock:
-            if newer.version > self.map.version:
-                self.found = newer, self.places
-                self.reads += 1
+            if newer.version <= self.map.version:
+                return
+            older = self.map
+            self.found = newer, self.places
+            self.reads += 1
+        moved = [
+            ShardId(shard)
+            for shard, owners in enumerate(zip(older.owners, newer.owners, strict=True))
+            if owners[0] != owners[1]
+        ]
+        self.note_unsettled(moved)
+        events.LOG.info(
+            "read version %d of the map (before: %d): %d shards have another node",
+            newer.version,
+            older.version,
+            len(moved),
+        )
+
+    def note_unsettled(self, shards: Iterable[ShardId]) -> None:
+        """Note that shards are fenced, or have moved, now."""
+        now = time.monotonic()
+        self.unsettled.update(dict.fromkeys(shards, now))
+
+    def was_unsettled(self, shard: ShardId) -> bool:
+        """Return whether a shard was fenced or moved within the router's patience."""
+        noted = self.unsettled.get(shard, -math.inf)
+        return noted >= time.monotonic() - max(self.patience_s, 1.0)
+
+    def span(self, call: str, table: str | None, shards: Sequence[ShardId]) -> events.Span:
+        """Begin to time a statement."""
+        return events.Span(self.on_statement, call, table, shards)
 
     def renew_lock(self) -> None:
         """Forget the lock of a process that has forked: a thread that is not here may have it."""
@@ -87,11 +124,13 @@ class Known:
         """Take a number for a shard's; raises ShardNotFound."""
         count = len(self.map.owners)
         if not 0 <= shard < count:
-            # It brings along all that reads a topology, which only this error needs.
-            from shardctl.topology.routes import ShardNotFound  # noqa: PLC0415
-
-            raise ShardNotFound(shard, count)
+            raise keys.ShardNotFound(shard, count)
         return ShardId(shard)
+
+    def require_node(self, node: str | None) -> None:
+        """Take the name of a node, if any; raises NodeUnknown."""
+        if node is not None and node not in {*self.map.owners, *self.places.nodes}:
+            raise NodeUnknown(NodeName(node))
 
     def schema(self, shard: ShardId) -> str:
         """Name a shard's schema."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.router.requests import Row
-    from shardctl.router.statements import Gathering
+    from shardctl.router.statements import Gathering, Order
 
 # Types whose values Python compares as PostgreSQL does.
 _ALIKE = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8"])
@@ -47,24 +47,33 @@ def sort_key(asked: Gathering, types: Sequence[int]) -> Callable[[Row], Any]:
 
     `types` are the OIDs of the columns.
     """
-    columns = list(zip(asked.keys, asked.order, strict=True))
+    return ordering(list(zip(asked.keys, asked.order, strict=True)), types)
+
+
+def ordering(columns: Sequence[tuple[int, Order]], types: Sequence[int]) -> Callable[[Row], Any]:
+    """Give what sorts rows by the columns at some positions; raises OrderUnsupported."""
     for position, order in columns:
-        found = postgres.types.get(types[position])
-        kind = found.name if found else f"OID {types[position]}"
-        if kind not in _ALIKE and not (order.by_bytes and kind in _TEXTS):
-            raise OrderUnsupported(order.field, kind)
+        require_ordered(order.field, types[position], by_bytes=order.by_bytes)
 
     def key(row: Row) -> list[Any]:
         keys = []
         for position, order in columns:
-            value = _comparable(row[position])
+            value = comparable(row[position])
             keys.append(_Reversed(value) if order.descending else value)
         return keys
 
     return key
 
 
-def _comparable(value: Any) -> tuple[int, Any]:
+def require_ordered(field: str, oid: int, *, by_bytes: bool = False) -> None:
+    """Refuse a type whose values Python orders otherwise; raises OrderUnsupported."""
+    found = postgres.types.get(oid)
+    kind = found.name if found else f"OID {oid}"
+    if kind not in _ALIKE and not (by_bytes and kind in _TEXTS):
+        raise OrderUnsupported(field, kind)
+
+
+def comparable(value: Any) -> tuple[int, Any]:
     """Put NaN above all numbers, and NULL above that."""
     if value is None:
         return 2, None

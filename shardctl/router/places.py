@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.libpq import FOR_POOLERS, LIVELINESS
 from shardctl.router.errors import NodeUnknown, NoNodeAliases
-from shardctl.topology.model import NodeName
+from shardctl.topology.handles import NodeName
 from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:

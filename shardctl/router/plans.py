@@ -1,4 +1,4 @@
-"""Plans of statements on one shard, and of rows by their ids on many."""
+"""Plans of statements and transactions in one shard."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from shardctl.router import fence, idents, places, refusals, statements
+from shardctl.router import fence, places, refusals, rows, statements
 from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved
 from shardctl.router.fence import Look
-from shardctl.router.requests import Alone, Begin, Execute, Hold, Release, Together
-from shardctl.topology.keys import shard_of
+from shardctl.router.requests import Alone, Execute, Hold, On, Release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardctl.router.events import Span
     from shardctl.router.known import Known
-    from shardctl.router.requests import Answer, Parameters, Plan, Row
+    from shardctl.router.requests import Answer, Parameters, Plan
+    from shardctl.router.rows import Factory
     from shardctl.router.statements import Names, Order, Term, Where
+    from shardctl.topology.handles import NodeName, ShardId
     from shardctl.topology.keys import Key
-    from shardctl.topology.model import NodeName, ShardId
 
 SHARDS_A_STATEMENT = 256
 """Each takes locks for its table and indexes; a server has a few thousand locks."""
@@ -32,6 +33,18 @@ class Source(NamedTuple):
     nodes: Mapping[str, str]
     given: Mapping[str, Any]
     """The keywords for all nodes; they override the connection strings."""
+
+
+class Asked(NamedTuple):
+    """A statement of the application's in one shard."""
+
+    call: str
+    table: str
+    statement: bytes
+    parameters: Parameters
+    factory: Factory | None
+    reads: bool = False
+    """Whether it changes nothing, so that it may be sent again."""
 
 
 def begin(known: Known, source: Source | None) -> Plan[None]:
@@ -49,7 +62,8 @@ def select(
     parameters: Parameters,
     order_by: str | Order | Sequence[str | Order] | None,
     limit: int | None,
-) -> Plan[list[Row]]:
+    factory: Factory | None = None,
+) -> Plan[list[Any]]:
     """Read rows of a shard."""
     shard = known.shard_of(shard_key)
     statement = statements.select(
@@ -60,21 +74,28 @@ def select(
         statements.orders(order_by),
         statements.number(limit),
     )
-    answer = yield from _on_shard(known, shard, statement, parameters)
-    return answer.rows
+    made = factory or known.row_factory
+    asked = Asked("select", table, statement, parameters, made, reads=True)
+    return (yield from _on_shard(known, shard, asked)).rows
 
 
 def insert(
-    known: Known, table: str, shard_key: Key, values: Mapping[str, Any], returning: Names | None
+    known: Known,
+    table: str,
+    shard_key: Key,
+    values: Mapping[str, Any],
+    returning: Names | None,
+    factory: Factory | None = None,
 ) -> Plan[Any]:
     """Write a row; the result is what is to be returned: a value, a row, or None.
 
     Raises NothingReturned where something is to be returned, and a trigger has left the row out.
     """
     shard = known.shard_of(shard_key)
-    back: tuple[Term, ...] = () if returning is None else statements.terms(returning)
+    back, factory = _returned(known, returning, factory)
     statement = statements.insert(known.schemas[shard], table, tuple(values), back)
-    answer = yield from _on_shard(known, shard, statement, tuple(values.values()))
+    asked = Asked("insert", table, statement, tuple(values.values()), factory)
+    answer = yield from _on_shard(known, shard, asked)
     if not back:
         return None
     if not answer.rows:
@@ -90,9 +111,12 @@ def update(
     values: Mapping[str, Any],
     where: Where,
     parameters: Parameters,
-) -> Plan[int]:
-    """Change rows; the result is how many."""
+    returning: Names | None = None,
+    factory: Factory | None = None,
+) -> Plan[Any]:
+    """Change rows; the result is how many, or what is to be returned of each."""
     shard = known.shard_of(shard_key)
+    back, factory = _returned(known, returning, factory)
     named = hasattr(parameters, "keys")
     statement = statements.update(
         known.schemas[shard],
@@ -100,76 +124,65 @@ def update(
         tuple(values),
         statements.condition(where, parameters) or "",
         named,
+        back,
     )
     given: Parameters = (*values.values(), *(parameters or ()))
     if named:
         mine = {statements.assigned(n): value for n, value in enumerate(values.values())}
         given = {**parameters, **mine}  # type: ignore[dict-item]  # it has keys
-    answer = yield from _on_shard(known, shard, statement, given)
-    return answer.touched
+    answer = yield from _on_shard(known, shard, Asked("update", table, statement, given, factory))
+    return shown(answer, returning)
 
 
 def delete(
-    known: Known, table: str, shard_key: Key, where: Where, parameters: Parameters
-) -> Plan[int]:
-    """Remove rows; the result is how many."""
+    known: Known,
+    table: str,
+    shard_key: Key,
+    where: Where,
+    parameters: Parameters,
+    returning: Names | None = None,
+    factory: Factory | None = None,
+) -> Plan[Any]:
+    """Remove rows; the result is how many, or what is to be returned of each."""
     shard = known.shard_of(shard_key)
+    back, factory = _returned(known, returning, factory)
     text = statements.condition(where, parameters) or ""
-    statement = statements.delete(known.schemas[shard], table, text)
-    answer = yield from _on_shard(known, shard, statement, parameters)
-    return answer.touched
+    statement = statements.delete(known.schemas[shard], table, text, back)
+    asked = Asked("delete", table, statement, parameters, factory)
+    return shown((yield from _on_shard(known, shard, asked)), returning)
 
 
-def transaction(known: Known, node: NodeName) -> Plan[tuple[Any, Any]]:
-    """Begin a transaction on a node; the result is a connection, and psycopg's transaction."""
+def shown(answer: Answer, returning: Names | None) -> Any:
+    """Give how many rows a statement touched, or the values or rows that it returned."""
+    if returning is None:
+        return answer.touched
+    return [row[0] for row in answer.rows] if isinstance(returning, str) else answer.rows
 
-    def begun(seconds: float | None) -> Plan[tuple[Any, Any]]:
+
+def transaction(known: Known, shard: ShardId, span: Span | None = None) -> Plan[Any]:
+    """Begin a transaction in a shard; the result is what the face holds, with a connection."""
+    node = known.owner(shard)
+    path = statements.search_path(known.schema(shard))
+    if span is not None:
+        span.node = node
+
+    def begun(seconds: float | None) -> Plan[Any]:
         held = yield Hold(node, seconds)
         try:
-            return held.connection, (yield Begin(held))
+            yield On(held, b"BEGIN; " + path)
         except psycopg.Error:
             yield Release(held)
             raise
+        return held
 
-    return (yield from refusals.outwaited(known, begun))
+    held = yield from refusals.outwaited(known, begun, span=span)
+    return held.lend(shard, node, path, known.row_factory)
 
 
 def after_transaction(known: Known, shard: ShardId, node: NodeName) -> Plan[None]:
     """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
     if (yield from fence.look(known, node, [shard])) is Look.SETTLED:
         raise ShardMoved(shard, node, known.owner(shard))
-
-
-def fetch_many(
-    known: Known,
-    fields: Names,
-    table: str,
-    wanted: Sequence[tuple[Key, Any]],
-    id_field: str,
-    width: int,
-) -> Plan[list[Row | None]]:
-    """Read rows by key and id; the result has a row or None for each, in the order asked for.
-
-    Raises IdsUnlike.
-    """
-    terms = statements.terms(fields)
-    ids: dict[ShardId, dict[Any, None]] = {}
-    count = len(known.map.owners)
-    asked = [(shard_of(key, count), number) for key, number in wanted]
-    for shard, number in asked:
-        ids.setdefault(shard, {})[number] = None
-    plans = [
-        _fetch(known, node, terms, table, {s: ids[s] for s in part}, id_field, again=True)
-        for node, shards in known.by_node(ids).items()
-        for part in parts(shards)
-    ]
-    outcomes = yield Together(plans, width)
-    found: dict[tuple[ShardId, Any], Row] = {}
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-        found |= outcome
-    return [found.get(one) for one in asked]
 
 
 def parts(shards: Sequence[ShardId]) -> list[Sequence[ShardId]]:
@@ -196,52 +209,42 @@ def _begin(known: Known, source: Source) -> Plan[None]:
     known.begin(reported.map, reached)
 
 
-def _on_shard(
-    known: Known, shard: ShardId, statement: bytes, parameters: Parameters
-) -> Plan[Answer]:
-    """Run a statement on its shard's node; once more if the shard was missing there."""
-    given = () if parameters is None else parameters
-    node = known.owner(shard)
+def _returned(
+    known: Known, returning: Names | None, factory: Factory | None
+) -> tuple[tuple[Term, ...], Factory | None]:
+    """Give the fields to return, and what makes rows of them; one field alone gives values."""
+    if returning is None or isinstance(returning, str):
+        return () if returning is None else statements.terms(returning), None
+    return statements.terms(returning), factory or known.row_factory
+
+
+def _on_shard(known: Known, shard: ShardId, asked: Asked) -> Plan[Answer]:
+    """Run a statement on its shard's node; once more if the shard was missing there.
+
+    The rows of the answer are those that the factory makes.
+    """
+    with known.span(asked.call, asked.table, (shard,)) as span:
+        answer = yield from _sent(known, shard, asked, span)
+    if asked.factory is None or not answer.types:
+        return answer
+    return answer._replace(rows=list(map(rows.maker(asked.factory, answer), answer.rows)))
+
+
+def _sent(known: Known, shard: ShardId, asked: Asked, span: Span) -> Plan[Answer]:
+    given = () if asked.parameters is None else asked.parameters
+    types = asked.factory is not None
+    send = refusals.read if asked.reads else refusals.execute
+    node = span.node = known.owner(shard)
     try:
-        answer = yield from refusals.execute(known, Execute(node, statement, given))
+        request = Execute(node, asked.statement, given, types)
+        answer = yield from send(known, request, span)
     except fence.ERRORS:
         # The statement was refused, so that it may be sent again: nothing was written.
         if (yield from fence.look(known, node, [shard])) is Look.AWAY:
             raise
-        again = Execute(known.owner(shard), statement, given)
-        answer = yield from refusals.execute(known, again)
+        span.count()
+        node = span.node = known.owner(shard)
+        again = Execute(node, asked.statement, given, types)
+        answer = yield from send(known, again, span)
         known.count_repeated()
     return answer
-
-
-def _fetch(
-    known: Known,
-    node: NodeName,
-    terms: tuple[Term, ...],
-    table: str,
-    ids: Mapping[ShardId, Mapping[Any, None]],
-    id_field: str,
-    *,
-    again: bool,
-) -> Plan[dict[tuple[ShardId, Any], Row]]:
-    """Read from one node; the result has rows by shard and id."""
-    shards = list(ids)
-    schemas = [known.schemas[shard] for shard in shards]
-    statement = statements.fetch(schemas, table, terms, id_field)
-    try:
-        given = [list(numbers) for numbers in ids.values()]
-        asking = Execute(node, statement, given, types=True)
-        answer = yield from refusals.execute(known, asking)
-    except fence.ERRORS:
-        if not again or (yield from fence.look(known, node, shards)) is Look.AWAY:
-            raise
-    else:
-        found = {(shards[row[0]], row[1]): row[2:] for row in answer.rows}
-        idents.require_alike(id_field, answer.types[1], ids, found)
-        return found
-    found = {}
-    for owner, part in known.by_node(shards).items():
-        there = {shard: ids[shard] for shard in part}
-        found |= yield from _fetch(known, owner, terms, table, there, id_field, again=False)
-    known.count_repeated()
-    return found

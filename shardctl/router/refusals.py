@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import errors
 
 from shardctl.router.requests import Wait
@@ -23,6 +24,7 @@ from shardctl.router.requests import Wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardctl.router.events import Span
     from shardctl.router.known import Known
     from shardctl.router.requests import Answer, Execute, Plan, Result
 
@@ -44,6 +46,24 @@ def is_refusal(error: errors.ProtocolViolation) -> bool:
     return same and error.diag.severity == "FATAL"
 
 
+def has_text(text: str) -> bool:
+    """Return whether an error's text has that of such a refusal, in any driver's words."""
+    return _TEXT in text or _NEWER_TEXT in text
+
+
+def is_definite(error: psycopg.Error) -> bool:
+    """Return whether the server reported an error after which the session goes on.
+
+    After any other, an answer may have been lost: a COMMIT may have been done.
+    """
+    return (error.diag.severity_nonlocalized or error.diag.severity) == "ERROR"
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Return whether a connection broke off, or a server ended it."""
+    return isinstance(error, psycopg.OperationalError) and not is_definite(error)
+
+
 def pauses() -> Iterator[float]:
     """Give how many seconds to wait before each next attempt."""
     pause = _FIRST_PAUSE_S
@@ -53,7 +73,10 @@ def pauses() -> Iterator[float]:
 
 
 def outwaited(
-    known: Known, attempt: Callable[[float | None], Plan[Result]], until: float | None = None
+    known: Known,
+    attempt: Callable[[float | None], Plan[Result]],
+    until: float | None = None,
+    span: Span | None = None,
 ) -> Plan[Result]:
     """Run a plan; again while its pooler has no server, for as long as patience lasts.
 
@@ -74,15 +97,29 @@ def outwaited(
                 deadline = deadline if until is None else min(deadline, until)
             if not is_refusal(error) or now >= deadline:
                 raise
+        if span is not None:
+            span.count()
         yield Wait(min(next(waits), deadline - now))
         seconds = max(0.0, deadline - time.monotonic())
 
 
-def execute(known: Known, request: Execute) -> Plan[Answer]:
+def read(known: Known, request: Execute, span: Span) -> Plan[Answer]:
+    """Run one statement that only reads; once more where its connection turns out to be lost."""
+    try:
+        return (yield from execute(known, request, span))
+    except psycopg.OperationalError as error:
+        refused = isinstance(error, errors.ProtocolViolation) and is_refusal(error)
+        if refused or not is_lost(error):
+            raise
+    span.count()
+    return (yield from execute(known, request, span))
+
+
+def execute(known: Known, request: Execute, span: Span | None = None) -> Plan[Answer]:
     """Run one statement in a transaction of its own; again while its pooler has no server."""
 
     def attempt(seconds: float | None) -> Plan[Answer]:
         answer: Answer = yield request if seconds is None else request._replace(seconds=seconds)
         return answer
 
-    return (yield from outwaited(known, attempt, request.until))
+    return (yield from outwaited(known, attempt, request.until, span))

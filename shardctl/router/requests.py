@@ -14,7 +14,7 @@ import psycopg
 from shardctl.errors import ShardctlError
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 Row = tuple[Any, ...]
@@ -35,6 +35,8 @@ class Answer(NamedTuple):
     touched: int
     types: tuple[int, ...] = ()
     """OIDs, where they were asked for."""
+    names: tuple[str, ...] = ()
+    """The columns' names, likewise."""
 
 
 class Execute(NamedTuple):
@@ -86,10 +88,12 @@ class On(NamedTuple):
     types: bool = False
 
 
-class Begin(NamedTuple):
-    """Begin a transaction on a connection that is held; the answer is psycopg's, to be exited."""
+class Load(NamedTuple):
+    """Send rows by COPY on a connection that is held; the answer is an Answer."""
 
     held: Any
+    statement: bytes
+    rows: Sequence[Sequence[Any]]
 
 
 class Release(NamedTuple):
@@ -153,5 +157,5 @@ class Rows(NamedTuple):
 
 
 Request = (
-    Execute | Reserve | Hold | On | Begin | Release | Ask | Wait | Alone | Together | First | Rows
+    Execute | Reserve | Hold | On | Load | Release | Ask | Wait | Alone | Together | First | Rows
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardctl.router.requests import Reserve
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 
 class Room:

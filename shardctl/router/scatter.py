@@ -20,15 +20,17 @@ from shardctl.router.fence import Look
 from shardctl.router.merging import Merging, sort_key
 from shardctl.router.plans import parts
 from shardctl.router.requests import Answer, Execute, Hold, On, Release, Reserve, Rows, Together
-from shardctl.topology.model import ShardId
+from shardctl.router.rows import Column, Described
+from shardctl.topology.handles import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardctl.router.known import Known
     from shardctl.router.requests import Plan, Row
+    from shardctl.router.rows import Factory
     from shardctl.router.statements import Gathering
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 CHUNK = 1000
 """Rows that are fetched from a node at a time, and kept; a smaller answer is fetched whole."""
@@ -52,6 +54,9 @@ class Scatter:
     partial: bool
     missing: dict[ShardId, str] = field(default_factory=dict)
     """Shards whose rows are missing, and why."""
+    factory: Factory | None = None
+    columns: list[Column] = field(default_factory=list)
+    """The columns, from the first answer on."""
 
     def plan(self) -> Plan[None]:
         """Ask, and hand out rows; raises DeadlinePassed, NoConnection and psycopg's errors."""
@@ -81,14 +86,15 @@ class Scatter:
         """Ask for some shards, and hand out rows in order; the result is how many."""
         reserved, streams = yield from self._begun(asking)
         key = sort_key(self.asked, streams[0].types) if self.asked.order and streams else None
+        make = self._maker(streams)
         merging = Merging(len(streams), key, limit)
         for number, stream in enumerate(streams):
             merging.feed(number, stream.rows, over=stream.over)
-        width, handed = len(self.asked.fields), 0
+        handed = 0
         while True:
-            if rows := [row[:width] for row in merging.ready()]:
-                handed += len(rows)
-                yield Rows(rows)
+            if found := list(map(make, merging.ready())):
+                handed += len(found)
+                yield Rows(found)
             if not (wanting := merging.wanting()):
                 break
             answers = yield from self._together(
@@ -101,6 +107,16 @@ class Scatter:
         if reserved is not None:
             yield Release(reserved)
         return handed
+
+    def _maker(self, streams: Sequence[_Stream]) -> Callable[[Row], Any]:
+        """Give what makes a row for the caller, without the columns that are for the order."""
+        width = len(self.asked.fields)
+        if streams and not self.columns:
+            self.columns.extend(map(Column, streams[0].names, streams[0].types))
+        if self.factory is None or not streams:
+            return lambda row: row[:width]
+        make = self.factory(Described(self.columns[:width]))
+        return lambda row: make(row[:width])
 
     def _begun(self, asking: Sequence[_Part]) -> Plan[tuple[Any, list[_Stream]]]:
         """Ask, and once more if shards were missing on their node.
@@ -188,10 +204,13 @@ class Scatter:
 
     def _begin(self, part: _Part) -> Plan[_Stream | _Refused]:
         """Ask one node, if it has the shards."""
-        try:
-            return (yield from self._open(part))
-        except fence.ERRORS as error:
-            return _Refused(part.node, part.shards, error)
+        with self.known.span("scatter", self.asked.table, part.shards) as span:
+            span.node = part.node
+            try:
+                return (yield from self._open(part))
+            except fence.ERRORS as error:
+                span.error = error
+                return _Refused(part.node, part.shards, error)
 
     def _open(self, part: _Part) -> Plan[_Stream]:
         """Ask one node and fetch its first rows; all of them where they are few."""
@@ -201,7 +220,7 @@ class Scatter:
         if few and self.deadline is None:
             asking = Execute(node, statement, self.parameters, types=True)
             answer = yield from refusals.execute(self.known, asking)
-            return _Stream(shards, None, answer.rows, True, answer.types)
+            return _Stream(shards, None, answer.rows, True, answer.types, answer.names)
         held = yield from refusals.outwaited(self.known, partial(self._held, node), self.deadline)
         try:
             if not few:
@@ -215,7 +234,7 @@ class Scatter:
         over = few or len(answer.rows) < CHUNK
         if over:
             yield Release(held)
-        return _Stream(shards, held, answer.rows, over, answer.types)
+        return _Stream(shards, held, answer.rows, over, answer.types, answer.names)
 
     def _held(self, node: NodeName, seconds: float | None) -> Plan[Any]:
         """Begin a transaction on a node, with a connection taken within so many seconds."""
@@ -291,6 +310,7 @@ class _Stream(NamedTuple):
     rows: Sequence[Row]
     over: bool
     types: tuple[int, ...]
+    names: tuple[str, ...]
 
 
 def _every(known: Known) -> list[ShardId]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,19 @@ class PoolSettings:
     max_lifetime: float = 3600.0
     prepare_threshold: int | None = 5
     """After so many uses psycopg prepares a statement; behind poolers it never does."""
+    configure: Callable[[Any], Any] | None = None
+    """Called with each new connection, as psycopg_pool does; a coroutine function with asyncio.
+
+    For psycopg's side of it, such as types: what it sets on the server is lost behind a pooler.
+    """
+    check: Callable[[Any], Any] | None = None
+    """Called with a connection before each use, as psycopg_pool does.
+
+    If it raises an error, another connection is taken. It costs a round trip if it asks the
+    server; without it, the router sees for nothing whether a server has closed the connection.
+    """
+    row_factory: Callable[[Any], Callable[[Any], Any]] | None = None
+    """Makes rows of all calls, such as psycopg's `dict_row`; None is tuples."""
 
 
 @dataclass(frozen=True, slots=True)

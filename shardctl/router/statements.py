@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from psycopg import sql
 
+from shardctl.errors import Misused
 from shardctl.router.errors import NameRefused
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ Where = LiteralString | sql.Composable
 
 _KEPT = 8192
 """Statements that are kept composed: a few dozen for each of some hundred shards."""
+_ANY = "any of shardctl's"
+"""Stands for a key's number in a statement that is composed once for all keys."""
+_ANY_KEY = _ANY.encode()
 _PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
 
 
@@ -47,7 +51,8 @@ Term = str | Text
 class Order:
     """A field that rows are ordered by; NULLs are last, or first where it is `descending`."""
 
-    field: str
+    field: Any
+    """A field's name, or an aggregate among the fields of a `scatter`."""
     descending: bool = False
     by_bytes: bool = False
     """Order text by its bytes, as all servers and Python do alike (`COLLATE "C"`)."""
@@ -71,11 +76,8 @@ def orders(given: str | Order | Sequence[str | Order] | None) -> tuple[Order, ..
     """
     if given is None:
         return ()
-    listed = (given,) if isinstance(given, str | Order) else given
-    return tuple(
-        one if isinstance(one, Order) else Order(one.removeprefix("-"), one.startswith("-"))
-        for one in listed
-    )
+    listed = given if isinstance(given, list | tuple) else (given,)
+    return tuple(_order(one) for one in listed)
 
 
 def condition(where: Where | None, parameters: Parameters) -> str | None:
@@ -95,11 +97,14 @@ def select(
     where: str | None,
     order: tuple[Order, ...] = (),
     limit: int | None = None,
+    group: tuple[Term, ...] = (),
 ) -> bytes:
     """Compose a SELECT in one shard."""
     whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(schema, table))
     if where is not None:
         whole += sql.SQL(" WHERE {}").format(_raw(where))
+    if group:
+        whole += sql.SQL(" GROUP BY {}").format(_list(group))
     if order:
         by = [
             sql.SQL("{} DESC" if one.descending else "{}").format(_term(_key(one))) for one in order
@@ -119,12 +124,18 @@ def insert(schema: str, table: str, columns: tuple[str, ...], returning: tuple[T
         values = sql.SQL("({}) VALUES ({})").format(_list(columns), marks)
     else:
         values = sql.Composed([sql.SQL("DEFAULT VALUES")])
-    back = sql.SQL(" RETURNING {}").format(_list(returning)) if returning else sql.SQL("")
-    return (into + values + back).as_bytes(None)
+    return (into + values + _back(returning)).as_bytes(None)
 
 
 @lru_cache(maxsize=_KEPT)
-def update(schema: str, table: str, columns: tuple[str, ...], where: str, named: bool) -> bytes:
+def update(
+    schema: str,
+    table: str,
+    columns: tuple[str, ...],
+    where: str,
+    named: bool,
+    returning: tuple[Term, ...] = (),
+) -> bytes:
     """Compose an UPDATE; values come before the condition's parameters, or are `named`."""
     marks = [f"%({assigned(n)})s" if named else "%s" for n in range(len(columns))]
     pairs = [
@@ -132,17 +143,114 @@ def update(schema: str, table: str, columns: tuple[str, ...], where: str, named:
         for column, mark in zip(columns, marks, strict=True)
     ]
     return (
-        sql.SQL("UPDATE {} SET {} WHERE {}")
-        .format(_table(schema, table), sql.SQL(", ").join(pairs), _raw(where))
+        sql.SQL("UPDATE {} SET {} WHERE {}").format(
+            _table(schema, table), sql.SQL(", ").join(pairs), _raw(where)
+        )
+        + _back(returning)
+    ).as_bytes(None)
+
+
+@lru_cache(maxsize=_KEPT)
+def delete(schema: str, table: str, where: str, returning: tuple[Term, ...] = ()) -> bytes:
+    """Compose a DELETE."""
+    statement = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
+    return (statement + _back(returning)).as_bytes(None)
+
+
+@lru_cache(maxsize=_KEPT)
+def copy_in(schema: str, table: str, columns: tuple[str, ...]) -> bytes:
+    """Compose a COPY of rows into a table; it has no parameters, so a percent sign stands once."""
+    names = [sql.Identifier(_checked(column)) for column in columns]
+    return (
+        sql.SQL("COPY {} ({}) FROM STDIN")
+        .format(sql.Identifier(schema, _checked(table)), sql.SQL(", ").join(names))
         .as_bytes(None)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OnConflict:
+    """What `insert_many` does with a row that a unique index already has.
+
+    `fields` are those of the index; `update` are the fields that are then set to the new row's
+    values, and without any the new row is left out. Without `fields` any unique index counts.
+
+    Example: `OnConflict("id", update=["caption"])`.
+    """
+
+    fields: Names = ()
+    update: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an update without fields, which PostgreSQL cannot do."""
+        if self.updated and not self.fields:
+            raise Misused(
+                "conflict_fields_missing",
+                "on_conflict: `update` needs the fields of a unique index",
+                hint='name them, such as OnConflict("id", update=["caption"])',
+            )
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The fields that are set to the new row's values."""
+        return (self.update,) if isinstance(self.update, str) else tuple(self.update)
+
+    def text(self) -> str:
+        """Compose the clause."""
+        clause: sql.Composable = sql.SQL(" ON CONFLICT")
+        if self.fields:
+            clause = clause + sql.SQL(" ({})").format(_list(terms(self.fields)))
+        if not self.updated:
+            return (clause + sql.SQL(" DO NOTHING")).as_string(None)
+        pairs = [
+            sql.SQL("{} = EXCLUDED.{}").format(_name(field), _name(field)) for field in self.updated
+        ]
+        done = sql.SQL(" DO UPDATE SET {}").format(sql.SQL(", ").join(pairs))
+        return (clause + done).as_string(None)
+
+
+@lru_cache(maxsize=256)
+def insert_rows(
+    schema: str,
+    table: str,
+    columns: tuple[str, ...],
+    count: int,
+    conflict: str,
+    returning: tuple[Term, ...],
+) -> bytes:
+    """Compose an INSERT of so many rows, with a parameter for each value in turn."""
+    into = sql.SQL("INSERT INTO {} ").format(_table(schema, table))
+    if columns:
+        row = f"({', '.join(['%s'] * len(columns))})"
+        values = sql.SQL("({}) VALUES {}").format(_list(columns), _raw(", ".join([row] * count)))
+    else:  # of each column's default
+        values = sql.SQL("SELECT FROM pg_catalog.generate_series(1, {})").format(sql.Literal(count))
+    return (into + values + _raw(conflict) + _back(returning)).as_bytes(None)
+
+
+def key_name(number: int) -> str:
+    """Name the parameter of a key in `of_keys`."""
+    return f"shardctl key {number}"
+
+
+def of_keys(asked: Sequence[tuple[str, int]], gathering: Gathering) -> bytes:
+    """Compose one statement for the rows of keys of a node: pairs of a schema and a key's number.
+
+    The key's field is the first of the gathering's; in front of the fields comes the number.
+    """
+    return b"\nUNION ALL ".join(
+        b"(SELECT %d, %b)" % (number, _of_key(schema, gathering).replace(_ANY_KEY, b"%d" % number))
+        for schema, number in asked
+    )
+
+
 @lru_cache(maxsize=_KEPT)
-def delete(schema: str, table: str, where: str) -> bytes:
-    """Compose a DELETE."""
-    statement = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
-    return statement.as_bytes(None)
+def _of_key(schema: str, gathering: Gathering) -> bytes:
+    """Compose what follows a key's number in `of_keys`, for any key."""
+    key = f"{quoted(str(gathering.fields[0]))} = %({key_name(0)[:-1]}{_ANY})s"
+    where = key if gathering.where is None else f"{key} AND ({gathering.where})"
+    one = select(schema, gathering.table, gathering.fields, where, gathering.order, gathering.limit)
+    return one.removeprefix(b"SELECT ")
 
 
 def assigned(position: int) -> str:
@@ -170,6 +278,7 @@ class Gathering:
     where: str | None
     order: tuple[Order, ...]
     limit: int | None
+    group: tuple[Term, ...] = ()
 
     @property
     def columns(self) -> tuple[Term, ...]:
@@ -190,7 +299,10 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     The limit is in every sub-select, too, so that no shard reads more rows than needed.
     """
     columns, order, limit = asked.columns, asked.order, asked.limit
-    parts = [select(schema, asked.table, columns, asked.where, order, limit) for schema in schemas]
+    parts = [
+        select(schema, asked.table, columns, asked.where, order, limit, asked.group)
+        for schema in schemas
+    ]
     if len(parts) == 1:
         return parts[0]
     whole = b"\nUNION ALL ".join(b"(%b)" % part for part in parts)
@@ -248,6 +360,16 @@ def _by_ids(schema: str, table: str, fields: tuple[Term, ...], id_field: str) ->
     )
 
 
+def _order(given: Any) -> Order:
+    if isinstance(given, str):
+        return Order(given.removeprefix("-"), given.startswith("-"))
+    return given if isinstance(given, Order) else Order(given)
+
+
+def _back(returning: tuple[Term, ...]) -> sql.Composable:
+    return sql.SQL(" RETURNING {}").format(_list(returning)) if returning else sql.SQL("")
+
+
 def _key(order: Order) -> Term:
     """Give the column that rows are ordered by."""
     if not order.by_bytes:
@@ -265,6 +387,11 @@ def _list(fields: Iterable[Term]) -> sql.Composed:
 
 def _term(term: Term) -> sql.Composable:
     return _raw(term.text) if isinstance(term, Text) else _name(term)
+
+
+def quoted(name: str) -> str:
+    """Quote a name, for a text with parameters."""
+    return _name(name).as_string(None)
 
 
 def _name(name: str) -> sql.Identifier:

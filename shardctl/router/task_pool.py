@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.bounded import AsyncBounded
     from shardctl.router.settings import PoolSettings
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 
 class TaskPool:

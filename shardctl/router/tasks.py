@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from shardctl.router import plans, requests
+from shardctl.router import fence, plans, requests
 from shardctl.router.bounded import AsyncBounded, prolong, restore
 from shardctl.router.core import Routed
 from shardctl.router.errors import AnotherLoop, Closed
+from shardctl.router.leased import AsyncLeased, lend
 from shardctl.router.requests import EXPECTED, Answer
 from shardctl.router.room import Room
 from shardctl.router.task_pool import TaskPool, cancellations, try_again
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
         Callable,
         Iterable,
         Mapping,
+        Sequence,
     )
 
+    from shardctl.router.events import Span
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
-    from shardctl.topology.model import NodeName
+    from shardctl.router.rows import Factory
+    from shardctl.topology.handles import NodeName, ShardId
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Holding = list["_Held | _Reserved"]
@@ -52,7 +56,7 @@ class InTasks(Routed):
             requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
-            requests.Begin: lambda request, _: request.held.begin(),
+            requests.Load: lambda request, _: request.held.load(request.statement, request.rows),
             requests.Release: lambda request, _: request.held.release(),
             requests.Ask: self._ask,
             requests.Wait: lambda request, _: asyncio.sleep(request.seconds),
@@ -76,6 +80,8 @@ class InTasks(Routed):
         except StopIteration as done:
             value: Result = done.value
             return value
+        finally:
+            plan.close()  # at once, so that the end of a cancelled statement is reported
 
     async def _hand_out(self, plan: Plan[Any]) -> AsyncGenerator[Row, None]:
         """Carry a plan out that hands rows out; raises AnotherLoop."""
@@ -98,6 +104,7 @@ class InTasks(Routed):
         except StopIteration:
             return
         finally:
+            plan.close()
             await _release(holding)
 
     async def _do(self, request: Request, holding: Holding | None) -> Any:
@@ -184,17 +191,39 @@ class InTasks(Routed):
         self._room_changed = asyncio.Event()  # for those who wait from now on
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, node: NodeName) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(
+        self, shard: ShardId, span: Span, *, sealed: bool = False
+    ) -> AsyncIterator[AsyncLeased]:
         """Give a connection in a transaction, which ends with the block."""
         holding: Holding = []
         try:
-            begun = await self._run(plans.transaction(self._known, node), holding)
-            connection, transaction = begun
-            async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_exit(transaction)
-                yield connection
+            lease: AsyncLeased = await self._run(
+                plans.transaction(self._known, shard, span), holding
+            )
+            lease.sealed = sealed
+            try:
+                yield lease
+            except psycopg.Rollback as leaving:
+                if leaving.transaction is not None:
+                    raise
+            else:
+                if sealed:
+                    lease.require_whole()
+                lease.sealed = False
+                if not lease.returned:
+                    await _end(lease)
         finally:
             await _release(holding)
+
+    async def _connection(self, shard: ShardId) -> AsyncLeased:
+        """Give a connection in a shard that its user closes."""
+        holding: Holding = []
+        try:
+            lease: AsyncLeased = await self._run(plans.transaction(self._known, shard), holding)
+        except BaseException:
+            await _release(holding)
+            raise
+        return lease
 
     async def _on_its_own(self, request: requests.Alone, holding: Holding | None) -> Any:
         async with self._alone:
@@ -308,6 +337,7 @@ class _Held:
         self._threshold = connection.prepare_threshold
         self._running = False
         self._released = False
+        self._lease: AsyncLeased | None = None
 
     async def run(self, statement: bytes, parameters: Parameters, *, types: bool) -> Answer:
         """Run a statement; raises TimeoutError where it was given back, or takes too long."""
@@ -315,18 +345,40 @@ class _Held:
             raise TimeoutError("the connection was given back")
         self._running = True
         try:
-            cursor = await self.connection.execute(statement, parameters)
+            # What has no parameters, such as BEGIN, may be several statements.
+            prepare = None if parameters else False
+            cursor = await self.connection.execute(statement, parameters, prepare=prepare)
             return await _answer(cursor, types=types)
         finally:
-            self._running = False
-            if self._released:
-                await self._give_back()
+            await self._ran()
 
-    async def begin(self) -> psycopg.AsyncTransaction:
-        """Begin a transaction, which is psycopg's."""
-        transaction = psycopg.AsyncTransaction(self.connection)
-        await transaction.__aenter__()
-        return transaction
+    async def _ran(self) -> None:
+        """Note that nothing runs on it any more, and give it back if that was asked for."""
+        self._running = False
+        if self._released:
+            await self._give_back()
+
+    async def load(self, statement: bytes, rows: Sequence[Sequence[Any]]) -> Answer:
+        """Send rows by COPY; raises TimeoutError where it was given back."""
+        if self._released:
+            raise TimeoutError("the connection was given back")
+        self._running = True
+        try:
+            cursor = self.connection.cursor()
+            async with cursor.copy(statement) as copy:
+                for row in rows:
+                    await copy.write_row(row)
+            return Answer([], cursor.rowcount)
+        finally:
+            await self._ran()
+
+    def lend(
+        self, shard: ShardId, node: NodeName, path: bytes, factory: Factory | None
+    ) -> AsyncLeased:
+        """Give the connection to the application, in a shard: an object of its own."""
+        self._lease = AsyncLeased(self.connection.pgconn)
+        lend(self._lease, self.connection, self, shard, node, path, factory)
+        return self._lease
 
     async def release(self) -> None:
         """Give it back, rolled back; a second time changes nothing.
@@ -340,6 +392,8 @@ class _Held:
             await self._give_back()
 
     async def _give_back(self) -> None:
+        if self._lease is not None:
+            self._lease.end(self.connection)
         prolong(self.connection)
         try:
             # Where it is broken or does not answer, the pool sees that, too.
@@ -375,6 +429,17 @@ async def _release(holding: Holding) -> None:
             stack.push_async_callback(held.release)
 
 
+async def _end(lease: AsyncLeased) -> None:
+    """Commit; where a statement has failed and its error was caught, that rolls back.
+
+    An error that can be the fence's is noted, so that the application hears of a move.
+    """
+    failed = lease.failed if lease.in_failed_transaction else None
+    await lease.commit()
+    if fence.met(failed):
+        lease.hidden = failed
+
+
 async def _answer(cursor: psycopg.AsyncCursor[Any], *, types: bool) -> Answer:
     if cursor.rownumber is None:  # no rows can come, as of an UPDATE
         return Answer([], cursor.rowcount)
@@ -383,4 +448,5 @@ async def _answer(cursor: psycopg.AsyncCursor[Any], *, types: bool) -> Answer:
         await cursor.fetchall(),
         cursor.rowcount,
         tuple(column.type_code for column in columns or ()),
+        tuple(column.name for column in columns or ()),
     )

@@ -15,7 +15,7 @@ from shardctl.router.bounded import Bounded, is_quiet
 from shardctl.router.errors import Closed, NoConnection
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.handles import NodeName
 
 
 class _Connections(ConnectionPool[Bounded]):

@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from shardctl.router import plans, requests
+from shardctl.router import fence, plans, requests
 from shardctl.router.bounded import prolong, restore
 from shardctl.router.core import Routed
 from shardctl.router.errors import Closed
+from shardctl.router.leased import Leased, lend
 from shardctl.router.requests import EXPECTED, Answer
 from shardctl.router.room import Room
 from shardctl.router.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from shardctl.router.bounded import Bounded
+    from shardctl.router.events import Span
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
-    from shardctl.topology.model import NodeName
+    from shardctl.router.rows import Factory
+    from shardctl.topology.handles import NodeName, ShardId
 
 Connection = psycopg.Connection[Any]
 
@@ -48,7 +51,7 @@ class InThreads(Routed):
             requests.Reserve: self._reserve,
             requests.Hold: self._keep,
             requests.On: self._on,
-            requests.Begin: lambda request, _: request.held.begin(),
+            requests.Load: lambda request, _: request.held.load(request.statement, request.rows),
             requests.Release: lambda request, _: request.held.release(),
             requests.Ask: self._ask,
             requests.Wait: lambda request, _: time.sleep(request.seconds),
@@ -66,6 +69,8 @@ class InThreads(Routed):
         except StopIteration as done:
             value: Result = done.value
             return value
+        finally:
+            plan.close()  # at once, so that the end of an interrupted statement is reported
 
     def _hand_out(self, plan: Plan[Any]) -> Generator[Row, None, None]:
         """Carry a plan out that hands rows out."""
@@ -81,6 +86,7 @@ class InThreads(Routed):
         except StopIteration:
             return
         finally:
+            plan.close()
             task.release()
 
     def _step(self, plan: Plan[Any], request: Request, task: _Task | None) -> Request:
@@ -135,17 +141,36 @@ class InThreads(Routed):
         return reserved
 
     @contextlib.contextmanager
-    def _transaction(self, node: NodeName) -> Iterator[Connection]:
+    def _transaction(self, shard: ShardId, span: Span, *, sealed: bool = False) -> Iterator[Leased]:
         """Give a connection in a transaction, which ends with the block."""
         task = _Task()
         try:
-            connection, transaction = self._run(plans.transaction(self._known, node), task)
-            with contextlib.ExitStack() as stack:
-                stack.push(transaction)
-                yield connection
+            lease: Leased = self._run(plans.transaction(self._known, shard, span), task)
+            lease.sealed = sealed
+            try:
+                yield lease
+            except psycopg.Rollback as leaving:
+                if leaving.transaction is not None:
+                    raise
+            else:
+                if sealed:
+                    lease.require_whole()
+                lease.sealed = False
+                if not lease.returned:
+                    _end(lease)
         finally:
             for held in task.held:  # at once: a signal's exception may come before any call
                 held.release()
+
+    def _connection(self, shard: ShardId) -> Leased:
+        """Give a connection in a shard that its user closes."""
+        task = _Task()
+        try:
+            lease: Leased = self._run(plans.transaction(self._known, shard), task)
+        except BaseException:
+            task.release()
+            raise
+        return lease
 
     def _on_its_own(self, request: requests.Alone, task: _Task | None) -> Any:
         with self._alone:
@@ -248,6 +273,7 @@ class _Held:
         self._lock = threading.Lock()
         self._running = False
         self._released = False
+        self._lease: Leased | None = None
 
     def run(self, statement: bytes, parameters: Parameters, *, types: bool) -> Answer:
         """Run a statement; raises TimeoutError where it was given back, or takes too long."""
@@ -256,19 +282,41 @@ class _Held:
                 raise TimeoutError("the connection was given back")
             self._running = True
         try:
-            return _answer(self.connection.execute(statement, parameters), types=types)
+            # What has no parameters, such as BEGIN, may be several statements.
+            prepare = None if parameters else False
+            cursor = self.connection.execute(statement, parameters, prepare=prepare)
+            return _answer(cursor, types=types)
         finally:
-            with self._lock:
-                self._running = False
-                released = self._released
-            if released:
-                self._give_back()
+            self._ran()
 
-    def begin(self) -> psycopg.Transaction:
-        """Begin a transaction, which is psycopg's."""
-        transaction = psycopg.Transaction(self.connection)
-        transaction.__enter__()
-        return transaction
+    def _ran(self) -> None:
+        """Note that nothing runs on it any more, and give it back if that was asked for."""
+        with self._lock:
+            self._running = False
+            released = self._released
+        if released:
+            self._give_back()
+
+    def load(self, statement: bytes, rows: Sequence[Sequence[Any]]) -> Answer:
+        """Send rows by COPY; raises TimeoutError where it was given back."""
+        with self._lock:
+            if self._released:
+                raise TimeoutError("the connection was given back")
+            self._running = True
+        try:
+            cursor = self.connection.cursor()
+            with cursor.copy(statement) as copy:
+                for row in rows:
+                    copy.write_row(row)
+            return Answer([], cursor.rowcount)
+        finally:
+            self._ran()
+
+    def lend(self, shard: ShardId, node: NodeName, path: bytes, factory: Factory | None) -> Leased:
+        """Give the connection to the application, in a shard: an object of its own."""
+        self._lease = Leased(self.connection.pgconn)
+        lend(self._lease, self.connection, self, shard, node, path, factory)
+        return self._lease
 
     def release(self) -> None:
         """Give it back, rolled back; a second time changes nothing.
@@ -284,6 +332,8 @@ class _Held:
         self._give_back()
 
     def _give_back(self) -> None:
+        if self._lease is not None:
+            self._lease.end(self.connection)
         prolong(self.connection)
         try:
             # Where it is broken or does not answer, the pool sees that, too.
@@ -360,6 +410,17 @@ class _Task:
                 stack.callback(held.release)
 
 
+def _end(lease: Leased) -> None:
+    """Commit; where a statement has failed and its error was caught, that rolls back.
+
+    An error that can be the fence's is noted, so that the application hears of a move.
+    """
+    failed = lease.failed if lease.in_failed_transaction else None
+    lease.commit()
+    if fence.met(failed):
+        lease.hidden = failed
+
+
 def _answer(cursor: psycopg.Cursor[Any], *, types: bool) -> Answer:
     if cursor.rownumber is None:  # no rows can come, as of an UPDATE
         return Answer([], cursor.rowcount)
@@ -368,4 +429,5 @@ def _answer(cursor: psycopg.Cursor[Any], *, types: bool) -> Answer:
         cursor.fetchall(),
         cursor.rowcount,
         tuple(column.type_code for column in columns or ()),
+        tuple(column.name for column in columns or ()),
     )

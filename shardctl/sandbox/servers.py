@@ -26,8 +26,11 @@ WIDTH = 8
 """How many servers to start or stop at the same time."""
 
 _PURPOSE = "shardctl sandbox"
-_STREAMS = {"wal_level": "logical"}
-"""Of every server of a sandbox, unless its node says otherwise: shards can be streamed from it."""
+_STREAMS = {"wal_level": "logical", "max_replication_slots": "32"}
+"""Of every server of a sandbox, unless its node says otherwise: shards can be streamed from it.
+
+Each move to it that can be reversed keeps a slot there, without a WAL sender or a worker.
+"""
 
 Value = TypeVar("Value")
 

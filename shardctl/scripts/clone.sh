@@ -7,7 +7,8 @@
 #                     failed. Renaming needs no room on a full disk.
 #   data.clone.MOVE   what is being made or deleted; no other program looks at it
 #   data/shardctl.clone
-#                     the mark of a move's clone: move, and the files that open it up
+#                     the mark of a move's clone: move, the files that open it up, and `follows`
+#                     if it is promoted early, to follow by a stream: it serves no shard then
 #   data.before.MOVE  what had its name, until the move is over
 
 export LC_ALL=C
@@ -197,10 +198,36 @@ admit() {
     echo new
 }
 
-## remove: deletes the data directory of a stopped clone that was not promoted
+## recover_to: writes the parameters with which a clone recovers to a position, then the position
 
+# The position comes last: a clone without it was never started with these parameters.
+recover_to() { # position; stdin: postgresql.auto.conf
+    require_ours "$mark/move"
+    configure
+    printf '%s\n' "$1" >"$mark/follows.new" && sync "$mark/follows.new" || exit "$PLACE"
+    mv -f -- "$mark/follows.new" "$mark/follows" && sync "$mark" || exit "$PLACE"
+}
+
+recovers_to() { # prints the position, or nothing
+    require_ours "$mark/move"
+    [ ! -e "$mark/follows" ] || cat -- "$mark/follows" || exit "$PLACE"
+}
+
+## configure: replaces the parameters of a clone that has not become a node
+
+configure() { # stdin: postgresql.auto.conf
+    require_ours "$mark/move"
+    cat >"$mark/parameters.new" && sync "$mark/parameters.new" || exit "$PLACE"
+    mv -f -- "$mark/parameters.new" "$data/postgresql.auto.conf" && sync "$data" || exit "$PLACE"
+}
+
+## remove: deletes the data directory of a stopped clone that serves no shard
+
+# One that was promoted may serve, unless it was promoted to follow: then its move's journal says
+# that it does not, which the caller has read.
 require_standby() {
     require_ours "$mark/move"
+    [ ! -e "$mark/follows" ] || return 0
     [ -e "$mark/pg_hba.conf" ] || refuse "$SERVES" "was opened up"
     [ -e "$data/standby.signal" ] || refuse "$SERVES" "was promoted"
 }
@@ -226,6 +253,15 @@ open() {
         [ ! -e "$file" ] || set -- "$@" "$file"
     done
     [ $# -eq 0 ] || mv -f -- "$@" .. || exit "$PLACE"
+}
+
+# Only the rules for clients, of a clone that follows: its parameters stay a clone's.
+open_logins() {
+    cd "$mark" || exit "$PLACE"
+    require_ours move
+    [ -e follows ] || refuse "$PLACE" "$data: does not follow"
+    [ ! -e pg_hba.conf ] || mv -f -- pg_hba.conf .. || exit "$PLACE"
+    sync "$data"
 }
 
 keep() {

@@ -15,6 +15,7 @@ from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
@@ -144,6 +145,35 @@ def write_map(connection: Connection, topology: Topology, owners: dict[ShardId, 
             "schemas": [topology.schema(s) for s in shards],
             "nodes": [owners[s] for s in shards],
         },
+    )
+
+
+def forget_map(connection: Connection) -> None:
+    """Let the node have no map, as before it was a member; its journal and events stay."""
+    connection.execute(QUERIES["forget_map"])
+
+
+def drop_from_map(connection: Connection, node: NodeName, version: int) -> None:
+    """Let a lost node's shards have no owner here, until the map is written with this version."""
+    connection.execute(QUERIES["drop_from_map"], {"node": node, "version": version})
+
+
+def rename(connection: Connection, old: NodeName, new: NodeName, version: int) -> None:
+    """Write another name of a node into this node's records, with a new version of the map.
+
+    It changes the node's own row where the node is `old`.
+    """
+    with connection.transaction():
+        connection.execute(QUERIES["rename_node"], {"old": old, "new": new})
+        given = {"old": old, "new": new, "version": version}
+        connection.execute(QUERIES["rename_in_map"], given)
+
+
+def record_migration(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
+    """Write down that a file has run in shards; of a down part, that it has not any more."""
+    connection.execute(
+        QUERIES["forget_migration" if migration.undoes else "record_migration"],
+        {"shards": shards, "file": migration.name, "checksum": migration.checksum},
     )
 
 

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _TABLE = re.compile(r"\bshardctl\.(\w+)")
-FORMAT = 4
+FORMAT = 5
 """What this shardctl reads and writes."""
 
 
-RESTORABLE = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
+RESTORABLE = (
+    "event", "move", "move_step", "move_progress", "stream", "stream_copy", "rebalance", "drain",
+    "rollout", "migration_begun",
+)  # fmt: skip
 """Tables that may be made again, empty, where they were dropped: they show what was."""
 
 

@@ -25,10 +25,20 @@ QUERIES = queries.load("shardctl.state", "journal.sql")
 MoveState = states.MoveState
 """Here, too, for those who read moves and ask nothing else of the table."""
 
+CLONE = "clone"
+"""The method that copies the whole source server."""
 STREAM = "stream"
 """The method whose target serves already, and receives rows instead of a whole server."""
+PROMOTE = "promote"
+"""The handover of a clone that is promoted in the cutover; the other one is a stream."""
+LOCKED_RENAME = "locked rename"
+"""The fence of a plan by which rows reach the target in a stream, whatever the method."""
 WAL_LIMIT = "wal_limit"
 """The key of a move's report under which the leash of its slot writes that it has dropped it."""
+REHEARSAL = "rehearsal"
+UNDONE = "undone"
+"""The key of a report with the sub-steps of a cutover that was undone."""
+"""The key of a report under which a rehearsal is."""
 REVERSE_FROM = "reverse_from"
 """The key of a streamed move's report for the target's WAL position at the claim: all of the stream
 was committed before it, and what clients change there is committed behind it."""
@@ -70,6 +80,11 @@ class Move:
     drained_to: str | None
     proof: str | None
     report: dict[str, Any] | None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the moved shards follow their source by logical replication, in closed copies."""
+        return self.method == STREAM or self.plan.get("fence") == LOCKED_RENAME
 
     def __post_init__(self) -> None:
         """Take what psycopg gives for what it is here."""
@@ -213,21 +228,17 @@ def note(
     session.execute(QUERIES["note"], given)
 
 
-def mark_drained(
-    session: Connection, move: str, *, revision: int, durable: bool = True
-) -> str | None:
+def mark_drained(session: Connection, move: str, *, revision: int) -> str | None:
     """Set state `drained` with this server's clock; give up to where its WAL is on the disk then.
 
     `revision` is the journal's when the fence was put up; None where it is another's by now. Only
     after the commit does the position cover what other sessions had committed with
-    `synchronous_commit = off`. One that is not `durable` gets onto the disk with the next that is,
-    and the position covers what was there before it.
+    `synchronous_commit = off`.
     """
     marking = QUERIES["drained"].format(
         id=sql.Literal(move),
         revision=sql.Literal(revision),
         drained=sql.Literal(revision + 1),
-        commit=sql.Literal("local" if durable else "off"),
     )
     rows = queries.rows_of_last(session, marking)
     return str(rows[0][0]) if rows else None
@@ -256,6 +267,11 @@ def record_step(
         QUERIES["record_step"],
         {"move": move, "step": step, "state": state, "took_ms": took_ms, "error": error},
     )
+
+
+def record_undone(session: Connection, move: str, step: str) -> None:
+    """Write down that a step was undone, if it had begun; its time and its error stay."""
+    session.execute(QUERIES["record_undone"], {"move": move, "step": step})
 
 
 def steps(session: Connection, move: str) -> list[StepRecord]:

@@ -31,7 +31,7 @@ WHERE id = %(id)s AND state = %(state)s
 -- name: drained
 -- That no write can come any more, and when that was; then up to where the WAL is on the disk
 BEGIN;
-SET LOCAL synchronous_commit TO {commit};
+SET LOCAL synchronous_commit TO local;
 UPDATE shardctl.move
 SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
     drained_at = clock_timestamp()
@@ -61,6 +61,10 @@ VALUES (%(move)s, %(step)s, %(state)s, %(took_ms)s, %(error)s)
 ON CONFLICT (move, step) DO UPDATE
 SET state = excluded.state, took_ms = excluded.took_ms, error = excluded.error,
     started = CASE WHEN excluded.state = 'running' THEN clock_timestamp() ELSE move_step.started END
+
+-- name: record_undone
+-- That a step which began was undone; how it went until then stays
+UPDATE shardctl.move_step SET state = 'undone' WHERE move = %(move)s AND step = %(step)s
 
 -- name: steps
 -- The steps of a move in the order in which they last began

@@ -27,6 +27,7 @@ _CLASS = 0x5AADC72
 UNMADE_S = 60
 """How long a leash waits for a slot that is still missing."""
 
+_FENCED, _WAITING = ["fenced", "drained"], ["reserved", "undone"]
 _POLL_S = 0.5
 _LOCK_TIMEOUT = "1s"
 _ARMED_S = 10.0
@@ -35,11 +36,19 @@ _PATIENCE_MS = 5000
 
 
 def arm(
-    session: Connection, beside: Connection, node: str, *, move: str, slot: str, limit_bytes: int
+    session: Connection,
+    beside: Connection,
+    node: str,
+    *,
+    move: str,
+    slot: str,
+    limit_bytes: int,
+    keep_s: float | None = None,
 ) -> None:
     """Let a server drop `slot` as soon as it holds back more WAL than `limit_bytes`.
 
-    The slot may be made afterwards, within `UNMADE_S`.
+    With `keep_s` the slot is for the reverse of `move`, and the server drops it, too, so many
+    seconds after the move has ended. The slot may be made afterwards, within `UNMADE_S`.
     `session` is the leash's own from now on, in autocommit; it may be closed at any time.
     `beside` is another session with the same database, in autocommit. A leash that was there
     before is replaced. Raises leash_not_armed and psycopg.Error.
@@ -53,6 +62,12 @@ def arm(
         **_keys(slot),
         move=sql.Literal(move),
         limit=sql.Literal(limit_bytes),
+        # The move itself needs no slot that is for its reverse.
+        fenced=sql.Literal([] if keep_s is not None else _FENCED),
+        waiting=sql.Literal([] if keep_s is not None else _WAITING),
+        keep=sql.SQL("interval {}").format(sql.Literal(f"{keep_s} s"))
+        if keep_s is not None
+        else sql.SQL("NULL::interval"),
         who=sql.Literal(who()),
         poll=sql.Literal(_POLL_S),
         patience=sql.SQL("interval {}").format(sql.Literal(f"{UNMADE_S} s")),
@@ -88,6 +103,15 @@ def end(session: Connection, slot: str) -> None:
     """End what watches the slot, if anything does."""
     patience = sql.Literal(_PATIENCE_MS)
     session.execute(QUERIES["end"].format(**_keys(slot), patience_ms=patience))
+
+
+def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
+    """Return whether a slot holds back more than half of its limit; not without either.
+
+    >>> is_near(51, 100), is_near(50, 100), is_near(51, None), is_near(None, 100)
+    (True, False, False, False)
+    """
+    return bool(held_bytes and limit_bytes and 2 * held_bytes > limit_bytes)
 
 
 def key(slot: str) -> int:

@@ -1,5 +1,6 @@
 -- name: watch
--- Watch one slot until it is gone: at its limit end its walsenders, drop it, and report it
+-- Watch one slot until it is gone: at its limit end its walsenders, drop it, and report it. One that
+-- is kept for a reverse is dropped, too, when the move has been over for that long
 DO $leash$
 DECLARE
     began    timestamptz := pg_catalog.clock_timestamp();
@@ -7,6 +8,7 @@ DECLARE
     held     bigint;
     sender   integer;
     changing boolean;
+    overdue  boolean;
     dropped  boolean;
 BEGIN
     IF NOT pg_catalog.pg_try_advisory_lock({key}) THEN
@@ -18,17 +20,20 @@ BEGIN
         seen := seen OR FOUND;
         -- It is armed before the slot is made, so that no slot is ever without it.
         EXIT WHEN NOT FOUND AND (seen OR pg_catalog.clock_timestamp() > began + {patience});
-        IF held > {limit} THEN
-            changing := false;
-            BEGIN
-                -- A fence lasts no longer than its guard allows; without the slot it would be undone.
-                changing := EXISTS (SELECT FROM shardctl.move
-                                    WHERE id = {move} AND state IN ('fenced', 'drained'));
-            EXCEPTION WHEN undefined_table OR lock_not_available THEN
-                NULL;  -- the disk matters more than a journal that cannot be read
-            END;
+        changing := false;
+        overdue := false;
+        BEGIN
+            -- A fence lasts no longer than its guard allows; without the slot it would be undone.
+            SELECT m.state = ANY ({fenced}),
+                   coalesce(m.state IN ('done', 'unconfirmed')
+                            AND pg_catalog.clock_timestamp() > m.ended + {keep}, false)
+            INTO changing, overdue FROM shardctl.move AS m WHERE m.id = {move};
+        EXCEPTION WHEN undefined_table OR lock_not_available THEN
+            NULL;  -- the disk matters more than a journal that cannot be read
+        END;
+        IF held > {limit} OR overdue THEN
             dropped := false;
-            IF NOT changing THEN
+            IF changing IS NOT TRUE THEN
                 BEGIN
                     PERFORM pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity AS a
                     WHERE a.pid = sender
@@ -51,10 +56,12 @@ BEGIN
         SET revision = revision + 1,
             report = coalesce(report, '{{}}') || pg_catalog.jsonb_build_object(
                 'wal_limit', pg_catalog.jsonb_build_object('held_bytes', held, 'limit_bytes', {limit}))
-        WHERE id = {move} AND state IN ('reserved', 'undone');
+        WHERE id = {move} AND state = ANY ({waiting});
         INSERT INTO shardctl.event (who, command, result)
         VALUES ({who}, 'move-shards', pg_catalog.format(
-            'move %s: dropped slot %s, which held back %s bytes of WAL: the limit is %s',
+            CASE WHEN overdue
+                 THEN 'move %s: dropped slot %s: the time in which it could be reversed is over'
+                 ELSE 'move %s: dropped slot %s, which held back %s bytes of WAL: the limit is %s' END,
             {move}, {slot}, held, {limit}));
     END IF;
     PERFORM pg_catalog.pg_advisory_unlock({key});

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import Refused
 from shardctl.ids import times
-from shardctl.state import journal, lock, progress
+from shardctl.state import journal, lock, progress, reverses
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.journal import Move, StepRecord
     from shardctl.state.progress import MoveProgress
+    from shardctl.state.reverses import Kept, Reverse
     from shardctl.topology.model import NodeName, Topology
 
 Shown = Literal["running", "unfinished", "unconfirmed", "done", "aborted"]
@@ -45,6 +45,8 @@ class Copy:
     steps: tuple[StepRecord, ...]
     holder: str | None
     progress: MoveProgress | None = None
+    kept: Kept | None = None
+    """What the node keeps for the reverse of the move, whose target it is."""
 
     @property
     def last(self) -> datetime:
@@ -69,6 +71,8 @@ class Entry:
     """Whether it is over, and source or target do not know that yet."""
     progress: MoveProgress | None = None
     """The progress of its copy, while it is open and until the copy is made."""
+    reverse: Reverse | None = field(default=None, compare=False)
+    """Whether it can be reversed, where that was wanted and it is over."""
 
     @property
     def state(self) -> Shown:
@@ -108,6 +112,25 @@ class Entry:
         return bool(self.move.plan.get("options", {}).get("read_only"))
 
     @property
+    def handover(self) -> str | None:
+        """How a clone takes over: `stream` or `promote`; None for a method that has one handover.
+
+        A clone of a release that had one is promoted.
+        """
+        if self.move.method != journal.CLONE:
+            return None
+        return journal.STREAM if self.move.streams else journal.PROMOTE
+
+    @property
+    def handover_why(self) -> list[dict[str, str]] | None:
+        """What refused a stream where shardctl chose the handover, by `code` and `message`.
+
+        Empty where it chose `stream`, None where the operator chose or nothing is to choose.
+        """
+        why: list[dict[str, str]] | None = self.move.plan.get("handover_why")
+        return why
+
+    @property
     def wal_limit(self) -> dict[str, int] | None:
         """What the leash has written of the limit that it found exceeded, while it matters."""
         return journal.wal_limit(self.move)
@@ -134,13 +157,20 @@ class Entry:
         """Name what an operator can do about it."""
         if self.state == "running":
             return []
-        return ["resume"] if self.behind else list(self.move.state.can)
+        if self.behind:
+            return ["resume"]
+        return [*self.move.state.can, *(self.reverse.can if self.reverse else ())]
 
     @property
     def step(self) -> str | None:
-        """The step that began last; within the cutover the state that was reached."""
-        last = self.steps[-1].step if self.steps else None
-        if last != "cutover" or (self.state == "running" and self.move.state in _BEFORE_FENCE):
+        """The step that began last; within the cutover the state that was reached.
+
+        Of an aborted move the step at which it stopped: its state no longer shows more.
+        """
+        last, state = self.steps[-1].step if self.steps else None, self.move.state
+        if last != "cutover" or state is MoveState.aborted:
+            return last
+        if self.state == "running" and state in _BEFORE_FENCE:
             return last
         return f"cutover.{self.move.state.value}"
 
@@ -159,11 +189,14 @@ class Entry:
             "started": written(move.started),
             "ended": written(move.ended),
             "can": self.can(),
+            "reverse": self.reverse.as_json() if self.reverse else None,
         }
 
     def details(self) -> dict[str, Any]:
         """Give what `moves show` shows beside that."""
         return {
+            "handover": self.handover,
+            "handover_why": self.handover_why,
             "read_only": self.read_only,
             "steps": list(self._steps()),
             "report": self.move.report,
@@ -232,6 +265,7 @@ def copies(
         holder, copying = lock.holder(session), progress.read(session)
         if holder is None:
             moves = journal.read(session)  # its command may have ended it in between
+    kept = reverses.read(session, [move for move in moves if move.target == node])
     return tuple(
         Copy(
             node,
@@ -240,6 +274,7 @@ def copies(
             () if move.state.terminal and not whole else tuple(journal.steps(session, move.id)),
             holder,
             copying.get(move.id),
+            kept.get(move.id),
         )
         for move in moves
     )
@@ -250,8 +285,18 @@ def entries(found: Iterable[Copy]) -> tuple[Entry, ...]:
     moves: dict[str, list[Copy]] = defaultdict(list)
     for copy in found:
         moves[copy.move.id].append(copy)
-    every = (_entry(of_one) for of_one in moves.values())
-    return tuple(sorted(every, key=lambda entry: entry.move.started, reverse=True))
+    every = {move: _entry(of_one) for move, of_one in moves.items()}
+    now = datetime.now(UTC)
+    known = (replace(one, reverse=_reverse(one, moves, every, now)) for one in every.values())
+    return tuple(sorted(known, key=lambda entry: entry.move.started, reverse=True))
+
+
+def _reverse(
+    entry: Entry, moves: Mapping[str, Sequence[Copy]], every: Mapping[str, Entry], now: datetime
+) -> Reverse | None:
+    begun = every.get(reverses.id_of(entry.move) or "")
+    kept = next((one.kept for one in moves[entry.move.id] if one.kept is not None), None)
+    return reverses.of(entry.move, begun.move if begun else None, kept, now)
 
 
 def _entry(of_one: Sequence[Copy]) -> Entry:
@@ -267,6 +312,21 @@ def _entry(of_one: Sequence[Copy]) -> Entry:
     # A clone has a copy of its source's.
     progress = max(found, key=lambda one: one.at, default=None)
     return Entry(newest, steps, holder, behind, progress)
+
+
+def kept_reverses(known: Iterable[Entry], *, over: bool = False) -> frozenset[str]:
+    """Give the ids of the reverses for which nodes rightly keep something.
+
+    Of a move that is open, or can be reversed; if `over`, also of one whose time is over or whose
+    slot is lost, and that is to be finished.
+    """
+    return frozenset(
+        reverse
+        for entry in known
+        if (reverse := reverses.id_of(entry.move)) is not None
+        if entry.open
+        or (entry.reverse is not None and (entry.reverse.holds or (over and entry.reverse.can)))
+    )
 
 
 def written(moment: datetime | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import select
 import socket
 import time
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, Topology
 
-_CLASS = 0x5AADC71
+CLASS = 0x5AADC71
 _APPLICATION_NAME_BYTES = 63
+_LONGEST_USER = 32
+"""As useradd allows; anybody can put anything into the environment."""
 _RELEASE_MS = 1000
 
 
@@ -44,11 +47,17 @@ class NodeLocked(ShardctlError):
 
 
 def who() -> str:
-    """Name the operator: OS user and host."""
+    """Name the operator: OS user and host, and who became that user by sudo.
+
+    Such as `ann@ops1`, or `ann as root@ops1`.
+    """
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         user = "unknown"
+    by_sudo = "".join(filter(str.isprintable, os.environ.get("SUDO_USER", "")))[:_LONGEST_USER]
+    if by_sudo and by_sudo != user:
+        user = f"{by_sudo} as {user}"
     return f"{user}@{socket.gethostname()}"
 
 
@@ -63,7 +72,7 @@ def take(connection: Connection, node: str) -> None:
 
     A second operator sees the session's application_name (see `purpose`).
     """
-    row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
+    row = connection.execute(QUERIES["try_lock"], {"class": CLASS}).fetchone()
     if row is not None and row[0]:
         return
     require_free(connection, node)
@@ -122,7 +131,7 @@ def held(
 
 def require_free(connection: Connection, node: str) -> None:
     """See that no session holds the node's lock, and take none; raises NodeLocked."""
-    holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
+    holding = connection.execute(QUERIES["lock_holder"], {"class": CLASS}).fetchone()
     if holding is not None:
         raise NodeLocked(node, holding[0], holding[1])
 
@@ -144,7 +153,7 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
 
 def holder(connection: Connection) -> str | None:
     """Name the holder of the node's lock; None: it is free."""
-    row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
+    row = connection.execute(QUERIES["lock_holder"], {"class": CLASS}).fetchone()
     return None if row is None else str(row[0])
 
 
@@ -159,7 +168,7 @@ def queue(connection: Connection, node: str, wait_s: float) -> None:
         left_ms = max(1, round((until - time.monotonic()) * 1000))
         connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{left_ms}ms"])
         try:
-            connection.execute(QUERIES[query], {"class": _CLASS})
+            connection.execute(QUERIES[query], {"class": CLASS})
         except psycopg.errors.LockNotAvailable:
             require_free(connection, node)
             raise NodeLocked(

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.ids.layout import Layout
-from shardctl.topology.model import NodeName
+from shardctl.topology.handles import NodeName
 from shardctl.topology.names import SchemaPattern
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(\d{4,})_[^/\\]+\.sql")
 _NO_TRANSACTION = "-- shardctl: no-transaction"
+_DOWN = re.compile(r"^--[ \t]*shardctl:[ \t]*down[ \t]*\r?$", re.MULTILINE)
+_ALMOST_DOWN = re.compile(r"-+[ \t]*shardctl[ \t]*:[ \t]*down\b", re.IGNORECASE)
+"""What was meant as such a line: without it, the way back would run as part of the file."""
 _STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 _CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
 """First words that would end the transaction which a chunk of shards shares."""
@@ -31,13 +34,21 @@ class MigrationInvalid(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file; it is not transactional where `-- shardctl: no-transaction` is its first line."""
+    """One file; it is not transactional where `-- shardctl: no-transaction` is its first line.
+
+    `text` ends where a line `-- shardctl: down` begins the down part, which undoes it. The
+    checksum is that of the bytes before this line: a down part may be added later.
+    """
 
     file: Path
     number: int
     text: str
     checksum: str
     transactional: bool
+    down: str | None = None
+    """The down part, behind as many empty lines as the file has before it."""
+    undoes: bool = False
+    """Whether running it takes its row out of `shardctl.migration`: `text` is the down part."""
 
     @property
     def name(self) -> str:
@@ -47,6 +58,12 @@ class Migration:
     def statements(self) -> list[split.Statement]:
         """Split the text, to run or to locate its statements one by one."""
         return split.split(self.text)
+
+    def reversed(self) -> Migration:
+        """Give what undoes it; its down part must exist."""
+        if self.down is None:
+            raise AssertionError(self.name)
+        return replace(self, text=self.down, down=None, undoes=True)
 
 
 def read(folder: Path | None) -> tuple[Migration, ...]:
@@ -96,30 +113,88 @@ def _read_file(file: Path) -> Migration:
     if "\0" in text:
         raise MigrationInvalid(str(file), "holds a zero byte")
     first_line = text.split("\n", 1)[0].strip()
+    up, down = _parts(text, str(file))
+    # What was hashed before files had down parts is what is hashed of a file without one.
+    hashed = content if down is None else content[: len(content) - len(text[len(up) :].encode())]
     migration = Migration(
         file=file,
         number=int(name[1]),
-        text=text,
-        checksum=hashlib.sha256(content).hexdigest(),
+        text=up,
+        checksum=hashlib.sha256(hashed).hexdigest(),
         transactional=first_line != _NO_TRANSACTION,
+        down=down,
     )
-    for statement in migration.statements():
-        first, *rest = statement.first_words or ("",)
-        if first == "COPY" and _STREAM.search(statement.text):
-            raise MigrationInvalid(
-                f"{file}:{statement.line}",
-                "COPY with STDIN or STDOUT is not supported in a migration",
-                hint="use INSERT instead",
-            )
-        if first in _CONTROL or (first, *rest) in {
-            ("START", "TRANSACTION"),
-            ("PREPARE", "TRANSACTION"),
-        }:
-            raise MigrationInvalid(
-                f"{file}:{statement.line}",
-                f"{first} is not supported in a migration: shardctl runs many shards "
-                "in one transaction",
-                hint="remove it; to run without a transaction, begin the file with "
-                f"`{_NO_TRANSACTION}`",
-            )
+    for one in (migration, *([migration.reversed()] if down is not None else [])):
+        for statement in one.statements():
+            _require_usable(one, statement)
     return migration
+
+
+def _parts(text: str, where: str = "") -> tuple[str, str | None]:
+    r"""Divide a text at the line that begins its down part; raises MigrationInvalid.
+
+    >>> _parts("CREATE TABLE a ();\n-- shardctl: down\nDROP TABLE a;")
+    ('CREATE TABLE a ();\n', '\n\nDROP TABLE a;')
+    >>> _parts("SELECT '\n-- shardctl: down\n'")
+    ("SELECT '\n-- shardctl: down\n'", None)
+    """
+    if _ALMOST_DOWN.search(text) is None:
+        return text, None
+    for comment in split.comments(text):
+        if _ALMOST_DOWN.match(comment[0]) is None:
+            continue
+        found = _DOWN.match(text, comment.start())
+        if found is None:
+            raise MigrationInvalid(
+                f"{where}:{text.count(chr(10), 0, comment.start()) + 1}",
+                f"{comment[0].strip()[:60]!r} does not begin a down part",
+                hint="write `-- shardctl: down`, in these letters, as a line of its own",
+            )
+        down = "\n" * text.count("\n", 0, found.end()) + text[found.end() :]
+        return text[: found.start()], down
+    return text, None
+
+
+def _require_usable(migration: Migration, statement: split.Statement) -> None:
+    """Refuse a statement that no migration may have; raises MigrationInvalid."""
+    where = f"{migration.file}:{statement.line}"
+    first, *rest = statement.first_words or ("",)
+    if first == "COPY" and _STREAM.search(statement.text):
+        raise MigrationInvalid(
+            where,
+            "COPY with STDIN or STDOUT is not supported in a migration",
+            hint="use INSERT instead",
+        )
+    if first in _CONTROL or (first, *rest) in {
+        ("START", "TRANSACTION"),
+        ("PREPARE", "TRANSACTION"),
+    }:
+        raise MigrationInvalid(
+            where,
+            f"{first} is not supported in a migration: shardctl runs many shards "
+            "in one transaction",
+            hint="remove it; to run without a transaction, begin the file with "
+            f"`{_NO_TRANSACTION}`",
+        )
+    if migration.transactional and concurrent_index(statement):
+        raise MigrationInvalid(
+            where,
+            f"{first} INDEX CONCURRENTLY cannot run in a transaction",
+            hint=f"begin the file with `{_NO_TRANSACTION}`, and keep other statements in a "
+            "file of their own",
+        )
+
+
+def concurrent_index(statement: split.Statement) -> bool:
+    """Return whether a statement makes or drops an index CONCURRENTLY.
+
+    >>> [concurrent_index(one) for one in split.split(
+    ...     "CREATE UNIQUE INDEX CONCURRENTLY i ON t (n); CREATE INDEX i ON t ('CONCURRENTLY')")]
+    [True, False]
+    """
+    words = [lexeme.upper() for lexeme in islice(split.lexemes(statement.text), 5)]
+    return (
+        words[:1] in (["CREATE"], ["DROP"])
+        and "CONCURRENTLY" in words
+        and words[words.index("CONCURRENTLY") - 1] == "INDEX"
+    )

@@ -38,6 +38,24 @@ WHERE (map.schema, map.node) IS DISTINCT FROM (excluded.schema, excluded.node)
 -- The version only grows
 UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version < %(version)s
 
+-- name: forget_map
+-- No map, as on a new node: version and rows go at once
+WITH gone AS (DELETE FROM shardctl.map) UPDATE shardctl.cluster SET map_version = 0
+
+-- name: drop_from_map
+-- No owner for a lost node's shards, with the map's next version; a map that lacks rows is not read
+WITH gone AS (DELETE FROM shardctl.map WHERE node = %(node)s)
+UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version < %(version)s
+
+-- name: rename_node
+-- The new name of this node in its own row
+UPDATE shardctl.cluster SET node = %(new)s WHERE node = %(old)s
+
+-- name: rename_in_map
+-- The new name of a node in the map, with the map's next version
+WITH renamed AS (UPDATE shardctl.map SET node = %(new)s WHERE node = %(old)s)
+UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version < %(version)s
+
 -- name: migrations
 -- Which file, with which checksum, ran in which shards
 SELECT file, checksum, array_agg(shard) FROM shardctl.migration GROUP BY file, checksum
@@ -46,6 +64,15 @@ SELECT file, checksum, array_agg(shard) FROM shardctl.migration GROUP BY file, c
 -- That a file ran in these shards
 INSERT INTO shardctl.migration (shard, file, checksum)
 SELECT unnest(%(shards)s::integer[]), %(file)s, %(checksum)s
+
+-- name: open_block
+-- Ids of a shard above all earlier ones, and above the clock
+SELECT shardctl.open_block(%(shard)s)
+
+-- name: forget_migration
+-- That a file was undone in these shards
+DELETE FROM shardctl.migration
+WHERE shard = ANY (%(shards)s::integer[]) AND file = %(file)s AND checksum = %(checksum)s
 
 -- name: record_event
 -- The audit trail

@@ -55,6 +55,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             migrations=_path(database.migrations, folder),
             options=database.options,
             keys=database.keys,
+            subscription_options=database.subscription_options,
         ),
         nodes={NodeName(n): _node(NodeName(n), node, folder) for n, node in file.nodes.items()},
         poolers={

@@ -50,7 +50,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     """
     start = len(_BOM) if text.startswith(_BOM) else 0
     body = text[start:]
-    document = _read(body, values)
+    document = read(body, next(iter(values), ()))
     spans = []
     for path, value in values.items():
         part = _part(document, path)
@@ -58,20 +58,21 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     edited = body
     for first, end, new in sorted(spans, reverse=True):
         edited = edited[:first] + new + edited[end:]
-    _prove(document, _read(edited, values), values)
+    prove(document, edited, changed=values)
     return text[:start] + edited
 
 
-def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
+def read(text: str, path: tuple[str, ...]) -> marks.Document:
+    """Read YAML that is to be edited at `path`; raises ScalarNotEditable where it is none."""
     try:
         document = marks.read(text)
     except BadYaml as error:
         why = f"line {error.mark.line}: {error.message}"
-        raise ScalarNotEditable(next(iter(values), ()), why) from error
+        raise ScalarNotEditable(path, why) from error
     if document.flaws:
         mark, flaw = document.flaws[0]
         why = f"line {mark.line}: {flaw.message}"
-        raise ScalarNotEditable(next(iter(values), ()), why)
+        raise ScalarNotEditable(path, why)
     return document
 
 
@@ -95,10 +96,18 @@ def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
 def _write(value: str, part: marks.Part) -> str:
     if part.style == "'" and value.isprintable():
         return "'" + value.replace("'", "''") + "'"
-    safe = _PLAIN if part.flow else _PLAIN_WITH_COMMA
-    if part.style or not safe.fullmatch(value):
-        return _double(value)
-    return _double(value) if value.lower() in _WORDS else value
+    return _double(value) if part.style else scalar(value, flow=part.flow)
+
+
+def scalar(value: str, *, flow: bool) -> str:
+    """Write a new scalar, with double quotes only where it must; `flow` is within braces.
+
+    >>> scalar("0-3, 5", flow=False), scalar("0-3, 5", flow=True), scalar("no", flow=True)
+    ('0-3, 5', '"0-3, 5"', '"no"')
+    """
+    safe = _PLAIN if flow else _PLAIN_WITH_COMMA
+    plain = safe.fullmatch(value) and value.lower() not in _WORDS
+    return value if plain else _double(value)
 
 
 def _folded(scalar: str, value: str, text: str, part: marks.Part) -> str:
@@ -127,15 +136,25 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else f"\\U{ord(character):08X}"
 
 
-def _prove(
-    before: marks.Document, after: marks.Document, values: Mapping[tuple[str, ...], str]
+def prove(
+    before: marks.Document,
+    edited: str,
+    *,
+    changed: Mapping[tuple[str, ...], str | None],
+    removed: tuple[str, ...] | None = None,
 ) -> None:
-    """Raise unless the edited text has the new values and nothing else has changed."""
-    expected: dict[Loc, str | None] = {path: part.text for path, part in before.values.items()}
-    new: Mapping[Any, str] = values
+    """Raise unless the edited text has the new values and nothing else has changed.
+
+    `removed` is a path that it no longer has, with all below.
+    """
+    path = removed or next(iter(changed), ())
+    expected: dict[Loc, str | None] = {
+        loc: part.text
+        for loc, part in before.values.items()
+        if removed is None or loc[: len(removed)] != removed
+    }
+    new: Mapping[Any, str | None] = changed
     expected.update(new)
-    found = {path: part.text for path, part in after.values.items()}
+    found = {loc: part.text for loc, part in read(edited, path).values.items()}
     if found != expected:
-        raise ScalarNotEditable(
-            next(iter(values), ()), "the edited text would have a different meaning"
-        )
+        raise ScalarNotEditable(path, "the edited text would have a different meaning")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from uuid import UUID
+from typing import TYPE_CHECKING
 
-from shardctl.errors import Misused
-from shardctl.topology.model import ShardId
+from shardctl.errors import Misused, UsageError
+from shardctl.topology.handles import ShardId
 
-Key = int | str | UUID
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    Key = int | str | UUID
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DIGITS = 15
 """Hexadecimal digits of the hash: 60 bits fit every language's and SQL's signed 64."""
+
+
+class ShardNotFound(UsageError):
+    """A shard number that the topology does not have."""
+
+    def __init__(self, shard: int, count: int) -> None:
+        super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
+        self.shard = shard
+        self.count = count
 
 
 def key_unsupported(what: str) -> Misused:
@@ -50,6 +61,9 @@ def stable_hash(key: Key) -> int:
     usual one, in small letters, so that `uuid` and `uuid::text` agree. Raises key_unsupported, also
     of an integer.
     """
+    import hashlib  # noqa: PLC0415  # an application with keys that are integers needs neither
+    from uuid import UUID  # noqa: PLC0415  # same
+
     if not isinstance(key, str | UUID):
         raise key_unsupported(f"a value of type {type(key).__name__}")
     text = key if isinstance(key, str) else str(key)
@@ -68,6 +82,8 @@ def read(text: str) -> Key:
     """
     if (number := integer(text)) is not None:
         return number
+    from uuid import UUID  # noqa: PLC0415  # same
+
     # Without its hyphens it may as well be a digest, which is text.
     return UUID(text) if _UUID.fullmatch(text) else text
 

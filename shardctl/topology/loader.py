@@ -6,54 +6,32 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl import inputs
-from shardctl.topology import aliases, marks, placement, rules, wording
+from shardctl.topology import aliases, files, placement, rules, wording
 from shardctl.topology.build import build
-from shardctl.topology.problems import (
-    Finding,
-    Loc,
-    Problem,
-    TopologyInvalid,
-    TopologyMissing,
-    dotted,
-)
+from shardctl.topology.files import MOST_BYTES
+from shardctl.topology.problems import Problem, TopologyInvalid, TopologyMissing
 from shardctl.topology.spec import FileSection
-from shardctl.topology.syntax import BadYaml, Mark, decode
 
 if TYPE_CHECKING:
+    from shardctl.topology.marks import Document
     from shardctl.topology.model import Topology
+    from shardctl.topology.problems import Finding, Loc
+    from shardctl.topology.syntax import Mark
 
-__all__ = ["Problem", "TopologyInvalid", "TopologyMissing", "json_schema", "load", "parse"]
-
-MOST_BYTES = 1 << 20
-"""Bytes of the largest file that is read: 8,192 shards on 500 nodes need an eighth of that.
-
-Reading a MiB takes up to 3 s and 140 MB of memory.
-"""
-
-_EMPTY = "the file is empty; create one with `shardctl sandbox new`"
+__all__ = [
+    "MOST_BYTES",
+    "Problem",
+    "TopologyInvalid",
+    "TopologyMissing",
+    "json_schema",
+    "load",
+    "parse",
+]
 
 
 def load(path: Path) -> Topology:
     """Read a file; raises TopologyMissing, or TopologyInvalid with every problem."""
-    hint = (
-        "specify a file with --topology or $SHARDCTL_TOPOLOGY, or create one with "
-        "`shardctl sandbox new`"
-    )
-    try:
-        content = inputs.read(path, MOST_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        raise TopologyMissing(path, "no such file", hint=hint) from None
-    except IsADirectoryError:
-        hint = f"specify the file in that directory, such as --topology {path / 'topology.yaml'}"
-        raise TopologyMissing(path, "is a directory, not a file", hint=hint) from None
-    except PermissionError:
-        hint = "allow the user who runs shardctl to read it"
-        raise TopologyMissing(path, "permission denied", hint=hint) from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise TopologyMissing(path, f"cannot be read: {why}", hint=hint) from error
-    return parse(content, path)
+    return parse(files.content(path), path)
 
 
 def parse(content: bytes, path: Path) -> Topology:
@@ -61,21 +39,11 @@ def parse(content: bytes, path: Path) -> Topology:
 
     Raises TopologyInvalid with every problem, by line.
     """
-    try:
-        document = marks.read(decode(content))
-    except BadYaml as error:
-        raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
-    if document.empty or (document.data is None and not document.flaws):
-        raise _invalid(path, [(Mark(0, 1, 1), Finding((), _EMPTY))])
-    if not isinstance(document.data, dict):
-        top = Finding(
-            (), "expected keys and values at the top level, beginning with `cluster: NAME`"
-        )
-        raise _invalid(path, [*document.flaws, (document.place(top), top)])
+    document = files.document(content, path)
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
     content_model, findings = _findings(document, folder)
     if findings or content_model is None:
-        raise _invalid(path, findings)
+        raise files.invalid(path, findings)
     return build(content_model, path, Path(folder))
 
 
@@ -88,7 +56,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _findings(
-    document: marks.Document, folder: str
+    document: Document, folder: str
 ) -> tuple[FileSection | None, list[tuple[Mark, Finding]]]:
     data = document.data
     model, found = wording.findings(data)
@@ -114,17 +82,9 @@ def _within(loc: Loc, hidden: set[Loc]) -> bool:
     return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
 
 
-def _merged(finding: Finding, document: marks.Document) -> bool:
+def _merged(finding: Finding, document: Document) -> bool:
     """Return whether a finding only follows from a merge key, which is reported itself."""
     loc = finding.loc
     if "<<" in loc:
         return True
     return finding.message.startswith("missing") and (*loc[:-1], "<<") in document.keys
-
-
-def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:
-    problems = {
-        Problem(str(path), mark.line, mark.column, dotted(finding.loc), finding.message)
-        for mark, finding in findings
-    }
-    return TopologyInvalid(tuple(sorted(problems)))

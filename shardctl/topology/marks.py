@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from shardctl.topology.problems import Finding, Loc
-from shardctl.topology.syntax import TABBED, BadYaml, Mark, check_characters, explain, tabs
+from shardctl.topology.syntax import (
+    MAX_DEPTH,
+    TABBED,
+    TOO_DEEP,
+    BadYaml,
+    Mark,
+    check_characters,
+    explain,
+    tabs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MAX_DEPTH = 30
 _MAX_ALIASED = 10_000
 """Values that aliases may add; a file that needs more is an attack or a mistake."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -38,6 +46,8 @@ class Part:
     """Is within braces or brackets."""
     bare: bool = True
     """Has neither an anchor nor a tag."""
+    braces: bool = False
+    """Is a list or a mapping in brackets or braces."""
 
 
 @dataclass(slots=True)
@@ -111,8 +121,8 @@ class _Builder:
         mark = _mark(event)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, mark)
-        if depth > _MAX_DEPTH:
-            raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
+        if depth > MAX_DEPTH:
+            raise BadYaml(mark, TOO_DEEP)
         if event.anchor:
             self.anchors[event.anchor] = None
         if isinstance(event, yaml.ScalarEvent):
@@ -156,7 +166,7 @@ class _Builder:
         while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
             here = (*loc, len(items))
             items.append(self._part(inner, here, depth + 1, flow=bool(event.flow_style)))
-        return Part(mark, _end(inner), items=tuple(items))
+        return Part(mark, _end(inner), items=tuple(items), braces=bool(event.flow_style))
 
     def _mapping(self, event: Any, mark: Mark, loc: Loc, depth: int) -> Part:
         self._tag(event, mark, loc, frozenset({_TAG + "map"}))
@@ -183,6 +193,7 @@ class _Builder:
             mark,
             _end(inner),
             entries=tuple((_named(key, name), value) for name, (key, value) in entries.items()),
+            braces=flow,
         )
 
 
@@ -227,4 +238,4 @@ def _end(event: Any) -> int:
 
 
 def _named(key: Part, name: str) -> Part:
-    return Part(key.mark, key.end, name)
+    return replace(key, text=name)

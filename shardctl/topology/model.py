@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta  # noqa: TC003  # a field type that readers resolve
 from pathlib import Path  # noqa: TC003  # same
-from typing import TYPE_CHECKING, Literal, NewType
+from typing import TYPE_CHECKING, Literal
+
+from shardctl.topology.handles import NodeName, PoolerName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardctl.topology.names import SchemaPattern
 
-ShardId = NewType("ShardId", int)
-NodeName = NewType("NodeName", str)
-PoolerName = NewType("PoolerName", str)
+__all__ = ["NodeName", "PoolerName", "ShardId"]
 
 Generator = Literal["strict", "classic"]
 AliasKind = Literal["shard", "node"]
@@ -46,6 +46,8 @@ class Database:
     """Further libpq keywords, never a password."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Tables and the columns that hold their shard keys, for `verify --deep`."""
+    subscription_options: Mapping[str, str] = field(default_factory=dict)
+    """What of `options` is otherwise where a streamed move's target logs in to its source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -11,6 +10,15 @@ MAX_IDENTIFIER = 63
 
 _FIELD = re.compile(r"\{id(?::0(\d{1,2})d)?\}")
 _RETIRED = re.compile(r"__retired_[0-9a-f]{8}\Z")
+
+
+def is_retired(schema: str) -> bool:
+    """Return whether a move has given a schema this name on its source.
+
+    >>> is_retired("shard2__retired_5f3a9c1e"), is_retired("shard2")
+    (True, False)
+    """
+    return _RETIRED.search(schema) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,8 @@ def retired(schema: str, move: str) -> str:
     tail = f"__retired_{move}"
     room = MAX_IDENTIFIER - len(tail)
     if len(schema.encode()) > room:
+        import hashlib  # noqa: PLC0415  # applications do not need it
+
         digest = hashlib.sha256(schema.encode()).hexdigest()[:8]
         schema = schema.encode()[: room - 9].decode(errors="ignore") + "_" + digest
     return schema + tail

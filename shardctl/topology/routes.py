@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Refused, UsageError
 from shardctl.topology import aliases as names
 from shardctl.topology import ranges
+from shardctl.topology.keys import ShardNotFound
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.topology.model import AliasKind, Node, Pooler, Topology
-
-
-class ShardNotFound(UsageError):
-    """A shard number that the topology does not have."""
-
-    def __init__(self, shard: int, count: int) -> None:
-        super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
-        self.shard = shard
-        self.count = count
 
 
 @dataclass(frozen=True, slots=True)

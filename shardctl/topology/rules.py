@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
+OPTIONS = (("database", "options"), ("database", "subscription_options"))
+"""Where the topology has keywords of libpq."""
 _DEFAULT_BITS = {"time": "41", "shard": "13", "sequence": "10"}
 _STRICT_MARGIN_BITS = 24
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
@@ -59,7 +61,7 @@ def passwords(data: Any, loc: Loc = ()) -> Iterator[Finding]:
             )
             if asks_password(key) and not named:
                 yield Finding(here, NO_PASSWORDS, "key")
-            elif loc == ("database", "options") and key in SECRETS:
+            elif loc in OPTIONS and key in SECRETS:
                 yield Finding(here, NO_SECRETS, "key")
             else:
                 yield from passwords(value, here)
@@ -148,14 +150,14 @@ def handles(data: Any) -> Iterator[Finding]:
 
 def parameters(data: Any) -> Iterator[Finding]:
     """Check the names of libpq's keywords and of server parameters."""
-    for key in section(data, "database", "options"):
-        here = ("database", "options", key)
-        if key in ELSEWHERE:
-            yield Finding(here, f"set {ELSEWHERE[key]} instead", "key")
-        elif key not in KEYWORDS:
-            near = suggestion(key, sorted(KEYWORDS))
-            near = near if near.startswith("did") else "see libpq's parameter key words"
-            yield Finding(here, f"is not a libpq keyword; {near}", "key")
+    for where in OPTIONS:
+        for key in section(data, *where):
+            if key in ELSEWHERE:
+                yield Finding((*where, key), f"set {ELSEWHERE[key]} instead", "key")
+            elif key not in KEYWORDS:
+                near = suggestion(key, sorted(KEYWORDS))
+                near = near if near.startswith("did") else "see libpq's parameter key words"
+                yield Finding((*where, key), f"is not a libpq keyword; {near}", "key")
     for name in section(data, "nodes"):
         for key in section(data, "nodes", name, "settings"):
             if not _PARAMETER.fullmatch(key):

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from shardctl.topology import fields, names, options, ranges
+from shardctl.topology import defaults, fields, names, options, ranges
 
 _NAMES: Any = {"propertyNames": {"pattern": fields.HANDLE_PATTERN}}
 _OPTIONS: Any = {"propertyNames": {"enum": sorted(options.KEYWORDS)}}
@@ -109,7 +109,7 @@ class ShardsSection(_Section):
 
     count: Count = Field(description="the number of shards, fixed for the life of the cluster")
     pattern: Pattern = Field(
-        default=_written("shard{id}"),
+        default=_written(defaults.SCHEMA),
         alias="schema",
         description="the schema name of a shard; {id:04d} pads with zeros",
     )
@@ -118,23 +118,24 @@ class ShardsSection(_Section):
 class BitsSection(_Section):
     """How the 64 bits of an id are split."""
 
-    time: Bits = Field(default=41, description="bits of ticks since the epoch")
-    shard: Bits = Field(default=13, description="bits of the shard's number")
-    sequence: Bits = Field(default=10, description="bits of the sequence")
+    time: Bits = Field(default=defaults.TIME_BITS, description="bits of ticks since the epoch")
+    shard: Bits = Field(default=defaults.SHARD_BITS, description="bits of the shard's number")
+    sequence: Bits = Field(default=defaults.SEQUENCE_BITS, description="bits of the sequence")
 
 
 class IdSection(_Section):
     """How ids are made."""
 
     epoch: Epoch = Field(
-        default=_written("2011-08-24T21:07:01.721Z"),
+        default=_written(defaults.EPOCH),
         description="the start of the ids' time; UTC if it has no zone",
     )
     bits: BitsSection = Field(
         default_factory=BitsSection, description="how the 64 bits of an id are divided"
     )
     tick: PositiveDuration = Field(
-        default=_written("1ms"), description="the unit of an id's time, in whole milliseconds"
+        default=_written(defaults.TICK),
+        description="the unit of an id's time, in whole milliseconds",
     )
     generator: Literal["strict", "classic"] = Field(
         default="strict",
@@ -146,7 +147,7 @@ class DatabaseSection(_Section):
     """The one database of the cluster, and its roles."""
 
     name: DatabaseName = Field(description="the database, the same on every node")
-    user: Role = Field(default="postgres", description="the role that shardctl logs in as")
+    user: Role = Field(default=defaults.USER, description="the role that shardctl logs in as")
     app_roles: list[Role] = Field(
         default=[], description="the roles that may read and write the shards"
     )
@@ -162,6 +163,12 @@ class DatabaseSection(_Section):
     options: dict[str, Setting] = Field(
         default={},
         description="more libpq keywords; passwords are not allowed",
+        json_schema_extra=_OPTIONS,
+    )
+    subscription_options: dict[str, Setting] = Field(
+        default={},
+        description="libpq keywords with which the target of a streamed move logs in to the "
+        "source, where they differ from options",
         json_schema_extra=_OPTIONS,
     )
 
@@ -231,7 +238,7 @@ class PoolerSection(_Section):
         default=None, description="the user of the admin console; database.user by default"
     )
     aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
-        default=["node"],
+        default=list(defaults.ALIASES),
         min_length=1,
         description="which aliases the pooler offers: shard, node or both",
     )
@@ -250,10 +257,11 @@ class MoveSection(_Section):
     """Defaults for moves."""
 
     max_pause: PositiveDuration = Field(
-        default=_written("5s"), description="the longest time that a cutover may hold clients"
+        default=_written(defaults.MAX_PAUSE),
+        description="the longest time that a cutover may hold clients",
     )
     retain: Duration = Field(
-        default=_written("24h"), description="how long retired schemas are kept"
+        default=_written(defaults.RETAIN), description="how long retired schemas are kept"
     )
     clone_with: Literal["basebackup", "repmgr"] = Field(
         default="basebackup",

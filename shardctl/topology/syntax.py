@@ -13,7 +13,11 @@ _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\
 _TAB = re.compile(r"^ *\t[ \t]*(?=[^ \t\r\n#])", re.MULTILINE)
 TABBED = "a tab in the indentation; YAML is indented with spaces"
 
+MAX_DEPTH = 30
+TOO_DEEP = f"more than {MAX_DEPTH} nested levels"
+
 _WORDS = {
+    r"maximum nesting depth": TOO_DEEP,  # libyaml since 0.2.6, which reads ahead
     r"mapping (values|keys) are not allowed|unexpected ':'": "unexpected : or ?;"
     " quote a value that contains ': ', or fix the indentation",
     r"could not find expected ':'": "a key without its colon (write `key: value`)",

@@ -32,6 +32,9 @@ MOST = 400
 Further operations wait for one of them to end, and their latency includes the wait.
 """
 
+MOST_DIRECT = 40
+"""The same without a pooler: PostgreSQL has 100 connections, and clients and moves need theirs."""
+
 _WAITING = 10_000
 """The most operations that may be due and not done; then no more become due."""
 _WARMING = 16
@@ -92,7 +95,7 @@ class Logins(Worker):
         await self._warm_all()
         self._warm.set()
         await asyncio.to_thread(self._go.wait)
-        room = asyncio.Semaphore(MOST)
+        room = asyncio.Semaphore(MOST if self._way.poolers else MOST_DIRECT)
         number = 0
         while not self._stop.is_set():
             due = self._began + number / self.rate
@@ -197,12 +200,12 @@ class Logins(Worker):
                 if not self._way.by_map or error.code not in FENCE or late:
                     raise
                 fenced = 1
-                await asyncio.to_thread(self._owners.newer, known.version, seconds=MAP_S)
             else:
                 self.record.fenced += fenced
                 return
             finally:
                 visit.end()
+            await asyncio.to_thread(self._owners.newer, known.version, seconds=MAP_S)
 
     async def _visit(self, number: int, to: ShardId | NodeName) -> Visit:
         """Log in, to the poolers in turn. Raises Lost."""

@@ -67,7 +67,9 @@ def clone(scale: Scale) -> list[Row]:
             done = len(moves)
             first, target = done * _EACH, list(fleet.topology().nodes)[1 + done]
             say(f"  move {done + 1} to {target} ({moving.busy()})")
-            moves.append(fleet.move(f"{first}-{first + _EACH - 1}", "--to", target))
+            moves.append(
+                fleet.move(f"{first}-{first + _EACH - 1}", "--to", target, *moving.PROMOTED)
+            )
             by_hand.append(_sum_by_hand(fleet, moves[-1], target, range(first, first + _EACH)))
             return moves[-1].until_cutover
 
@@ -124,7 +126,10 @@ def back_and_forth(scale: Scale) -> list[Row]:
         for number in range(2 * rounds):
             source, target = ("a", "c") if number % 2 == 0 else ("c", "a")
             say(f"  move {number + 1}: {source} to {target} ({moving.busy()})")
-            moves.append(fleet.move("--from", source, "--all", "--to", target, "--retain", "0s"))
+            way = moving.PROMOTED if target == "c" else ()
+            moves.append(
+                fleet.move("--from", source, "--all", "--to", target, "--retain", "0s", *way)
+            )
             took.append(fleet.prune())
             left += [f"{number + 1}: {what}" for what in _left(fleet)]
         left += sorted(_files(fleet) - expected)

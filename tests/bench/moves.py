@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
@@ -23,6 +24,9 @@ MANY_MS = 1_000
 PRUNE_MS = 100
 PACED = 50
 """Operations a second of each client that rests between them: two cores are then half idle."""
+
+
+_PROMOTED = ("2-3", "--to", "c", *moving.PROMOTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Seen:
 def move(scale: Scale) -> list[Row]:
     """Move 2 of 8 shards on 2 nodes, five times, with 8 clients who never rest.
 
-    The reference is a quick script, by turns with shardctl: `pg_basebackup`, PAUSE one alias
+    The reference is a quick script, in turn with shardctl: `pg_basebackup`, PAUSE one alias
     after another, renames, `pg_promote`, RELOAD, RESUME. It has the same settings in the clone,
     and all sessions open before. It leaves out the journal, the guards, the deadline, the drain,
     the snapshot and the comparison, the new id blocks, and the rules that keep clients out of the
@@ -70,21 +74,22 @@ def move(scale: Scale) -> list[Row]:
 
     def both(number: int) -> Seen:
         seen = Seen()
-        sides = [_ours, _scripts]
+        sides = [
+            partial(ours, number, lasting, seen, _PROMOTED),
+            partial(_scripts, number, lasting, seen),
+        ]
         for one in sides if number % 2 == 0 else reversed(sides):
-            one(number, lasting, seen)
+            one()
         return seen
 
     def at_a_pace(number: int) -> Found:
         say(f"  move {number + 1}, with a paced load ({moving.busy()})")
         with moving.sandbox(8, 2, 1) as fleet:
             fleet.settle()
-            return _with(fleet, ["2-3", "--to", "c"], lasting / 3, rate=PACED)[1]
+            return _with(fleet, _PROMOTED, lasting / 3, rate=PACED)[1]
 
     seen = Seen.of(rounds(scale.of(5, 1), both))
     paced = rounds(scale.of(5, 1), at_a_pace)
-    moved = seen.during[0]["moved"]
-    stayed = [[_longest(found, moved=moved) for found in s] for s in (seen.during, seen.still)]
     rested = [found["longest_moved_ms"] for found in paced]
     return [
         *_waits(seen),
@@ -96,13 +101,7 @@ def move(scale: Scale) -> list[Row]:
         ),
         moving.flaws("moves", [*seen.during, *paced]),
         replace(moving.flaws("the script", seen.scripted), target="-", met=None),
-        compare(
-            "  shards that stay: longest wait",
-            *stayed,
-            against="without a move",
-            shown=milliseconds,
-            target=2,
-        ),
+        staying(seen, target=2),
         Row("  the whole command", seconds(statistics.median(m.took for m in seen.moves)), ""),
         compare(
             "  the pause alone",
@@ -114,6 +113,19 @@ def move(scale: Scale) -> list[Row]:
         ),
         *moving.sub_steps(seen.moves),
     ]
+
+
+def staying(seen: Seen, *, target: float) -> Row:
+    """Set the longest wait on shards that stay against that on the same shards without a move."""
+    moved = seen.during[0]["moved"]
+    stayed = [[_longest(found, moved=moved) for found in s] for s in (seen.during, seen.still)]
+    return compare(
+        "  shards that stay: longest wait",
+        *stayed,
+        against="without a move",
+        shown=milliseconds,
+        target=target,
+    )
 
 
 def _waits(seen: Seen) -> list[Row]:
@@ -153,13 +165,13 @@ def _waits(seen: Seen) -> list[Row]:
     ]
 
 
-def _ours(number: int, lasting: float, seen: Seen) -> None:
-    """Move by shardctl in a new fleet."""
+def ours(number: int, lasting: float, seen: Seen, words: Sequence[str]) -> None:
+    """Move by shardctl in a new fleet, and let the same load run without a move."""
     say(f"  move {number + 1} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
         sides: list[Callable[[], None]] = [
             lambda: seen.still.append(_without(fleet, lasting)),
-            lambda: seen.add(*_with(fleet, ["2-3", "--to", "c"], lasting)),
+            lambda: seen.add(*_with(fleet, words, lasting)),
         ]
         for side in sides if number % 2 == 0 else reversed(sides):
             fleet.settle()
@@ -201,7 +213,7 @@ def many(scale: Scale) -> list[Row]:
     def once(number: int) -> tuple[Moved, Found, Found, Found, float]:
         say(f"  {shards} shards, move {number + 1} ({moving.busy()})")
         with moving.sandbox(shards, 1, 1, aliases=["node"]) as fleet:
-            words = [f"0-{shards // 2 - 1}", "--to", "b", "--retain", "0s"]
+            words = [f"0-{shards // 2 - 1}", "--to", "b", "--retain", "0s", *moving.PROMOTED]
             move, load = _with(fleet, words, lasting, aliases="node")
             fleet.settle()
             without = _without(fleet, lasting, aliases="node")
@@ -245,7 +257,7 @@ def many(scale: Scale) -> list[Row]:
 
 def _with(
     fleet: Sandbox,
-    words: list[str],
+    words: Sequence[str],
     lasting: float,
     *,
     aliases: str = "shard",

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -112,6 +113,10 @@ class Traffic:
                 f"sandbox traffic ended with {self.process.returncode}: {self.said()}"
             )
         return " operations " in self.told.read_text()
+
+
+PROMOTED = ("--method", "clone", "--handover", "promote")
+"""How to move by a clone that is promoted in the cutover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +252,16 @@ class Sandbox:
 
 @contextlib.contextmanager
 def sandbox(
-    shards: int, nodes: int, spare: int, *, aliases: Sequence[str] = ("shard", "node")
+    shards: int,
+    nodes: int,
+    spare: int,
+    *,
+    aliases: Sequence[str] = ("shard", "node"),
+    programs: Path | None = None,
 ) -> Iterator[Sandbox]:
     """Start servers with PostgreSQL's own settings and a pooler, and make them a fleet.
 
+    `programs` has those of the servers; None is what `sandbox up` finds.
     The directory is named and locked like the tests' directories: should this process be
     killed with -9, the next run of the tests or the benches sweeps up after it.
     """
@@ -273,6 +284,10 @@ def sandbox(
             migrations=True,
         )
         text = text.replace(_ALL_ALIASES, f"aliases: [{', '.join(aliases)}]")
+        if programs is not None:
+            text = re.sub(
+                r"(?m)(data_directory: [^}]*)\}$", rf"\1, bin_directory: {programs}}}", text
+            )
         one.path.write_text(text, encoding="utf-8")
         one.call("sandbox", "up")
         one.call("init", "--yes")

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import random
+import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,16 +19,17 @@ from tests.bench import fleet
 from tests.bench.measure import Row, alternate, compare, milliseconds, per
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardctl.topology.model import Topology
     from tests.bench.fleet import Fleet
-    from tests.bench.measure import Scale
+    from tests.bench.measure import Scale, Side
 
 SHARDS = 64
 CLIENTS = 100
 TOP = 30
 IDS = 300
+FOLLOWEES, NODES = 50, 12
 
 
 def one_row(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they run on
@@ -206,6 +208,129 @@ def many_ids(scale: Scale) -> list[Row]:
         ]
 
 
+def many_keys(scale: Scale) -> list[Row]:
+    """Read the newest rows of 50 followees on 12 nodes, against 50 selects of the router's.
+
+    Fair: both give the same rows, 10 of each followee by id, through the same pools; every round
+    asks for other followees, so that neither finds its statement prepared.
+    """
+    with _database(NODES) as (running, topology, db):
+        _fill(running, topology, 1_000, users=8)
+        running.settle()
+        drawn = random.Random(2)  # noqa: S311  # no secret
+        fields, followees = ["id", "caption"], drawn.sample(range(SHARDS * 8), FOLLOWEES)
+
+        def ours() -> float:
+            followees[:] = drawn.sample(range(SHARDS * 8), FOLLOWEES)
+            began = time.perf_counter()
+            found = db.select_many(
+                fields, "bench_photos", followees, "user_id", order_by="-id", limit=10
+            )
+            took = time.perf_counter() - began
+            _require([len(rows) for rows in found] == [10] * FOLLOWEES)
+            return took
+
+        def singly() -> float:
+            began = time.perf_counter()
+            for user in followees:
+                where = "user_id = %s"
+                db.select(fields, "bench_photos", user, where, [user], order_by="-id", limit=10)
+            return time.perf_counter() - began
+
+        sides = {"ours": ours, "singly": singly}
+        for side in sides.values():
+            side()
+        times = alternate(sides, scale.of(41, 2))
+        return [
+            compare(
+                f"router: rows of {FOLLOWEES} keys on {NODES} nodes, select_many",
+                times["ours"],
+                times["singly"],
+                against=f"{FOLLOWEES} selects",
+                shown=milliseconds,
+                target=0.35,
+            )
+        ]
+
+
+def loads(scale: Scale) -> list[Row]:
+    """Insert 10,000 rows over 64 shards on 2 nodes, against COPY and INSERT by hand.
+
+    By hand means what a careful application would do: group rows by shard, and in a thread for
+    each node one transaction with a COPY, or an INSERT of all rows, for each shard. The quicker
+    of the two is the reference. Each side begins with empty tables.
+    """
+    count = scale.of(10_000, 640)
+    with _database(2) as (running, topology, db), ThreadPoolExecutor(2) as threads:
+        _fill(running, topology, 0)
+        running.settle()
+        pools = {key: _pool(db, key) for key in range(SHARDS)}
+        rows = [
+            (n % SHARDS, {"id": n, "caption": f"photo {n}", "user_id": n}) for n in range(count)
+        ]
+
+        def empty() -> None:
+            for index, node in enumerate(topology.nodes.values()):
+                with running.connect(index, user="postgres") as connection:
+                    names = ", ".join(f"shard{shard}.bench_photos" for shard in node.shards)
+                    connection.execute(f"TRUNCATE {names}".encode())
+
+        def ours() -> float:
+            empty()
+            began = time.perf_counter()
+            written = db.insert_many("bench_photos", rows)
+            took = time.perf_counter() - began
+            _require(written == count)
+            return took
+
+        def by_hand(write: Callable[[Any, int, list[tuple[Any, ...]]], None]) -> Side:
+            def node(keys: dict[int, list[tuple[Any, ...]]]) -> None:
+                with pools[next(iter(keys))].connection() as connection, connection.transaction():
+                    for key, some in keys.items():
+                        write(connection, key, some)
+
+            def side() -> float:
+                empty()
+                began = time.perf_counter()
+                nodes: dict[int, dict[int, list[tuple[Any, ...]]]] = {}
+                for key, row in rows:
+                    shards = nodes.setdefault(id(pools[key]), {})
+                    shards.setdefault(key, []).append(tuple(row.values()))
+                list(threads.map(node, nodes.values()))
+                return time.perf_counter() - began
+
+            return side
+
+        sides = {"ours": ours, "COPY": by_hand(_copy), "INSERT": by_hand(_insert)}
+        for side in sides.values():
+            side()
+        times = alternate(sides, scale.of(21, 2))
+        quicker = min("COPY", "INSERT", key=lambda name: statistics.median(times[name]))
+        return [
+            compare(
+                f"router: {count:,} rows into {SHARDS} shards, insert_many",
+                times["ours"],
+                times[quicker],
+                against=f"{quicker} by hand",
+                shown=milliseconds,
+                target=1.2,
+            )
+        ]
+
+
+def _copy(connection: Any, key: int, rows: list[tuple[Any, ...]]) -> None:
+    statement = f"COPY shard{key}.bench_photos (id, caption, user_id) FROM STDIN"
+    with connection.cursor().copy(statement.encode()) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _insert(connection: Any, key: int, rows: list[tuple[Any, ...]]) -> None:
+    values = ", ".join(["(%s, %s, %s)"] * len(rows))
+    statement = f"INSERT INTO shard{key}.bench_photos (id, caption, user_id) VALUES {values}"
+    connection.execute(statement.encode(), list(itertools.chain.from_iterable(rows)))
+
+
 def top_of_all(scale: Scale) -> list[Row]:
     """Give the newest 30 of 10 million rows over 64 shards, against the same by hand."""
     total = scale.of(10_000_000, 10_000)
@@ -331,17 +456,22 @@ def _database(nodes: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
             yield running, topology, db
 
 
-def _fill(running: Fleet, topology: Topology, rows: int) -> None:
-    """Make a table with so many rows in every shard, ids from 0; unlogged, for it is only read."""
+def _fill(running: Fleet, topology: Topology, rows: int, *, users: int = 1) -> None:
+    """Make a table with so many rows in every shard, ids from 0; unlogged, for it is only read.
+
+    They are of so many users in turn, whose shard it is.
+    """
     for index, node in enumerate(topology.nodes.values()):
         with running.connect(index, user="postgres") as connection:
             for shard in node.shards:
                 name = f"shard{shard}.bench_photos"
                 connection.execute(
                     f"CREATE UNLOGGED TABLE {name} AS SELECT n::bigint AS id, 'photo ' || n AS"
-                    f" caption FROM generate_series(0, {rows - 1}) AS n".encode()
+                    f" caption, {shard}::bigint + n % {users} * {SHARDS} AS user_id"
+                    f" FROM generate_series(0, {rows - 1}) AS n".encode()
                 )
                 connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)".encode())
+                connection.execute(f"CREATE INDEX ON {name} (user_id, id)".encode())
                 connection.execute(f"VACUUM ANALYZE {name}".encode())
 
 

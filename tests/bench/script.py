@@ -43,24 +43,24 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
-_NAME = "quick script"
-_RETIRED = "{}__retired_by_script"
+NAME = "quick script"
+RETIRED = "{}__retired_by_script"
 _POLL_S = 0.001
-_LAG = 1 << 20
+LAG = 1 << 20
 """Bytes that the standby may be behind when clients are paused."""
 _PATIENCE_S = 60.0
 
-_NEAR = sql.SQL("""\
+NEAR = sql.SQL("""\
 SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), replay_lsn) < {}
 FROM pg_stat_replication WHERE application_name = {} AND state = 'streaming'
 """)
 _REPLAYED = sql.SQL("SELECT pg_last_wal_replay_lsn() >= {}::pg_lsn")
 _PROMOTED = sql.SQL("SELECT NOT pg_is_in_recovery()")
-_NEXT_VERSION = sql.SQL("SELECT map_version + 1 FROM shardctl.cluster")
+NEXT_VERSION = sql.SQL("SELECT map_version + 1 FROM shardctl.cluster")
 _FLUSHED = sql.SQL("SELECT pg_current_wal_flush_lsn()::text")
 _OWN = "UPDATE shardctl.cluster SET node = %s, identity = gen_random_uuid()"
-_VERSION = "UPDATE shardctl.cluster SET map_version = %s"
-_MAP = "UPDATE shardctl.map SET node = %s WHERE shard = ANY (%s)"
+VERSION = "UPDATE shardctl.cluster SET map_version = %s"
+MAP = "UPDATE shardctl.map SET node = %s WHERE shard = ANY (%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,64 +82,82 @@ class Move:
         """List the schemas that the source keeps."""
         return [self.topology.schema(s) for s in self.source.shards if s not in self.shards]
 
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> Move:
+        """Read the arguments of a program: TOPOLOGY TARGET SHARD... ."""
+        path, target, *numbers = arguments
+        topology = loader.load(Path(path))
+        shards = tuple(ShardId(int(number)) for number in numbers)
+        source = topology.nodes[topology.owners()[shards[0]]]
+        return cls(topology, source, topology.nodes[NodeName(target)], shards)
+
     def after(self) -> Topology:
         """Give the topology in which the target owns these shards."""
         left = tuple(shard for shard in self.source.shards if shard not in self.shards)
+        owned = tuple(sorted((*self.target.shards, *self.shards)))
         changed = {
             self.source.name: replace(self.source, shards=left),
-            self.target.name: replace(self.target, shards=self.shards),
+            self.target.name: replace(self.target, shards=owned),
         }
         return replace(self.topology, nodes={**self.topology.nodes, **changed})
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Move shards of one node to a target that is no server yet."""
-    path, target, *numbers = arguments
-    topology = loader.load(Path(path))
-    shards = tuple(ShardId(int(number)) for number in numbers)
-    source = topology.nodes[topology.owners()[shards[0]]]
-    move = Move(topology, source, topology.nodes[NodeName(target)], shards)
-    print(json.dumps(_carry_out(move)))  # noqa: T201  # the result
+class Opened:
+    """The sessions of a program, and the file that it puts in place, until it has ended."""
+
+    def __init__(self, move: Move, stack: contextlib.ExitStack) -> None:
+        self._move, self._stack = move, stack
+        self._database = move.topology.database
+        (self._pooler,) = move.topology.poolers.values()
+
+    def session(self, node: Node) -> Connection:
+        """Log in to a node, in autocommit."""
+        session = connect(node, self._database, purpose=NAME, autocommit=True)
+        return self._stack.enter_context(contextlib.closing(session))
+
+    def console(self) -> Console:
+        """Log in to the pooler's console."""
+        return self._stack.enter_context(Console(self._pooler, self._database, purpose=NAME))
+
+    def stage(self, version: int) -> Callable[[], object]:
+        """Write the pooler's file as it is after the move; give what puts it into its place."""
+        staged = self._pooler.databases_file.with_name("staged.ini")
+        text = render.databases(self._move.after(), self._pooler, version)
+        files.write(Local(), staged, text, like=self._pooler.databases_file)
+        return lambda: staged.replace(self._pooler.databases_file)
 
 
-def _carry_out(move: Move) -> dict[str, object]:
-    """Do it with all sessions open, and all files written, before clients are paused."""
-    database = move.topology.database
-    (pooler,) = move.topology.poolers.values()
+def main(arguments: Sequence[str], carry_out: Callable[[Move, Opened], Timeline]) -> None:
+    """Carry a program out, and print for what clients waited, in milliseconds, as JSON."""
+    move = Move.of(arguments)
     with contextlib.ExitStack() as stack:
-
-        def session(node: Node) -> Connection:
-            opened = connect(node, database, purpose=_NAME, autocommit=True)
-            return stack.enter_context(contextlib.closing(opened))
-
-        nodes = {node.name: session(node) for node in move.topology.owning()}
-        source = nodes[move.source.name]
-        _clone(move)
-        nodes[move.target.name] = target = session(move.target)
-        console = stack.enter_context(Console(pooler, database, purpose=_NAME))
-        version = _value(source, _NEXT_VERSION)
-        staged = pooler.databases_file.with_name("staged.ini")
-        text = render.databases(move.after(), pooler, version)
-        files.write(Local(), staged, text, like=pooler.databases_file)
-        _wait(lambda: _value(source, _NEAR.format(_LAG, _NAME)))
-        spans = _cut_over(
-            console,
-            source,
-            target,
-            schemas=move.moved,
-            put_file=lambda: staged.replace(pooler.databases_file),
-        )
-        for name, each in nodes.items():
-            with each.transaction():
-                if name == move.target.name:
-                    each.execute(_renames({one: _RETIRED.format(one) for one in move.staying}))
-                    each.execute(_OWN, [name])
-                each.execute(_VERSION, [version])
-                each.execute(_MAP, [move.target.name, list(move.shards)])
-    return {"pause_ms": sum(ms for _, ms in spans), "timeline": spans}
+        spans = carry_out(move, Opened(move, stack)).spans
+    found = {"pause_ms": sum(ms for _, ms in spans), "timeline": spans}
+    print(json.dumps(found))  # noqa: T201  # the result
 
 
-def _clone(move: Move) -> None:
+def _carry_out(move: Move, opened: Opened) -> Timeline:
+    """Do it with all sessions open, and all files written, before clients are paused."""
+    nodes = {node.name: opened.session(node) for node in move.topology.owning()}
+    source = nodes[move.source.name]
+    clone(move)
+    nodes[move.target.name] = target = opened.session(move.target)
+    console = opened.console()
+    version = value(source, NEXT_VERSION)
+    put_file = opened.stage(version)
+    wait(lambda: value(source, NEAR.format(LAG, NAME)))
+    timeline = _cut_over(console, source, target, schemas=move.moved, put_file=put_file)
+    for name, each in nodes.items():
+        with each.transaction():
+            if name == move.target.name:
+                each.execute(renames({one: RETIRED.format(one) for one in move.staying}))
+                each.execute(_OWN, [name])
+            each.execute(VERSION, [version])
+            each.execute(MAP, [move.target.name, list(move.shards)])
+    return timeline
+
+
+def clone(move: Move) -> None:
     """Copy the source, and start a standby with the settings that a move's clone has."""
     source, target, directory = move.source, move.target, move.target.data_directory
     if directory is None:
@@ -150,7 +168,7 @@ def _clone(move: Move) -> None:
     if account is not None:
         shutil.chown(directory, account)
     user = move.topology.database.replication_user
-    way = make_conninfo(host=source.host, port=source.port, user=user, application_name=_NAME)
+    way = make_conninfo(host=source.host, port=source.port, user=user, application_name=NAME)
     copying = [programs.program("pg_basebackup"), "-D", str(directory), "-d", way]
     copying += ["-R", "-X", "stream", "-c", "fast", "--no-manifest", "--no-password"]
     subprocess.run(copying, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL)
@@ -172,23 +190,23 @@ def _cut_over(
     *,
     schemas: Sequence[str],
     put_file: Callable[[], object],
-) -> list[tuple[str, float]]:
+) -> Timeline:
     """Let the target serve these schemas; give the milliseconds of everything, in its order."""
     timeline = Timeline()
-    retired = {schema: _RETIRED.format(schema) for schema in schemas}
-    fence = _renames(retired)
-    names_back = _renames({new: old for old, new in retired.items()})
+    retired = {schema: RETIRED.format(schema) for schema in schemas}
+    fence = renames(retired)
+    names_back = renames({new: old for old, new in retired.items()})
     with timeline.span("pause"):
         for schema in schemas:
             console.execute(pause_command(schema))
     with timeline.span("fence"):
         source.execute(fence)
-        lsn = _value(source, _FLUSHED)
+        lsn = value(source, _FLUSHED)
     with timeline.span("replay"):
-        _wait(lambda: _value(target, _REPLAYED.format(lsn)))
+        wait(lambda: value(target, _REPLAYED.format(lsn)))
     with timeline.span("promote"):
         target.execute("SELECT pg_promote(wait => false)")
-        _wait(lambda: _value(target, _PROMOTED))
+        wait(lambda: value(target, _PROMOTED))
     with timeline.span("names back"):
         target.execute(names_back)
     with timeline.span("reload"):
@@ -197,16 +215,16 @@ def _cut_over(
     with timeline.span("resume"):
         for schema in schemas:
             console.execute(resume_command(schema))
-    return timeline.spans
+    return timeline
 
 
-def _renames(names: Mapping[str, str]) -> sql.Composed:
+def renames(names: Mapping[str, str]) -> sql.Composed:
     """Compose one message, which the server carries out as one transaction."""
     rename = sql.SQL("ALTER SCHEMA {} RENAME TO {}")
     return sql.SQL("; ").join(rename.format(*map(sql.Identifier, pair)) for pair in names.items())
 
 
-def _value(session: Connection, query: sql.SQL | sql.Composed) -> Any:
+def value(session: Connection, query: sql.SQL | sql.Composed) -> Any:
     """Give the first column of the first row; None where there is none.
 
     A standby is asked again where replay cancels the question. With parameters, a question is
@@ -216,7 +234,7 @@ def _value(session: Connection, query: sql.SQL | sql.Composed) -> Any:
     return row[0] if row else None
 
 
-def _wait(is_so: Callable[[], Any]) -> None:
+def wait(is_so: Callable[[], Any]) -> None:
     """Ask every millisecond until it is so; raises TimeoutError."""
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
@@ -226,4 +244,4 @@ def _wait(is_so: Callable[[], Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:], _carry_out)

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.topology.model import ShardId
@@ -15,7 +16,7 @@ from tests.bench.moves import PACED, Found, Seen, _medians, _with, _without
 from tests.bench.streams import PEAK_MB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tests.bench.measure import Scale
     from tests.bench.moving import Moved, Sandbox
@@ -29,16 +30,16 @@ MANY_S = 20
 """How long the move of 200 shards with three small tables each may take, all in all."""
 SLOWED = 0.8
 """What clients get done while a copy runs, of what they do without."""
-_FILLED = (ShardId(2), ShardId(3))
+FILLED = (ShardId(2), ShardId(3))
 _STREAM = ["2-3", "--to", "b", "--method", "stream"]
-_CLONE = ["2-3", "--to", "c", "--method", "clone"]
+_CLONE = ["2-3", "--to", "c", *moving.PROMOTED]
 
 
 def move(scale: Scale) -> list[Row]:
     """Move 2 of 8 shards, five times, with 8 clients who never rest: streamed, and by a clone.
 
     Each move has a new fleet of two nodes; the streamed one goes to the other of them, which
-    serves its own shards meanwhile. So does that of a quick script, by turns with both: see
+    serves its own shards meanwhile. So does that of a quick script, in turn with both: see
     `tests/bench/stream_script.py` for what it leaves out.
     """
     lasting = scale.of(15, 5)
@@ -46,24 +47,11 @@ def move(scale: Scale) -> list[Row]:
     def all_three(number: int) -> tuple[Seen, Seen, Seen]:
         streamed, cloned, scripted = Seen(), Seen(), Seen()
 
-        def of(seen: Seen, words: list[str]) -> Callable[[], None]:
-            def move() -> None:
-                say(f"  move {number + 1}: {words[-1]} ({moving.busy()})")
-                with moving.sandbox(8, 2, 1) as fleet:
-                    fleet.settle()
-                    seen.add(*_with(fleet, words, lasting))
-
-            return move
-
-        def script() -> None:
-            say(f"  move {number + 1}: by the script ({moving.busy()})")
-            with moving.sandbox(8, 2, 1) as fleet:
-                fleet.settle()
-                with fleet.load() as load:
-                    scripted.scripts.append(fleet.script("b", 2, 3, name="stream_script"))
-                    scripted.scripted.append(load.end(lasting))
-
-        sides = [of(streamed, _STREAM), of(cloned, _CLONE), script]
+        sides = [
+            partial(by_shardctl, number, lasting, streamed, _STREAM),
+            partial(by_shardctl, number, lasting, cloned, _CLONE),
+            partial(by_script, number, lasting, scripted),
+        ]
         for side in sides if number % 2 == 0 else reversed(sides):
             side()
         return streamed, cloned, scripted
@@ -78,8 +66,9 @@ def move(scale: Scale) -> list[Row]:
     paced = rounds(scale.of(5, 1), at_a_pace)
     streamed, cloned, scripted = (Seen.of(side) for side in zip(*done, strict=True))
     return [
-        *_waits(streamed, cloned, scripted),
-        *_paced(paced),
+        *waits("stream 2 of 8 shards", streamed.during, cloned.during, against="a clone"),
+        of_script(streamed.during, scripted.scripted),
+        at_rest(paced, most=PACED_MS),
         moving.flaws("streamed moves", [*streamed.during, *paced]),
         replace(moving.flaws("the script", scripted.scripted), target="-", met=None),
         compare(
@@ -103,55 +92,83 @@ def move(scale: Scale) -> list[Row]:
     ]
 
 
-def _waits(streamed: Seen, cloned: Seen, scripted: Seen) -> list[Row]:
-    """Set the longest waits on moved shards against those of clones, and of the script."""
-    waits = [
-        [found["longest_moved_ms"] for found in founds]
-        for founds in (streamed.during, cloned.during, scripted.scripted)
-    ]
-    ours, clones, scripts = waits
-    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for found in streamed.during)
+def by_shardctl(number: int, lasting: float, seen: Seen, words: Sequence[str]) -> None:
+    """Move in a new fleet with the load."""
+    say(f"  move {number + 1}: {words[-1]} ({moving.busy()})")
+    with moving.sandbox(8, 2, 1) as fleet:
+        fleet.settle()
+        seen.add(*_with(fleet, words, lasting))
+
+
+def by_script(number: int, lasting: float, seen: Seen) -> None:
+    """Move to a node that serves, by the quick script, in a new fleet with the load."""
+    say(f"  move {number + 1}: by the script ({moving.busy()})")
+    with moving.sandbox(8, 2, 1) as fleet:
+        fleet.settle()
+        with fleet.load() as load:
+            seen.scripts.append(fleet.script("b", 2, 3, name="stream_script"))
+            seen.scripted.append(load.end(lasting))
+
+
+def of_script(
+    streamed: Sequence[Found], scripted: Sequence[Found], *, target: float | None = None
+) -> Row:
+    """Set the longest waits on moved shards against those of the quick script."""
+    scripts = _longest(scripted)
+    return compare(
+        "  of the script's",
+        [wait / 1000 for wait in _longest(streamed)],
+        [wait / 1000 for wait in scripts],
+        against="a quick script",
+        shown=milliseconds,
+        target=target,
+        note=", ".join(f"{wait:.1f}" for wait in scripts),
+    )
+
+
+def waits(
+    name: str, streamed: Sequence[Found], others: Sequence[Found], *, against: str
+) -> list[Row]:
+    """Set the longest waits on moved shards against those of other moves: median and worst."""
+    ours, theirs = _longest(streamed), _longest(others)
+    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for found in streamed)
     return [
         compare(
-            "stream 2 of 8 shards: longest wait",
+            f"{name}: longest wait",
             [wait / 1000 for wait in ours],
-            [wait / 1000 for wait in clones],
-            against="a clone",
+            [wait / 1000 for wait in theirs],
+            against=against,
             shown=milliseconds,
             target=MEDIAN,
-            note=f"a clone's: {', '.join(f'{wait:.1f}' for wait in clones)}",
+            note=f"{against}: {', '.join(f'{wait:.1f}' for wait in theirs)}",
         ),
         moving.limit(
-            "  worst, of the worst of a clone",
-            max(ours) / max(clones),
+            f"  worst, of the worst of {against}",
+            max(ours) / max(theirs),
             f"{max(ours):.1f} ms",
             most=WORST,
             target=f"<= {WORST}",
             note=f"{', '.join(f'{wait:.1f}' for wait in ours)}; load held up itself: {held_up} ms",
         ),
-        compare(
-            "  of the script's",
-            [wait / 1000 for wait in ours],
-            [wait / 1000 for wait in scripts],
-            against="a quick script",
-            shown=milliseconds,
-            note=", ".join(f"{wait:.1f}" for wait in scripts),
-        ),
     ]
 
 
-def _paced(paced: Sequence[Found]) -> list[Row]:
-    rested = [found["longest_moved_ms"] for found in paced]
-    return [
-        moving.limit(
-            f"  with {PACED} operations a second a client: median of {len(rested)}",
-            statistics.median(rested),
-            f"{statistics.median(rested):.1f} ms",
-            most=PACED_MS,
-            target=f"<= {PACED_MS} ms",
-            note=", ".join(f"{wait:.1f}" for wait in rested),
-        )
-    ]
+def _longest(founds: Sequence[Found]) -> list[float]:
+    """Give the longest wait on moved shards of each load, in milliseconds."""
+    return [found["longest_moved_ms"] for found in founds]
+
+
+def at_rest(paced: Sequence[Found], *, most: float) -> Row:
+    """Show the longest waits of clients that rest between their operations."""
+    rested = _longest(paced)
+    return moving.limit(
+        f"  with {PACED} operations a second a client: median of {len(rested)}",
+        statistics.median(rested),
+        f"{statistics.median(rested):.1f} ms",
+        most=most,
+        target=f"<= {most:g} ms",
+        note=", ".join(f"{wait:.1f}" for wait in rested),
+    )
 
 
 def many(scale: Scale) -> list[Row]:
@@ -197,7 +214,7 @@ def slowed(scale: Scale) -> list[Row]:
     def both(number: int) -> tuple[Moved, float, float]:
         say(f"  move {number + 1}, with --max-rate {rate}M ({moving.busy()})")
         with moving.sandbox(8, 2, 0) as fleet:
-            _fill(fleet, rows)
+            fill(fleet, rows)
 
             def without() -> float:
                 fleet.settle()
@@ -243,12 +260,12 @@ FROM generate_series(1, {rows}) AS n
 """About 1 kB a row, of which no server makes less."""
 
 
-def _fill(fleet: Sandbox, rows: int) -> None:
+def fill(fleet: Sandbox, rows: int) -> None:
     """Put rows into the shards that move."""
     topology = fleet.topology()
-    source = topology.nodes[topology.owners()[_FILLED[0]]]
+    source = topology.nodes[topology.owners()[FILLED[0]]]
     with fleet.connect(source.name) as connection:
-        for shard in _FILLED:
+        for shard in FILLED:
             text = _PHOTOS.format(schema=topology.schema(shard), rows=rows)
             connection.execute(text.encode())
 

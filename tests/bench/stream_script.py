@@ -13,115 +13,71 @@ keeps what it says.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from shardctl.hosts import files
-from shardctl.hosts.local import Local
 from shardctl.moves.context import Timeline
-from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
-from shardctl.postgres.connection import connect
 from shardctl.postgres.logical import clients
-from shardctl.topology import loader
-from shardctl.topology.model import NodeName, ShardId
 from tests.bench import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
 
-_NAME = "quick_script"
-_MARGIN = 32
+NAME = "quick_script"
+MARGIN = 32
 
 _MARKS = sql.SQL("CREATE TABLE public.quick_script (mark integer PRIMARY KEY)")
 _PUBLISH = sql.SQL("CREATE PUBLICATION quick_script FOR TABLE {}")
 _SUBSCRIBE = sql.SQL("CREATE SUBSCRIPTION quick_script CONNECTION {} PUBLICATION quick_script")
 _COPIED = sql.SQL("SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel")
-_NEAR = sql.SQL("""\
+NEAR = sql.SQL("""\
 SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), confirmed_flush_lsn) < {}
 FROM pg_replication_slots WHERE slot_name = 'quick_script'
 """)
 _TABLES = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY (%s) ORDER BY 1, 2"
-_FENCE = sql.SQL("""\
+FENCE = sql.SQL("""\
 BEGIN;
 LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE;
 {renames};
 INSERT INTO public.quick_script VALUES (1);
 COMMIT
 """)
-_SEEN = sql.SQL("SELECT true FROM public.quick_script")
+SEEN = sql.SQL("SELECT true FROM public.quick_script")
 _SEQUENCES = """\
 SELECT schemaname::text, sequencename::text, last_value FROM pg_sequences
 WHERE schemaname = ANY (%s) AND last_value IS NOT NULL
 """
-_SETVAL = sql.SQL("SELECT setval({}::regclass, {})")
+SETVAL = sql.SQL("SELECT setval({}::regclass, {})")
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Move shards of one node to a node that serves others."""
-    path, target, *numbers = arguments
-    topology = loader.load(Path(path))
-    shards = tuple(ShardId(int(number)) for number in numbers)
-    source = topology.nodes[topology.owners()[shards[0]]]
-    move = script.Move(topology, source, topology.nodes[NodeName(target)], shards)
-    print(json.dumps(_carry_out(move)))  # noqa: T201  # the result
-
-
-def _carry_out(move: script.Move) -> dict[str, object]:
+def _carry_out(move: script.Move, opened: script.Opened) -> Timeline:
     """Do it with all sessions open, and all files written, before clients are paused."""
-    database = move.topology.database
-    (pooler,) = move.topology.poolers.values()
-    with contextlib.ExitStack() as stack:
-
-        def session(node: Node) -> Connection:
-            opened = connect(node, database, purpose=_NAME, autocommit=True)
-            return stack.enter_context(contextlib.closing(opened))
-
-        nodes = {node.name: session(node) for node in move.topology.owning()}
-        source, target = nodes[move.source.name], nodes[move.target.name]
-        tables = _follow(move, source, target)
-        console = stack.enter_context(Console(pooler, database, purpose=_NAME))
-        version = script._value(source, script._NEXT_VERSION)
-        staged = pooler.databases_file.with_name("staged.ini")
-        text = render.databases(_after(move), pooler, version)
-        files.write(Local(), staged, text, like=pooler.databases_file)
-        script._wait(lambda: script._value(source, _NEAR.format(script._LAG)))
-        spans = _cut_over(
-            console,
-            source,
-            target,
-            schemas=move.moved,
-            tables=tables,
-            put_file=lambda: staged.replace(pooler.databases_file),
-        )
-        for each in nodes.values():
-            with each.transaction():
-                each.execute(script._VERSION, [version])
-                each.execute(script._MAP, [move.target.name, list(move.shards)])
-        target.execute("DROP SUBSCRIPTION quick_script")
-    return {"pause_ms": sum(ms for _, ms in spans), "timeline": spans}
+    nodes = {node.name: opened.session(node) for node in move.topology.owning()}
+    source, target = nodes[move.source.name], nodes[move.target.name]
+    tables = follow(move, source, target)
+    console = opened.console()
+    version = script.value(source, script.NEXT_VERSION)
+    put_file = opened.stage(version)
+    script.wait(lambda: script.value(source, NEAR.format(script.LAG)))
+    timeline = _cut_over(
+        console, source, target, schemas=move.moved, tables=tables, put_file=put_file
+    )
+    for each in nodes.values():
+        with each.transaction():
+            each.execute(script.VERSION, [version])
+            each.execute(script.MAP, [move.target.name, list(move.shards)])
+    target.execute("DROP SUBSCRIPTION quick_script")
+    return timeline
 
 
-def _after(move: script.Move) -> Topology:
-    """Give the topology in which the target owns these shards beside its own."""
-    shards = tuple(sorted((*move.target.shards, *move.shards)))
-    after = move.after()
-    target = replace(after.nodes[move.target.name], shards=shards)
-    return replace(after, nodes={**after.nodes, target.name: target})
-
-
-def _follow(move: script.Move, source: Connection, target: Connection) -> list[sql.Identifier]:
+def follow(move: script.Move, source: Connection, target: Connection) -> list[sql.Identifier]:
     """Copy structure and rows, and let the target follow; give the moved tables."""
     database, major = move.topology.database, source.info.server_version // 10_000
     ways = [
@@ -142,7 +98,7 @@ def _follow(move: script.Move, source: Connection, target: Connection) -> list[s
     published = [*tables, sql.Identifier("public", "quick_script")]
     source.execute(_PUBLISH.format(sql.SQL(", ").join(published)))
     target.execute(_SUBSCRIBE.format(sql.Literal(ways[0])))
-    script._wait(lambda: script._value(target, _COPIED))
+    script.wait(lambda: script.value(target, _COPIED))
     return tables
 
 
@@ -154,23 +110,23 @@ def _cut_over(
     schemas: Sequence[str],
     tables: Sequence[sql.Identifier],
     put_file: Callable[[], object],
-) -> list[tuple[str, float]]:
+) -> Timeline:
     """Let the target serve these schemas; give the milliseconds of everything, in its order."""
     timeline = Timeline()
-    retired = {schema: script._RETIRED.format(schema) for schema in schemas}
+    retired = {schema: script.RETIRED.format(schema) for schema in schemas}
     live = {new: old for old, new in retired.items()}
-    fence = _FENCE.format(tables=sql.SQL(", ").join(tables), renames=script._renames(retired))
+    fence = FENCE.format(tables=sql.SQL(", ").join(tables), renames=script.renames(retired))
     with timeline.span("pause"):
         for schema in schemas:
             console.execute(pause_command(schema))
     with timeline.span("fence"):
         source.execute(fence)
     with timeline.span("marker"):
-        script._wait(lambda: script._value(target, _SEEN))
+        script.wait(lambda: script.value(target, SEEN))
     with timeline.span("sequences"):
         found = source.execute(_SEQUENCES, [list(live)]).fetchall()
         values = [
-            _SETVAL.format(sql.Identifier(live[schema], name).as_string(), last + _MARGIN)
+            SETVAL.format(sql.Identifier(live[schema], name).as_string(), last + MARGIN)
             for schema, name, last in found
         ]
         target.execute(sql.SQL("; ").join(values))
@@ -180,8 +136,8 @@ def _cut_over(
     with timeline.span("resume"):
         for schema in schemas:
             console.execute(resume_command(schema))
-    return timeline.spans
+    return timeline
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script.main(sys.argv[1:], _carry_out)

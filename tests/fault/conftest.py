@@ -13,7 +13,10 @@ EVERY_POINT = "SHARDCTL_EVERY_POINT"
 """The variable that lets all points be tested, and not a few of each test's."""
 THINNED = {"fault/test_move_network_": 1000, "fault/test_move_": 12}
 """Of how many points one is tested otherwise, by what a test's file begins with."""
-BY_FILE = ("_network_", "_stream_pooler", "_stream_servers", "_stream_clients")
+BY_FILE = (
+    "_network_", "_stream_pooler", "_stream_servers", "_stream_clients", "_clone_stream_beside",
+    "_clone_stream_wal",
+)  # fmt: skip
 """What names of files contain whose points are counted by file; those of others are by test."""
 
 

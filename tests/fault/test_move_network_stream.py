@@ -1,4 +1,4 @@
-"""The network between two machines of a streamed move is cut; both reach all others."""
+"""The network between two machines is cut in a move whose target follows by a stream."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves import streamed
+from tests.fixtures.moves import clone_streamed, streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
+from tests.fixtures.moves.harm import retry_soon
 from tests.fixtures.moves.on_machines import POOLERS
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.writers import FENCE
@@ -22,37 +23,65 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 DESK, POOLER = DESKS[0], POOLERS[0]
-PAIRS = [("a", "b"), (DESK, "a"), (DESK, "b"), (DESK, POOLER), (POOLER, "a"), (POOLER, "b")]
-POINTS = [
+CUTOVER = [
     "span fence begin",
     "span arrive begin",  # between fence and decision: the stream has all by then
     "span claim begin",  # between decision and claim
     "span ping begin",  # before the pause
     "step follow run",
-    "step copy run",
 ]
+POINTS = {
+    "b": [*CUTOVER, "step copy run"],
+    "c": [*CUTOVER, "span route begin", "step clone run", "step promote run", "step open run"],
+}
+"""By the target: shards are streamed to node b, and by a clone to node c."""
+
+
+def pairs(target: str) -> list[tuple[str, str]]:
+    return [
+        ("a", target),
+        *((DESK, name) for name in ("a", target, POOLER)),
+        *((POOLER, name) for name in ("a", target)),
+    ]
+
+
 LOST = {"", "08001", "08006", "08P01", "57P01"}
 """The SQLSTATEs of connections that break off, and of logins that find nobody."""
 
 
 @pytest.fixture
-def fleet_apart(fleet_machines: SpreadFleet) -> Iterator[SpreadFleet]:
-    """Give a fleet on machines whose moves are streamed to node b."""
+def fleet_apart(
+    request: pytest.FixtureRequest, fleet_machines: SpreadFleet
+) -> Iterator[SpreadFleet]:
+    """Give a fleet on machines whose moves are streamed to node b, or clone node a onto c."""
     streamed.use(fleet_machines)
+    if request.param == clone_streamed.TARGET:
+        fleet_machines.program = clone_streamed.__name__
     streamed.shorten_pause(fleet_machines)
     yield fleet_machines
     streamed.end(fleet_machines)
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize(
+    ("fleet_apart", "pair", "point", "how"),
+    [
+        pytest.param(target, pair, point, how, id="-".join((*pair, point, how)))
+        for how in HOW
+        for target, points in POINTS.items()
+        for point in points
+        for pair in pairs(target)
+    ],
+    indirect=["fleet_apart"],
+)
 def test_two_machines_that_cannot_reach_each_other(
     fleet_apart: SpreadFleet, pair: tuple[str, str], point: str, how: str
 ) -> None:
+    target = "c" if fleet_apart.program == clone_streamed.__name__ else "b"
     one, other = (fleet_apart.network[name] for name in pair)
     serves = POOLER not in pair or DESK in pair  # all its clients, without the machine that is cut
-    with Busy(fleet_apart) as clients:
+    if not serves:  # PgBouncer waits that long for a node that stays, when it is back
+        retry_soon(fleet_apart)
+    with Busy(fleet_apart, target=target) as clients:
         mover = fleet_apart.mover("start", point)
         mover.at(point)
         with cut(one, other, how):
@@ -64,4 +93,5 @@ def test_two_machines_that_cannot_reach_each_other(
             finish(fleet_apart, "resume")
         clients.wait_served()
     assert clients.codes() <= (set() if serves else FENCE | LOST), clients.errors()
+    assert fleet_apart.owner == target
     prove_streamed(fleet_apart, clients)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves.harm import frozen, immutable
+from tests.fixtures.moves.harm import immutable, stop_pooler
 from tests.fixtures.moves.proof import prove
-from tests.fixtures.moves.stopping import add_pooler, finish
+from tests.fixtures.moves.stopping import add_pooler, finish, kill_pooler
 from tests.fixtures.moves.writers import FENCE, MAX_PAUSE_S, SERVED_S, Clients
 from tests.fixtures.servers.postgres import wait_for
 
@@ -40,16 +40,7 @@ def test_a_pooler_that_is_killed_beside_one_that_lives(
 ) -> None:
     dying = add_pooler(fleet_points, pooler_for, "p2")
     with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", point)
-        mover.at(point)
-        dying.signal(signal.SIGKILL)
-        wait_for(lambda: dying.server.running() is None)
-        mover.go()
-        assert mover.end() != 0
-        clients.wait_served()
-        dying.start()
-        finish(fleet_points, verb)
-        clients.wait_served()
+        kill_pooler(fleet_points, clients, dying, point, verb)
     assert clients.errors() == [], "of the other pooler"
     assert fleet_points.owner == ("a" if verb == "abort" else "c")
     prove(fleet_points, clients)
@@ -94,14 +85,7 @@ def test_a_pooler_that_hangs_beside_one_that_does_not(
 ) -> None:
     hanging = add_pooler(fleet_points, pooler_for, "p2")
     with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", point)
-        mover.at(point)
-        with frozen(lambda: [hanging.pid]):
-            mover.go()
-            clients.wait_served()
-        if mover.end() != 0:
-            finish(fleet_points, "resume")
-        clients.wait_served()
+        stop_pooler(fleet_points, clients, hanging, point)
     assert clients.errors() == [], "of the other pooler"
     assert clients.gap() < SERVED_S
     prove(fleet_points, clients)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan
-from shardctl.moves.cutover import CUTOVERS
 from shardctl.moves.methods import METHODS
+from shardctl.moves.steps import keep_reverse
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
@@ -21,15 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-STEPS = METHODS[plan.STREAM].steps
-SPANS = [*(one.name for one in CUTOVERS[plan.LOCKED_RENAME].rows), "confirm"]
-POINTS = [
-    *(f"step {step.name} run" for step in STEPS),
-    f"step {STEPS[-1].name} ran",
-    *(f"span {name} begin" for name in SPANS),
-]
-ROUNDS = 4
-"""Moves by which all points are reached."""
+STEPS = [step for step in METHODS[plan.STREAM].steps if step is not keep_reverse.STEP]
+"""Those of a move that keeps nothing for a reverse: see `test_move_reverse.py`."""
 
 
 def test_a_streamed_move_beside_clients_loses_nothing(fleet_stream: MovingFleet) -> None:
@@ -44,11 +37,11 @@ def test_a_streamed_move_beside_clients_loses_nothing(fleet_stream: MovingFleet)
     prove(fleet_stream, clients)
 
 
-@pytest.mark.parametrize("first", range(ROUNDS))
+@pytest.mark.parametrize("first", range(streamed.ROUNDS))
 def test_a_streamed_move_killed_at_every_point_gets_to_its_end(
     fleet_stream: MovingFleet, first: int
 ) -> None:
-    left = set(POINTS[first::ROUNDS])
+    left = set(streamed.POINTS[first :: streamed.ROUNDS])
     with Clients(fleet_stream, target="b") as clients:
         mover = fleet_stream.mover("start", *left)
         while (point := mover.next()) is not None:

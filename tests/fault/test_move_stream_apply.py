@@ -9,10 +9,10 @@ import pytest
 from shardctl.errors import Refused
 from shardctl.moves import arrivals
 from shardctl.moves.confirm import CopiesDiffer
-from shardctl.moves.steps import copy
-from shardctl.postgres.logical import copying
+from shardctl.postgres.logical import copying, slot
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.beside import assert_clean, fails, run
+from tests.fixtures.moves.harm import keep_for_slots, lose_slot
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -90,9 +90,13 @@ def test_a_function_that_the_target_lacks_is_named_and_the_move_is_taken_back(
     assert_clean(fleet_logged, "a")
 
 
-def test_a_row_by_hand_that_is_in_nobodys_way_is_found_by_the_comparison(fleet_own: Lab) -> None:
-    insert = "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)"
-    error = fails(fleet_own, indexes=lambda: run(fleet_own, "b", insert))
+def test_a_row_by_hand_behind_the_rehearsal_is_found_by_the_comparison(fleet_own: Lab) -> None:
+    statements = (
+        "UPDATE shardctl.stream_copy SET is_open = true",
+        "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)",
+        "UPDATE shardctl.stream_copy SET is_open = false",
+    )
+    error = fails(fleet_own, cutover=lambda: run(fleet_own, "b", *statements))
     assert isinstance(error, CopiesDiffer)
     assert error.message.endswith("shard2.photos: 1 rows on a, 2 on b")
     assert fleet_own.leads("shard2") == "b"
@@ -105,7 +109,7 @@ def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
     whole = copying.copy
 
     def late(*given: Any, **named: Any) -> None:
-        lose_slot(fleet_own)
+        lose(fleet_own)
         whole(*given, **named)
 
     monkeypatch.setattr(copying, "copy", late)
@@ -115,43 +119,34 @@ def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
     assert "max_slot_wal_keep_size" in error.message
     monkeypatch.undo()
     assert fleet_own.put(2)
-    keep(fleet_own, "-1")
+    keep(fleet_own)
     fleet_own.resume()
     assert fleet_own.copy("b").proof == "compared"
     assert_clean(fleet_own, "b")
 
 
 def test_a_slot_that_is_lost_before_its_stream_begins_is_noticed(fleet_own: Lab) -> None:
-    error = fails(fleet_own, follow=lambda: lose_slot(fleet_own))
+    error = fails(fleet_own, follow=lambda: lose(fleet_own))
     assert isinstance(error, Refused)
     assert error.code == "slot_gone"
-    keep(fleet_own, "-1")
+    keep(fleet_own)
     abort(fleet_own)
 
 
-def lose_slot(fleet: Lab) -> None:
-    """Write more WAL than the source keeps for slots."""
-    keep(fleet, "1MB")
-    lost = "SELECT FROM pg_replication_slots WHERE wal_status = 'lost'"
-    while not fleet.ask("a", lost):
-        run(
-            fleet,
-            "a",
-            "SELECT pg_switch_wal(), pg_logical_emit_message(true, '', repeat('x', 900000))",
-        )
-        run(fleet, "a", "CHECKPOINT")
+def lose(fleet: Lab) -> None:
+    with fleet.connect("a") as session:
+        lose_slot(session)
 
 
-def keep(fleet: Lab, size: str) -> None:
-    run(
-        fleet, "a", f"ALTER SYSTEM SET max_slot_wal_keep_size = '{size}'", "SELECT pg_reload_conf()"
-    )
+def keep(fleet: Lab) -> None:
+    with fleet.connect("a") as session:
+        keep_for_slots(session, "-1")
 
 
 def test_a_transaction_that_stays_open_bounds_the_wait_for_a_slot(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy, "_LOCK_TIMEOUT_S", 0.6)
+    monkeypatch.setattr(slot, "_LOCK_TIMEOUT_S", 0.6)
     with fleet_own.connect("a", autocommit=False, application_name="bulk load") as writer:
         writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")
         error = fails(fleet_own)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves import streamed
+from tests.fixtures.fleets.bloated import require_pg_repack
+from tests.fixtures.moves import clone_streamed, streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish, patient
 from tests.fixtures.moves.writers import Clients
@@ -16,6 +18,7 @@ from tests.fixtures.servers.postgres import wait_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.fixtures.moves.clone_streamed import Follows
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
@@ -39,6 +42,8 @@ ENDING = {"init", "moves"}
 """Commands that may do something when no process is at work on the move."""
 AT_ONCE = (("prune",), ("moves", "doctor"), ("moves", "list"))
 """Commands that find nothing to do, and leave the move alone."""
+REASONS = ("is being changed by", "cannot be aborted")
+"""Why an operator cannot take a move from its process."""
 PENDING = "CREATE TABLE more (id bigint PRIMARY KEY);"
 
 
@@ -66,51 +71,75 @@ def require_refused(fleet: MovingFleet, commands: Sequence[tuple[str, ...]] = RE
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("point", ["span decide begin", "step copy ran", "step follow ran"])
-def test_commands_beside_a_move_are_refused(fleet_stream: MovingFleet, point: str) -> None:
+STREAM, CLONE = streamed.TARGET, clone_streamed.TARGET
+BESIDE = {
+    STREAM: ["span decide begin", "step copy ran", "step follow ran"],
+    CLONE: ["span decide begin", "step clone ran", "step promote ran", "step open ran"],
+}
+RAN = {
+    STREAM: ["reserve", "structure", "copy", "indexes"],
+    CLONE: ["reserve", "clone", "promote", "open"],
+}
+"""Steps behind which a second operator comes, by the move's target."""
+FIRST = {STREAM: "step structure run", CLONE: "step clone run"}
+
+
+@pytest.mark.parametrize(
+    ("fleet_followed", "point"),
+    [
+        pytest.param(target, point, id=f"{target}-{point}")
+        for target, points in BESIDE.items()
+        for point in points
+    ],
+    indirect=["fleet_followed"],
+)
+def test_commands_beside_a_move_are_refused(fleet_followed: Follows, point: str) -> None:
     """Also where its process was stopped: nobody knows that it will not go on."""
-    patient(fleet_stream)
-    with Clients(fleet_stream, target="b") as clients:
-        mover = fleet_stream.mover("start", point)
+    fleet, target = fleet_followed
+    patient(fleet)
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", point)
         mover.at(point)
         mover.signal(signal.SIGSTOP)
-        require_refused(fleet_stream)
+        require_refused(fleet)
         mover.go()
         mover.signal(signal.SIGCONT)
         if mover.end() != 0:  # on a busy machine its time is up
-            finish(fleet_stream, "resume")
+            finish(fleet, "resume")
         clients.wait_served()
     assert clients.errors() == []
-    assert fleet_stream.owner == "b"
-    assert streamed.left(fleet_stream) == []
-    prove(fleet_stream, clients)
+    assert fleet.owner == target
+    assert streamed.left(fleet) == []
+    prove(fleet, clients)
 
 
 @pytest.mark.parametrize("verb", ["abort", "resume"])
 def test_nobody_takes_a_move_from_its_process_in_any_step(
-    fleet_stream: MovingFleet, verb: str
+    fleet_followed: Follows, verb: str
 ) -> None:
-    points = [f"step {name} ran" for name in ("reserve", "structure", "copy", "indexes")]
+    fleet, target = fleet_followed
+    points = [f"step {name} ran" for name in RAN[target]]
     points += ["span ping begin", "span fence begin", "span decide begin", "span claim begin"]
-    patient(fleet_stream)
-    with Clients(fleet_stream, target="b") as clients:
-        mover = fleet_stream.mover("start", *points)
+    patient(fleet)
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", *points)
         for point in points:
             mover.at(point)
-            other = fleet_stream.mover(verb)
-            assert other.end() != 0, (point, other.said)
-            told = [line for line in other.said if line.startswith(("NodeLocked", "NotAbort"))]
-            assert told, (point, other.said)
+            # A process of its own could take longer to start than clients may wait.
+            other = fleet.here("moves", verb)
+            assert other.returncode != 0, (point, other.stdout)
+            assert any(one in other.stderr for one in REASONS), (point, other.stderr)
             mover.go()
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
-    assert streamed.left(fleet_stream) == []
-    prove(fleet_stream, clients)
+    assert streamed.left(fleet) == []
+    prove(fleet, clients)
 
 
-def test_two_operators_who_begin_the_same_move(fleet_stream: MovingFleet) -> None:
-    with Clients(fleet_stream, target="b") as clients:
-        movers = [fleet_stream.mover("start", "step structure run") for _ in range(2)]
+def test_two_operators_who_begin_the_same_move(fleet_followed: Follows) -> None:
+    fleet, target = fleet_followed
+    with Clients(fleet, target=target) as clients:
+        movers = [fleet.mover("start", FIRST[target]) for _ in range(2)]
         first = [one for one in movers if one.next() is not None]
         assert len(first) == 1, [one.said for one in movers]
         [second] = [one for one in movers if one is not first[0]]
@@ -120,28 +149,88 @@ def test_two_operators_who_begin_the_same_move(fleet_stream: MovingFleet) -> Non
         first[0].go()
         assert first[0].end() == 0, first[0].said
         # Who comes when it is done has nothing to do.
-        wait_for(lambda: not fleet_stream.is_locked())
-        late = fleet_stream.here("move-shards", "2-3", "--to", "b")
+        wait_for(lambda: not fleet.is_locked())
+        late = fleet.here("move-shards", "2-3", "--to", target)
         assert late.returncode == 1
         assert "already" in late.stderr, late.stderr
     assert clients.errors() == []
-    assert streamed.left(fleet_stream) == []
-    prove(fleet_stream, clients)
+    assert streamed.left(fleet) == []
+    prove(fleet, clients)
 
 
 def test_what_a_killed_process_left_is_refused_too_until_it_is_aborted(
-    fleet_stream: MovingFleet,
+    fleet_followed: Follows,
 ) -> None:
-    with Clients(fleet_stream, target="b") as clients:
-        mover = fleet_stream.mover("start", "step follow ran")
+    fleet, target = fleet_followed
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "step follow ran")
         mover.at("step follow ran")
         mover.kill()
-        wait_for(lambda: not fleet_stream.is_locked())
+        wait_for(lambda: not fleet.is_locked())
         left = [c for c in REFUSED if c[0] not in ENDING and c != ("read-only", "on", "0")]
-        require_refused(fleet_stream, left)
-        finish(fleet_stream, "abort")
-        mover = fleet_stream.mover("start")
+        require_refused(fleet, left)
+        finish(fleet, "abort")
+        mover = fleet.mover("start")
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
+    assert streamed.left(fleet) == []
+    prove(fleet, clients)
+
+
+@pytest.mark.parametrize(
+    ("fleet_followed", "point"),
+    [(STREAM, "step follow ran"), (CLONE, "step promote ran"), (CLONE, "step open ran"),
+     (CLONE, "span decide begin")],
+    indirect=["fleet_followed"],
+)  # fmt: skip
+def test_commands_at_what_a_killed_process_has_left_take_nothing_from_it(
+    fleet_followed: Follows, point: str
+) -> None:
+    """A clone is a server of its own by then, which no command takes for a member with shards."""
+    fleet, target = fleet_followed
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", point)
+        mover.at(point)
+        mover.kill()
+        clients.wait_served()
+        wait_for(lambda: not fleet.is_locked())
+        schemas = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard[0-9]' ORDER BY 1"
+        before = fleet.ask(target, schemas)
+        for command in (("init",), ("prune", "--now"), ("moves", "doctor"), ("status",)):
+            done = fleet.here(*command)
+            assert "Traceback" not in done.stderr, (command, done.stderr)
+            assert fleet.ask(target, schemas) == before, (command, done.stdout)
+        finish(fleet, "resume")
+        clients.wait_served()
+    assert clients.errors() == []
+    assert fleet.owner == target
+    assert streamed.left(fleet) == []
+    prove(fleet, clients)
+
+
+def test_a_pg_repack_by_hand_is_carried_over(fleet_stream: MovingFleet) -> None:
+    """It puts a table's rows into another file, and swaps the two."""
+    require_pg_repack(fleet_stream.servers["a"])
+    server = fleet_stream.servers["a"].server
+    argv = [server.binaries.program("pg_repack"), "-h", server.host, "-p", str(server.port)]
+    argv += ["-U", "postgres", "-d", fleet_stream.database, "--no-superuser-check"]
+    argv += ["--table", "shard2.writes", "--table", "shard3.writes"]
+    points = ["step structure ran", "step copy ran", "step indexes ran", "step follow ran"]
+    patient(fleet_stream)
+    fleet_stream.ask("a", "CREATE EXTENSION pg_repack")
+    file = "SELECT relfilenode FROM pg_class WHERE oid = 'shard2.writes'::regclass"
+    with Clients(fleet_stream, target="b") as clients:
+        mover = fleet_stream.mover("start", *points)
+        for point in points:
+            mover.at(point)
+            before = fleet_stream.ask("a", file)
+            subprocess.run(argv, check=True, capture_output=True, timeout=60)
+            assert fleet_stream.ask("a", file) != before
+            mover.go()
+        assert mover.end() == 0, mover.said
+        clients.wait_served()
+    fleet_stream.ask("a", "DROP EXTENSION pg_repack")
+    assert clients.errors() == []
+    assert fleet_stream.owner == "b"
     assert streamed.left(fleet_stream) == []
     prove(fleet_stream, clients)

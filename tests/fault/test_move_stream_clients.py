@@ -109,6 +109,9 @@ def test_a_transaction_that_holds_a_moved_table_over_the_fence(
             assert {line.split(":")[0] for line in mover.said} & errors, mover.said
             assert fleet_stream.state() == "undone"
             clients.wait_served()
+            if kind == "through the pooler":
+                [(pid,)] = session.execute("SELECT pg_backend_pid()").fetchall()
+                assert any(f"pid {pid})" in line for line in mover.said), mover.said
         else:
             assert mover.end() == 0, mover.said
         session.execute("COMMIT PREPARED 'held'" if kind == "prepared" else "COMMIT")

@@ -1,4 +1,7 @@
-"""DDL on moved tables in every phase of a streamed move: told by name, or carried over."""
+"""DDL on moved tables in every phase of a streamed move: told by name, or carried over.
+
+Shards are streamed to a node that serves, or by a clone that hands over by stream.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.fixtures.moves import streamed
+from tests.fixtures.moves import clone_streamed, streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish, patient
 from tests.fixtures.moves.writers import Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
+    from tests.fixtures.moves.clone_streamed import Follows
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
@@ -71,8 +76,33 @@ HARMLESS = (
 """What a stream carries over, or does not concern it."""
 
 
-HELD = (streamed.COPYING, "span fence begin")
+STREAM, CLONE = streamed.TARGET, clone_streamed.TARGET
+BEFORE = {STREAM: ["step structure run"], CLONE: ["step clone run", "step promote run"]}
+"""Where the structure is not noted yet, by the target: DDL goes along with the copy."""
+COPIED = {
+    STREAM: ["step structure ran", streamed.COPYING, "step copy ran", "step indexes ran"],
+    CLONE: [clone_streamed.BRANCHED, "step promote ran"],
+}
+"""Where a stream is to carry what happens."""
+LATER = ["step follow ran", "span fence begin"]
+OPENED = {STREAM: [], CLONE: ["step open ran"]}
+HELD = (streamed.COPYING, clone_streamed.BRANCHED, "span fence begin")
 """Where shardctl holds a snapshot, or its guard does: what is made CONCURRENTLY waits for that."""
+
+WAITS = (
+    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND application_name LIKE 'shardctl%'"
+)
+
+
+def each(*found: dict[str, list[str]]) -> pytest.MarkDecorator:
+    """Give the points of both targets as parameters."""
+    points = [(target, at) for target in (STREAM, CLONE) for one in found for at in one[target]]
+    return pytest.mark.parametrize(
+        ("fleet_followed", "point"),
+        [pytest.param(*case, id="-".join(case)) for case in points],
+        indirect=["fleet_followed"],
+    )
 
 
 def make(fleet: MovingFleet, statements: tuple[str, ...], point: str = "") -> None:
@@ -91,84 +121,109 @@ def clear(fleet: MovingFleet) -> None:
 
 
 @pytest.fixture
-def fleet_ddl(fleet_stream: MovingFleet) -> MovingFleet:
-    """Give a fleet with more tables in a moved shard."""
-    patient(fleet_stream)
-    make(fleet_stream, TABLES)
-    return fleet_stream
+def ddl(fleet_followed: Follows) -> Follows:
+    """Give a fleet with more tables in a moved shard, and the target of its moves."""
+    patient(fleet_followed.fleet)
+    make(fleet_followed.fleet, TABLES)
+    return fleet_followed
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["span fence begin", streamed.COPYING, "step structure ran", "step copy ran",
-     "step indexes ran", "step follow ran"],
-)  # fmt: skip
-def test_ddl_ends_the_move_and_is_named(fleet_ddl: MovingFleet, point: str) -> None:
-    with Clients(fleet_ddl, target="b") as clients:
-        mover = fleet_ddl.mover("start", point)
+@each(COPIED, dict.fromkeys((STREAM, CLONE), LATER), OPENED)
+def test_ddl_ends_the_move_and_is_named(ddl: Follows, point: str) -> None:
+    fleet, target = ddl
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", point)
         mover.at(point)
         for statements in DDL.values():
-            make(fleet_ddl, statements, point)
+            make(fleet, statements, point)
         mover.go()
         assert mover.end() == 3, mover.said
         told = "".join(line for line in mover.said if line.startswith("StructureChanged"))
         assert [name for name in DDL if f"shard2.{name}" not in told] == [], mover.said
         clients.wait_served()
-        finish(fleet_ddl, "abort")
+        finish(fleet, "abort")
     assert clients.errors() == []
-    assert fleet_ddl.owner == "a"
-    assert fleet_ddl.ask("a", "SELECT count(*) FROM shard2.people WHERE name = 'two'") == [(500,)]
-    assert streamed.left(fleet_ddl) == []
-    clear(fleet_ddl)
-    prove(fleet_ddl, clients)
+    assert fleet.owner == "a"
+    assert fleet.ask("a", "SELECT count(*) FROM shard2.people WHERE name = 'two'") == [(500,)]
+    assert streamed.left(fleet) == []
+    clear(fleet)
+    prove(fleet, clients)
 
 
-def test_ddl_before_the_copy_is_carried_over(fleet_ddl: MovingFleet) -> None:
-    with Clients(fleet_ddl, target="b") as clients:
-        mover = fleet_ddl.mover("start", "step structure run")
-        mover.at("step structure run")
+@each(BEFORE)
+def test_ddl_before_the_copy_is_carried_over(ddl: Follows, point: str) -> None:
+    fleet, target = ddl
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", point)
+        mover.at(point)
         for statements in DDL.values():
-            make(fleet_ddl, statements)
+            make(fleet, statements)
         mover.go()
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
-    assert fleet_ddl.ask("b", "SELECT count(*), sum(legs) FROM shard2.pets") == [(51, 203)]
-    assert fleet_ddl.ask("b", "SELECT day FROM shard2.days_1") == [(1,)]
-    assert fleet_ddl.ask("b", "SELECT polname::text FROM pg_policy") == [("seen",)]
-    assert fleet_ddl.ask("b", "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [("D",)]
-    clear(fleet_ddl)
-    prove(fleet_ddl, clients)
+    assert fleet.ask(target, "SELECT count(*), sum(legs) FROM shard2.pets") == [(51, 203)]
+    assert fleet.ask(target, "SELECT day FROM shard2.days_1") == [(1,)]
+    assert fleet.ask(target, "SELECT polname::text FROM pg_policy") == [("seen",)]
+    assert fleet.ask(target, "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [("D",)]
+    clear(fleet)
+    prove(fleet, clients)
 
 
-def test_maintenance_and_truncate_in_every_phase_are_carried_over(fleet_ddl: MovingFleet) -> None:
-    points = ["step structure ran", streamed.COPYING, "step copy ran", "step indexes ran",
-              "step follow ran", "span fence begin"]  # fmt: skip
-    with Clients(fleet_ddl, target="b") as clients:
-        mover = fleet_ddl.mover("start", *points)
+def test_maintenance_and_truncate_in_every_phase_are_carried_over(ddl: Follows) -> None:
+    fleet, target = ddl
+    points = [*COPIED[target], *LATER]
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", *points)
         for number, point in enumerate(points):
             mover.at(point)
-            make(fleet_ddl, HARMLESS, point)
-            fleet_ddl.ask("a", f"INSERT INTO shard2.people VALUES ({1000 + number}, '{point}')")
+            make(fleet, HARMLESS, point)
+            fleet.ask("a", f"INSERT INTO shard2.people VALUES ({1000 + number}, '{point}')")
             mover.go()
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
     expected = [(301, points[-1])]
-    assert fleet_ddl.ask("b", "SELECT count(*), max(name) FROM shard2.people") == expected
-    assert streamed.left(fleet_ddl) == []
-    clear(fleet_ddl)
-    prove(fleet_ddl, clients)
+    assert fleet.ask(target, "SELECT count(*), max(name) FROM shard2.people") == expected
+    assert streamed.left(fleet) == []
+    clear(fleet)
+    prove(fleet, clients)
 
 
-def test_behind_the_fence_postgresql_refuses_ddl(fleet_ddl: MovingFleet) -> None:
-    with Clients(fleet_ddl, target="b") as clients:
-        mover = fleet_ddl.mover("start", "span drain begin", "span decide begin")
+def test_behind_the_fence_postgresql_refuses_ddl(ddl: Follows) -> None:
+    fleet, target = ddl
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "span drain begin", "span decide begin")
         for point in ("span drain begin", "span decide begin"):
             mover.at(point)
             for statements in DDL.values():
                 with pytest.raises(psycopg.errors.InvalidSchemaName):
-                    make(fleet_ddl, statements[:1])
+                    make(fleet, statements[:1])
             mover.go()
         assert mover.end() == 0, mover.said
     assert clients.errors() == []
-    clear(fleet_ddl)
-    prove(fleet_ddl, clients)
+    clear(fleet)
+    prove(fleet, clients)
+
+
+@pytest.mark.parametrize("then", ["commits", "rolls back"])
+def test_a_table_left_open_over_the_fence_is_waited_for(ddl: Follows, then: str) -> None:
+    """On 16 and newer, the rename does not wait for its creator: it would be on no node."""
+    fleet, target = ddl
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "span fence begin")
+        mover.at("span fence begin")
+        with fleet.log_in("a", user="postgres", autocommit=False) as session:
+            session.execute("CREATE TABLE shard2.made (id bigint PRIMARY KEY)")
+            session.execute("INSERT INTO shard2.made VALUES (1)")
+            mover.go()
+            wait_for(lambda: fleet.state() == "fenced" or fleet.ask("a", WAITS), seconds=60)
+            getattr(session, "commit" if then == "commits" else "rollback")()
+        code = mover.end()
+        clients.wait_served()
+        if code != 0:
+            finish(fleet, "abort" if then == "commits" else "resume")
+        clients.wait_served()
+    assert clients.errors() == []
+    there = fleet.ask(fleet.owner, "SELECT to_regclass('shard2.made') IS NOT NULL")
+    assert there == [(then == "commits",)]
+    clear(fleet)
+    prove(fleet, clients)

@@ -20,11 +20,14 @@ from tests.fixtures.servers.postgres import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.fixtures.moves.clone_streamed import Follows
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
 SLOW = "SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1"
+WHOLE = "VACUUM (DISABLE_PAGE_SKIPPING) shard2.filled"
+"""It takes its time also where an automatic one was there before."""
 FILLED = (
     "CREATE TABLE shard2.filled (id bigint PRIMARY KEY, text text)",
     "INSERT INTO shard2.filled SELECT n, repeat('x', 1000) FROM generate_series(1, 3000) AS n",
@@ -51,19 +54,25 @@ def held(fleet: MovingFleet, statement: str, **who: Any) -> Iterator[None]:
 
 
 @contextmanager
-def running(fleet: MovingFleet, *statements: str) -> Iterator[None]:
-    """Run statements of which the last does not end by itself, until it holds its lock."""
+def running(
+    fleet: MovingFleet,
+    *statements: str,
+    lock: str = "granted AND mode = 'ShareUpdateExclusiveLock'",
+) -> Iterator[None]:
+    """Run statements of which the last does not end by itself, until it has or wants its lock."""
     with fleet.log_in("a", user="postgres", application_name="report") as session:
         for statement in statements[:-1]:
             session.execute(statement.encode())
         last = threading.Thread(target=_run, args=(session, statements[-1]))
         last.start()
-        locks = "SELECT 1 FROM pg_locks WHERE granted AND relation::regclass = %s::regclass"
-        mine = f"{locks} AND mode = 'ShareUpdateExclusiveLock' AND pid = {session.info.backend_pid}"
+        locks = f"SELECT 1 FROM pg_locks WHERE {lock} AND relation::regclass = %s::regclass"
+        mine = f"{locks} AND pid = {session.info.backend_pid}"
         wait_for(lambda: fleet.ask("a", mine, "shard2.filled"))
-        yield
-        fleet.ask("a", "SELECT pg_terminate_backend(%s, 5000)", session.info.backend_pid)
-        last.join(10)
+        try:
+            yield
+        finally:
+            fleet.ask("a", "SELECT pg_terminate_backend(%s, 5000)", session.info.backend_pid)
+            last.join(10)
 
 
 def _run(session: psycopg.Connection[Any], statement: str) -> None:
@@ -72,14 +81,15 @@ def _run(session: psycopg.Connection[Any], statement: str) -> None:
 
 
 @pytest.fixture
-def fleet_filled(fleet_stream: MovingFleet) -> Iterator[MovingFleet]:
-    """Give a fleet with a larger table in a moved shard."""
+def filled(fleet_followed: Follows) -> Iterator[Follows]:
+    """Give a fleet with a larger table in a moved shard, and the target of its moves."""
+    fleet = fleet_followed.fleet
     for statement in FILLED:
-        fleet_stream.ask("a", statement)
-    fleet_stream.choice = dataclasses.replace(fleet_stream.choice, max_pause_s=4.0)
-    yield fleet_stream
-    fleet_stream.ask("a", "ALTER SYSTEM RESET autovacuum_naptime")
-    fleet_stream.ask("a", "SELECT pg_reload_conf()")
+        fleet.ask("a", statement)
+    fleet.choice = dataclasses.replace(fleet.choice, max_pause_s=4.0)
+    yield fleet_followed
+    fleet.ask("a", "ALTER SYSTEM RESET autovacuum_naptime")
+    fleet.ask("a", "SELECT pg_reload_conf()")
 
 
 def clear(fleet: MovingFleet) -> None:
@@ -113,8 +123,12 @@ def in_the_way(fleet: MovingFleet, kind: str, stack: ExitStack) -> str:
             stack.enter_context(held(fleet, statement, user="postgres"))
             return "AccessExclusiveLock on shard2.filled"
         case "VACUUM":
-            stack.enter_context(running(fleet, *SLOW.split("; "), "VACUUM shard2.filled"))
+            stack.enter_context(running(fleet, *SLOW.split("; "), WHOLE))
             return "application report"
+        case "VACUUM FULL":
+            stack.enter_context(held(fleet, "SELECT count(*) FROM shard2.filled", user="postgres"))
+            stack.enter_context(running(fleet, "VACUUM FULL shard2.filled", lock="NOT granted"))
+            return "waits for AccessExclusiveLock on shard2.filled"
         case _:
             stack.enter_context(old_writer(fleet))
             statement = "CREATE INDEX CONCURRENTLY texts ON shard2.filled (text)"
@@ -122,66 +136,67 @@ def in_the_way(fleet: MovingFleet, kind: str, stack: ExitStack) -> str:
             return "application report"
 
 
-KINDS = ("LOCK TABLE", "ADD COLUMN", "VACUUM", "CREATE INDEX CONCURRENTLY")
+KINDS = ("LOCK TABLE", "ADD COLUMN", "VACUUM", "VACUUM FULL", "CREATE INDEX CONCURRENTLY")
 
 
 def test_the_fence_waits_within_its_bound_and_says_who_was_in_the_way(
-    fleet_filled: MovingFleet,
+    filled: Follows,
 ) -> None:
     """One move, whose cutover is tried beside one after the other."""
-    with Clients(fleet_filled, target="b") as clients:
+    fleet, target = filled
+    with Clients(fleet, target=target) as clients:
         verb = "start"
         for kind in KINDS:
-            mover = fleet_filled.mover(verb, "span logins begin")
+            mover = fleet.mover(verb, "span logins begin")
             verb = "resume"
             mover.at("span logins begin")
             with ExitStack() as stack:
-                expected = in_the_way(fleet_filled, kind, stack)
+                expected = in_the_way(fleet, kind, stack)
                 mover.go()
                 assert mover.end() == 3, (kind, mover.said)
                 told = [o for o in mover.said if o.startswith(("WritersLeft", "FenceRefused"))]
                 assert told, (kind, mover.said)
                 assert expected in told[0], (kind, told)
             clients.wait_served()
-            fleet_filled.ask("a", "DROP INDEX IF EXISTS shard2.texts")
-        finish(fleet_filled, "resume")
+            fleet.ask("a", "DROP INDEX IF EXISTS shard2.texts")
+        finish(fleet, "resume")
         clients.wait_served()
     assert clients.errors() == []
     assert clients.gap() < SERVED_S + 5
-    assert streamed.left(fleet_filled) == []
-    clear(fleet_filled)
-    prove(fleet_filled, clients)
+    assert streamed.left(fleet) == []
+    clear(fleet)
+    prove(fleet, clients)
 
 
-def test_what_does_not_give_way_is_named_before_clients_wait(fleet_filled: MovingFleet) -> None:
-    with Clients(fleet_filled, target="b") as clients:
-        mover = fleet_filled.mover("start", "step cutover run", "span pause begin")
+def test_what_does_not_give_way_is_named_before_clients_wait(filled: Follows) -> None:
+    fleet, target = filled
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "step cutover run", "span pause begin")
         mover.at("step cutover run")
-        with running(fleet_filled, *SLOW.split("; "), "VACUUM shard2.filled"):
+        with running(fleet, *SLOW.split("; "), WHOLE):
             mover.go()
             assert mover.end() == 3, mover.said
-            assert any("VACUUM shard2.filled" in one for one in mover.said), mover.said
-        finish(fleet_filled, "resume")
+            assert any(WHOLE in one for one in mover.said), mover.said
+        finish(fleet, "resume")
     assert clients.errors() == []
-    assert streamed.left(fleet_filled) == []
-    clear(fleet_filled)
-    prove(fleet_filled, clients)
+    assert streamed.left(fleet) == []
+    clear(fleet)
+    prove(fleet, clients)
 
 
 @pytest.mark.parametrize("kind", ["autovacuum", "wraparound"])
-def test_an_autovacuum_gives_way_unless_it_prevents_wraparound(
-    fleet_filled: MovingFleet, kind: str
-) -> None:
-    fleet_filled.ask("a", AUTOVACUUM)
-    with Clients(fleet_filled, target="b") as clients:
-        mover = fleet_filled.mover("start", "step cutover run")
+def test_an_autovacuum_gives_way_unless_it_prevents_wraparound(filled: Follows, kind: str) -> None:
+    fleet, target = filled
+    fleet.ask("a", AUTOVACUUM)
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "step cutover run")
         mover.at("step cutover run")
         if kind == "wraparound":
-            fleet_filled.ask("a", AGED)
-        fleet_filled.ask("a", "ALTER SYSTEM SET autovacuum_naptime = '1s'")
-        fleet_filled.ask("a", "SELECT pg_reload_conf()")
+            fleet.ask("a", AGED)
+        fleet.ask("a", "ALTER SYSTEM SET autovacuum_naptime = '1s'")
+        fleet.ask("a", "SELECT pg_reload_conf()")
         like = "%shard2.filled (to prevent%" if kind == "wraparound" else "%shard2.filled%"
-        wait_for(lambda: fleet_filled.ask("a", f"{VACUUMING} '{like}'"), seconds=60)
+        wait_for(lambda: fleet.ask("a", f"{VACUUMING} '{like}'"), seconds=60)
         mover.go()
         code = mover.end()
         if kind == "autovacuum":
@@ -189,30 +204,49 @@ def test_an_autovacuum_gives_way_unless_it_prevents_wraparound(
         else:
             assert code == 3, mover.said
             assert any("to prevent wraparound" in one for one in mover.said), mover.said
-            finish(fleet_filled, "abort")
+            finish(fleet, "abort")
         clients.wait_served()
     assert clients.errors() == []
-    assert streamed.left(fleet_filled) == []
-    end_vacuums(fleet_filled)
-    clear(fleet_filled)
-    prove(fleet_filled, clients)
+    assert streamed.left(fleet) == []
+    end_vacuums(fleet)
+    clear(fleet)
+    prove(fleet, clients)
 
 
-def test_readers_and_dumps_of_the_source_hold_nothing_up(fleet_filled: MovingFleet) -> None:
-    source = fleet_filled.servers["a"]
-    with Clients(fleet_filled, target="b") as clients:
-        mover = fleet_filled.mover("start", "span logins begin")
+def test_readers_and_dumps_of_the_source_hold_nothing_up(filled: Follows) -> None:
+    fleet, target = filled
+    source = fleet.servers["a"]
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "span logins begin")
         mover.at("span logins begin")
         argv = [source.server.binaries.program("pg_dump"), "-h", "127.0.0.1", "-p",
                 str(source.port), "-U", "postgres", "--schema=shard2", "moving"]  # fmt: skip
-        with held(fleet_filled, "LOCK TABLE shard2.writes IN ACCESS SHARE MODE", user="postgres"):
+        with held(fleet, "LOCK TABLE shard2.writes IN ACCESS SHARE MODE", user="postgres"):
             dump = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             locks = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'pg_dump'"
-            wait_for(lambda: fleet_filled.ask("a", locks) or dump.poll() is not None)
+            wait_for(lambda: fleet.ask("a", locks) or dump.poll() is not None)
             mover.go()
             assert mover.end() == 0, mover.said
             dump.communicate()
     assert clients.errors() == []
-    assert streamed.left(fleet_filled) == []
-    clear(fleet_filled)
-    prove(fleet_filled, clients)
+    assert streamed.left(fleet) == []
+    clear(fleet)
+    prove(fleet, clients)
+
+
+def test_terminate_ends_who_changes_objects_without_a_lock(filled: Follows) -> None:
+    fleet, target = filled
+    fleet.choice = dataclasses.replace(fleet.choice, terminate=True)
+    with Clients(fleet, target=target) as clients:
+        mover = fleet.mover("start", "span logins begin")
+        mover.at("span logins begin")
+        with fleet.log_in("a", user="postgres", autocommit=False) as session:
+            session.execute("GRANT SELECT ON shard2.filled TO PUBLIC")
+            mover.go()
+            assert mover.end() == 0, mover.said
+            with pytest.raises(psycopg.OperationalError):
+                session.execute("SELECT 1")
+    assert clients.errors() == []
+    assert fleet.owner == target
+    clear(fleet)
+    prove(fleet, clients)

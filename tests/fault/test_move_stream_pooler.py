@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.topology.model import ShardId
+from tests.fixtures.moves import streamed
+from tests.fixtures.moves.again import disturb
 from tests.fixtures.moves.busy import Busy, prove_streamed
+from tests.fixtures.moves.harm import retry_soon
+from tests.fixtures.moves.loads import log_in_fully
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.writers import FENCE, SERVED_S
 from tests.fixtures.servers.postgres import wait_for
@@ -22,6 +27,13 @@ LOST = {"", "08001", "08006"}
 """The SQLSTATEs of connections that break off, and of logins that find nobody."""
 CLOSED = LOST | {"08P01", "3D000"}
 """The same of a pooler that closes or refuses connections to an alias."""
+RESUMED = CLOSED | FENCE
+"""What a RESUME or RECONNECT in the middle of a move lets clients meet.
+
+With a RESUME they go on to the source, where they find the fence. Both also let logins to the
+source begin; the pause or the move's RELOAD breaks these off, and PgBouncer takes that for a node
+that is away.
+"""
 
 
 def kill_pooler(fleet: MovingFleet) -> None:
@@ -42,7 +54,7 @@ def kill_guard(fleet: MovingFleet) -> None:
 @pytest.mark.parametrize(
     "point",
     ["span decide begin", "step structure run", "step copy run", "step follow run",
-     "span stage files begin", "span pause begin", "span fence begin", "span mark begin",
+     "span stage files begin", "span pause begin", "span fence begin", "span drain begin",
      "span arrive begin", "span claim begin", "span route begin", "span route begin +2"],
 )  # fmt: skip
 def test_a_pooler_that_is_killed_and_started_again_at_once(
@@ -59,6 +71,23 @@ def test_a_pooler_that_is_killed_and_started_again_at_once(
             finish(fleet_stream, "resume")
         clients.wait_served()
     # What was paused goes on, and finds the fence until that is lifted or the guard routes.
+    assert clients.codes() <= FENCE | LOST, clients.errors()
+    assert fleet_stream.owner == "b"
+    prove_streamed(fleet_stream, clients)
+
+
+@pytest.mark.parametrize("first", range(streamed.ROUNDS))
+def test_a_pooler_that_is_killed_at_every_point_and_soon_back(
+    fleet_stream: MovingFleet, first: int
+) -> None:
+    def restart() -> None:
+        kill_pooler(fleet_stream)
+        fleet_stream.pg_bouncer.start()
+
+    with Busy(fleet_stream) as clients:
+        disturb(fleet_stream, streamed.POINTS[first :: streamed.ROUNDS], restart)
+        finish(fleet_stream, "resume")
+        clients.wait_served()
     assert clients.codes() <= FENCE | LOST, clients.errors()
     assert fleet_stream.owner == "b"
     prove_streamed(fleet_stream, clients)
@@ -95,22 +124,25 @@ def test_a_pooler_that_is_away_until_the_move_has_stopped(
     [
         ("span pause begin", "PAUSE shard2", set()),
         ("step follow run", "PAUSE shard2", set()),
-        ("span fence begin", "RESUME shard2", FENCE),
-        ("span claim begin", "RESUME shard2", FENCE),
-        ("span route begin", "RESUME shard2", FENCE),
+        ("span fence begin", "RESUME shard2", RESUMED),
+        ("span claim begin", "RESUME shard2", RESUMED),
+        ("span route begin", "RESUME shard2", RESUMED),
         ("span serve begin", "PAUSE shard2", set()),
         ("span arrive begin", "KILL shard2", CLOSED | FENCE),
-        ("span drain begin", "RECONNECT", set()),
-        ("span look begin", "RESUME shard2", FENCE),
+        ("span drain begin", "RECONNECT", RESUMED),
+        ("span look begin", "RESUME shard2", RESUMED),
         ("span decide begin", "RELOAD", set()),
     ],
 )
 def test_another_operator_at_the_console_keeps_no_client_waiting(
     fleet_stream: MovingFleet, point: str, command: str, codes: set[str]
 ) -> None:
+    retry_soon(fleet_stream)
     with Busy(fleet_stream) as clients:
         mover = fleet_stream.mover("start", point)
         mover.at(point)
+        if command.startswith("PAUSE"):
+            log_in_fully(fleet_stream, ShardId(2))
         fleet_stream.pg_bouncer.admin(command)
         mover.go()
         if mover.end() != 0:

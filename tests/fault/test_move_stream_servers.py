@@ -8,10 +8,11 @@ import pytest
 
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves import streamed
+from tests.fixtures.moves.again import restarted_at_points
 from tests.fixtures.moves.busy import Busy, prove_streamed
 from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import FENCE
+from tests.fixtures.moves.writers import FENCE, GONE
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 UNDOABLE = {state.value for state in MoveState if state.undoable}
-GONE = {"", "08001", "08006", "08P01", "57P01", "57P02", "57P03"}
-"""The SQLSTATEs of servers that end, are away, or begin."""
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_a_server_that_hangs_for_longer_than_the_budget(
 @pytest.mark.parametrize(
     ("point", "verb"),
     [
-        ("span mark begin", "resume"),
+        ("span drain begin", "resume"),
         ("step structure run", "abort"),
         ("step indexes run", "resume"),
         ("step follow run", "abort"),
@@ -85,3 +84,11 @@ def test_a_server_that_is_killed_and_back_when_the_move_has_stopped(
     assert clients.codes() <= FENCE | GONE, clients.errors()
     assert fleet_stream.owner == ("b" if verb == "resume" else "a")
     prove_streamed(fleet_stream, clients)
+
+
+@pytest.mark.parametrize("first", range(streamed.ROUNDS))
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_server_that_is_killed_at_every_point_and_soon_back(
+    fleet_stream: MovingFleet, node: str, first: int
+) -> None:
+    restarted_at_points(fleet_stream, node, streamed.POINTS[first :: streamed.ROUNDS])

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
-from tests.fixtures.moves.stopping import DATABASE, ROLE, MovingFleet, add_pooler, finish, patient
-from tests.fixtures.moves.writers import SERVED_S, WRITES, Clients
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.moves.stopping import finish, patient
+from tests.fixtures.moves.writers import SERVED_S, Clients
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.postgres import StartServer
+    from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
-
-SETTINGS = {"wal_level": "logical"}
-VERSIONS = [
-    (15, 15),
-    *(pytest.param(v, marks=pytest.mark.embedded) for v in ((16, 16), (18, 18), (15, 18))),
-]
-
-
-@pytest.fixture(params=VERSIONS, ids=lambda versions: f"{versions[0]}-{versions[1]}")
-def fleet_versions(
-    request: pytest.FixtureRequest,
-    pg_server: StartServer,
-    server_directory: Path,
-    tmp_path: Path,
-    pooler_for: AddPooler,
-) -> Iterator[MovingFleet]:
-    """Give a fleet whose nodes a and b have these versions."""
-    here, there = request.param
-    servers = {
-        "a": pg_server(SETTINGS, major=None if here == 15 else here),
-        "b": pg_server(SETTINGS, major=None if there == 15 else there),
-    }
-    (port,) = free_ports(1)
-    place = server_directory / "nodes" / "c"
-    place.parent.mkdir()
-    made = MovingFleet(tmp_path, servers, DATABASE, ROLE, place=place, port=port)
-    made.migration("0001_writes.sql", WRITES)
-    add_pooler(made, pooler_for)
-    made.init()
-    streamed.use(made)
-    yield made
-    streamed.end(made)
-    made.drop()
 
 
 def test_a_move_between_versions_loses_nothing(fleet_versions: MovingFleet) -> None:
@@ -64,6 +28,22 @@ def test_a_move_between_versions_loses_nothing(fleet_versions: MovingFleet) -> N
     assert clients.errors() == []
     assert streamed.left(fleet_versions) == []
     prove(fleet_versions, clients)
+
+
+def test_a_round_trip_between_versions_loses_nothing(fleet_versions: MovingFleet) -> None:
+    """A reverse may go to an older version."""
+    choice = dataclasses.replace(fleet_versions.choice, keep_reverse_s=3600.0)
+    fleet_versions.choice = choice
+    with Clients(fleet_versions, target="b") as clients:
+        for verb in ("start", "reverse"):
+            mover = fleet_versions.mover(verb)
+            assert mover.end(seconds=120) == 0, mover.said
+            clients.wait_served()
+    assert clients.errors() == []
+    assert fleet_versions.owner == "a"
+    assert fleet_versions.state() == fleet_versions.state("b") == "done"
+    assert streamed.left(fleet_versions) == []
+    prove(fleet_versions, clients, version=3)
 
 
 def test_a_process_killed_behind_the_decision_costs_no_error(fleet_versions: MovingFleet) -> None:

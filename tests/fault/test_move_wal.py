@@ -23,7 +23,8 @@ from shardctl.moves import rescue
 from shardctl.moves.plan import Options
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves import points, streamed
+from shardctl.state.move_objects import move_of
+from tests.fixtures.moves import clone_streamed, points, streamed
 from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.moves.own import answers
 from tests.fixtures.moves.stopping import Mover
@@ -41,8 +42,16 @@ pytestmark = pytest.mark.fault
 DISK_MB = 64
 WRITTEN_MB = 2 * DISK_MB
 METHODS = pytest.mark.parametrize(
-    "program", [points.__name__, streamed.__name__], ids=["clone", "stream"]
+    ("program", "point"),
+    [
+        pytest.param(points.__name__, "step follow run", id="clone"),
+        pytest.param(streamed.__name__, "step follow run", id="stream"),
+        pytest.param(clone_streamed.__name__, "step follow run", id="clone-stream"),
+        pytest.param(clone_streamed.__name__, "step promote run", id="clone-stream-early"),
+        pytest.param(clone_streamed.__name__, clone_streamed.BRANCHED, id="clone-stream-both"),
+    ],
 )
+"""A clone that hands over by stream has one slot, then two, then the other one."""
 SLOTS = "SELECT slot_name::text FROM pg_replication_slots"
 
 
@@ -95,9 +104,9 @@ def write(lab: Lab, *, every_s: float = 0) -> None:
 
 @METHODS
 def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(
-    tight: Lab, program: str
+    tight: Lab, program: str, point: str
 ) -> None:
-    killed(tight, "step follow run", program=program)
+    killed(tight, point, program=program)
     assert tight.ask("a", SLOTS)
     write(tight, every_s=1)  # the leash looks twice a second
     wait_for(lambda: not tight.ask("a", SLOTS))
@@ -108,13 +117,14 @@ def test_the_disk_of_a_source_does_not_fill_though_shardctl_was_killed(
 
 @METHODS
 def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_aborted(
-    tight: Lab, program: str
+    tight: Lab, program: str, point: str
 ) -> None:
-    killed(tight, "step follow run", program=program)
-    [(slot,)] = tight.ask("a", SLOTS)
-    move = slot.removeprefix("shardctl_")
+    killed(tight, point, program=program)
+    slots = [slot for (slot,) in tight.ask("a", SLOTS)]
+    assert len(slots) == (2 if point == clone_streamed.BRANCHED else 1)
     with tight.connect("a") as session:
-        leash.end(session, slot)  # as a restart of the server does
+        for slot in slots:
+            leash.end(session, slot)  # as a restart of the server does
     [(before,)] = tight.ask("a", "SELECT count(*) FROM shard2.photos")
     with pytest.raises(psycopg.OperationalError):
         write(tight)
@@ -124,7 +134,8 @@ def test_a_source_that_its_wal_has_filled_is_freed_on_its_host_and_the_move_abor
     assert "moves abort MOVE --restart-source a" in (caught.value.hint or "")
 
     planned = rescue.look(tight.topology, "a", None, purpose="test")
-    assert planned.move == move
+    assert planned.move == move_of(slots[0])
+    assert planned.slots == tuple(sorted(slots))
     rescue.carry_out(planned)
     assert not tight.ask("a", SLOTS)
     assert tight.ask("a", "SELECT count(*) FROM shard2.photos") == [(before,)]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures import resets
+from shardctl.router import ShardedDatabase
+from tests.fixtures import resets, storms
 from tests.fixtures.fleets.verify import verify
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
@@ -28,6 +29,21 @@ def test_no_client_fails_beside_clients_that_reset(fleet_pooled: PooledFleet) ->
     assert clients.failed == {}, clients.done
     assert set(clients.done) > set(resets.RESETS), clients.done
     assert [f for f in verify(fleet_pooled) if f.code == "search_path"] == []
+
+
+def test_no_call_of_the_router_fails_beside_clients_that_reset(fleet_pooled: PooledFleet) -> None:
+    resets.survive(fleet_pooled)
+    storm = storms.Storm(SECONDS)
+    storms.seed(lambda shard, text: fleet_pooled.execute("a" if shard < 4 else "b", text), storm)
+    with (
+        resets.Neighbours(fleet_pooled, (1, 5), "photos") as clients,
+        ShardedDatabase(fleet_pooled.topology(), pool=storms.POOL) as db,
+    ):
+        storms.Threads(db, storm.begin()).run()
+        assert storms.missing_after(db) == {}
+    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
+    assert set(storm.ended) >= {"_run", "_keys", "_load"}
+    assert clients.failed == {}, clients.done
 
 
 def test_no_client_fails_beside_clients_that_reset_while_shards_move(

@@ -110,6 +110,8 @@ MOVE = ("move-shards", "0", "--to", "c")
 READ_ONLY = ("read-only", "on", "0,4")
 WRITE = ("sql", "--write", "DELETE FROM photos")
 ROWS = ("rows", "move")
+REBALANCE = ("rebalance", "apply", "--by", "count", "--node-weight", "b=3")
+DRAIN = ("node", "drain", "a")
 TRAFFIC = ("sandbox", "traffic", "--seconds", "1", "--clients", "1")
 REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     *((command, locked) for command in (INIT, MIGRATE, MOVE, READ_ONLY, WRITE)),
@@ -117,6 +119,7 @@ REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     *((command, node_away) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
     (("prune",), node_away),
     *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
+    *((command, one) for command in (REBALANCE, DRAIN) for one in (locked, node_away, stale)),
     *((command, shadowed) for command in (INIT, MIGRATE)),
     *((command, moving) for command in (MOVE, WRITE)),
     *((command, pooler_down) for command in (("init",), APPLY, MOVE)),
@@ -222,6 +225,16 @@ def test_a_database_that_would_get_the_table_from_template1(new_fleet: Fleet) ->
         new_fleet.connect("a")
 
 
+def test_the_end_of_a_rollout(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", f"{LIKES}\n-- shardctl: down\nDROP TABLE likes;")
+    done = fleet_8.here("migrate", "--canary", "1")
+    assert done.returncode == 0, done.stderr
+    with locked(fleet_8) as why:
+        assert why in pair(fleet_8, "migrate", "rollback", "2")
+        assert why in pair(fleet_8, "migrate", "abandon")
+        assert why in pair(fleet_8, "migrate", "--continue")
+
+
 FREEZE = (
     "CREATE FUNCTION public.frozen() RETURNS event_trigger LANGUAGE plpgsql AS"
     " $$BEGIN RAISE EXCEPTION 'change freeze'; END$$;"
@@ -313,6 +326,9 @@ def test_every_command_that_takes_a_lock_can_wait_for_it() -> None:
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
     # These run where no lock is: anywhere, and on servers of the sandbox.
     without = {"run", "sandbox up", "sandbox down", "sandbox traffic"}
+    # These are for another terminal, beside the command that holds it.
+    without |= {"rebalance pause", "rebalance abort"}
+    without |= {"topology pull"}  # it changes a file and no node
     assert here == {entry.name.removeprefix("shardctl ") for entry in with_dry_run} - without
 
 
@@ -326,6 +342,9 @@ def test_every_command_with_a_dry_run_is_here() -> None:
     }
     # Tests of their own.
     here |= {"repack", "read-only off", "moves resume", "moves abort", "moves doctor"}
+    here |= {"moves reverse", "moves finish", "migrate rollback", "migrate abandon"}
+    here |= {"rebalance resume", "rebalance pause", "rebalance abort", "topology pull"}
+    here |= {"node add", "node remove", "node rename", "node lost"}
     here |= {"sandbox up", "sandbox down"}  # the one in test_sandbox.py, the other refuses nothing
     offered = [entry for entry in entries if not entry.group]
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]

@@ -116,15 +116,17 @@ def test_where_all_is_well_the_exit_code_is_0(fleet_rows: Stated) -> None:
 
 
 def test_an_error_is_told_with_its_hint_and_exit_code_1(
-    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch
+    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    lacking = tmp_path / "lacking"
     text = fleet_rows.fleet.write().read_text()
     monkeypatch.setattr(fleet_rows.fleet, "write", lambda: fleet_rows.fleet.file)
-    node = "{host: 127.0.0.1, bin_directory: /nowhere,"
+    node = f"{{host: 127.0.0.1, bin_directory: {lacking},"
     fleet_rows.fleet.file.write_text(text.replace("{host: 127.0.0.1,", node, 1))
     done = fleet_rows.fleet.here("hosts", "check")
     assert done.returncode == 1
-    assert ", a: programs: /nowhere (bin_directory) is not a directory\n  correct" in done.stdout
+    told = f", a: programs: {lacking} (bin_directory) is not a directory\n  correct"
+    assert told in done.stdout
     assert done.stdout.endswith("1 fault\n")
 
 
@@ -307,3 +309,10 @@ def test_nothing_is_left_on_a_host(remote: Topology, server_directory: Path) -> 
     before = sorted(os.listdir(server_directory))  # noqa: PTH208  # names are all that counts
     hosts.test(remote, Silent())
     assert sorted(os.listdir(server_directory)) == before  # noqa: PTH208  # same
+
+
+def test_the_host_of_a_node_that_gives_only_sql_is_left_out(server_directory: Path) -> None:
+    far = one_node(server_directory, host="203.0.113.1", data_directory=None)
+    assert hosts.test(far, Silent()) == []
+    here = one_node(server_directory, data_directory=None)
+    assert {one.server for one in hosts.test(here, Silent())} == {None, "a"}

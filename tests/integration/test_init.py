@@ -350,3 +350,21 @@ def test_a_role_that_is_added_later_gets_what_is_there_and_what_comes(fleet_8: F
     finally:
         fleet_8.drop()
         fleet_8.role = first
+
+
+def test_a_node_without_shards_becomes_a_member_once_it_has_the_database(new_fleet: Fleet) -> None:
+    new_fleet.shards = {"a": "0-7", "b": "none"}
+    assert {change.node for change in new_fleet.init().changes()} == {"a"}
+    with new_fleet.servers["b"].connect() as session:
+        session.execute(f"CREATE DATABASE {new_fleet.database}".encode())
+    lines = [(c.action, c.kind, c.name) for c in new_fleet.init().changes() if c.kind != "function"]
+    assert lines == [
+        ("create", "role", new_fleet.role),
+        ("create", "state", "shardctl"),
+        ("grant", "state", new_fleet.role),
+        ("write", "map", "version 1"),
+    ]
+    assert new_fleet.plan().changes() == []
+    assert new_fleet.query("b", "SELECT node FROM shardctl.cluster") == [("b",)]
+    maps = [new_fleet.query(node, "SELECT * FROM shardctl.map ORDER BY 1") for node in "ab"]
+    assert maps[0] == maps[1]

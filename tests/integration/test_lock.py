@@ -47,6 +47,22 @@ def waiting(fleet: Fleet) -> int:
     return int(count)
 
 
+def test_who_has_waited_reads_the_topology_again(fleet_8: Fleet) -> None:
+    """A move that it has waited for may have written new owners into it."""
+    path = fleet_8.write()
+    argv = command_line(path, "migrate", "--yes", "--lock-wait", "2m")
+    with ExitStack() as stack:
+        with lock.held(fleet_8.topology(), [NodeName("a")], command="test"):
+            waits = stack.enter_context(
+                ended(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+            )
+            wait_for(lambda: waiting(fleet_8) == 1)
+            path.write_text("cluster: [")
+        _, said = waits.communicate(timeout=60)
+    assert waits.returncode == 2, said
+    assert str(path) in said
+
+
 def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
     """Each makes its plan when its turn has come: the second finds nothing to do."""
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")

@@ -405,3 +405,32 @@ def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> Non
     code, done = told_json(fleet_8)
     assert (code, done["state"]) == (0, "done")
     assert "errors" not in done
+
+
+def test_a_shard_that_fails_in_the_midst_of_a_chunk_is_named_with_its_line(
+    fleet_8: Fleet,
+) -> None:
+    fleet_8.execute("b", "CREATE TABLE shard6.likes (n int)")
+    file = fleet_8.migration("0002_two.sql", "CREATE TABLE good ();\n\nCREATE TABLE likes (n int)")
+    with pytest.raises(Problems) as refused:
+        fleet.carry_out(fleet.plan_migrate(fleet_8.topology()), fleet.Options(jobs=1), Silent())
+    assert [str(error) for error in failures(refused)] == [
+        f'{file}:3: shard 6 on node b: relation "likes" already exists'
+    ]
+    # Shard 4 ran by itself; 5 to 7 were one chunk.
+    rows = fleet_8.query("b", "SELECT shard FROM shardctl.migration WHERE file ~ '0002' ORDER BY 1")
+    assert rows == [(4,)]
+    assert fleet_8.query("b", "SELECT to_regclass('shard5.good')") == [(None,)]
+
+
+@pytest.mark.parametrize("opened", ["'", '"', "$$", "$a$", "/*", "E'\\'"])
+def test_a_text_that_does_not_end_reaches_no_other_shard(fleet_8: Fleet, opened: str) -> None:
+    # Of two shards, one opens what the other closes.
+    file = fleet_8.migration("0002_open.sql", f"COMMENT ON SCHEMA public IS {opened}")
+    with pytest.raises(Problems) as refused:
+        fleet.carry_out(fleet.plan_migrate(fleet_8.topology()), fleet.Options(jobs=1), Silent())
+    found = [str(error) for error in failures(refused)]
+    assert len(found) == 2
+    assert all(text.startswith(f"{file}:1: shard ") for text in found)
+    rows = fleet_8.query("a", "SELECT count(*) FROM shardctl.migration WHERE file ~ '0002'")
+    assert rows == [(0,)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +16,22 @@ from shardctl.moves import (
     arrivals,
     doctor,
     fence_arrival,
-    held_wal,
     plan,
     prune,
     service,
     stream,
-    structure,
-    wal,
+    stream_claim,
 )
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, subscribe
+from shardctl.moves.steps import confirm, reserve, stream_reserve, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
-from shardctl.state.progress import Kept
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, on_source, planned, replace_step
@@ -153,18 +148,28 @@ def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark that it has them does not wait for the look behind the fence."""
-    require, looked = structure.require, list[str]()
+    look, looked = stream_fence.untouched, list[bool]()
     query = "SELECT FROM shardctl.stream WHERE what = 'arrived'"
 
-    def late(context: MoveContext, digest: str, schemas: tuple[str, ...]) -> None:
+    def late(session: Any, known: Any) -> str | None:
+        lsn = look(session, known)
         if fleet_own.copy("a").state is MoveState.fenced:
-            looked.append(digest)
+            looked.append(lsn is not None)
             wait_for(lambda: fleet_own.ask("b", query))
-        require(context, digest, schemas)
+        return lsn
 
-    monkeypatch.setattr(structure, "require", late)
+    monkeypatch.setattr(stream_fence, "untouched", late)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert len(looked) == 1
+    assert looked == [True]
+    assert fleet_own.copy("b").proof == "compared"
+
+
+def test_a_fence_is_put_up_by_a_session_without_its_function(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been opened since, or make no temporary objects."""
+    monkeypatch.setattr(stream_fence, "prepare", lambda *_, **__: None)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert fleet_own.copy("b").proof == "compared"
 
 
@@ -209,6 +214,7 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
             other.execute(view.format(sql.Identifier(schemas[0], "photos")))
         return found._replace(busy=True)
 
+    monkeypatch.setattr(stream_fence, "untouched", lambda *_: None)
     monkeypatch.setattr(stream_fence, "left", ends)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
@@ -256,6 +262,24 @@ def test_sequences_are_found_in_whichever_order_a_server_looks(fleet_own: Lab) -
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert fleet_own.copy("b").proof == "compared"
     assert fleet_own.put(2)
+
+
+def test_sequences_that_are_near_their_end_go_on_with_the_next_value(fleet_own: Lab) -> None:
+    with fleet_own.connect("a") as session:
+        session.execute(
+            "CREATE TABLE shard2.few (id smallint GENERATED ALWAYS AS IDENTITY"
+            " (INCREMENT BY 1000) PRIMARY KEY, note text)"
+        )
+        session.execute("CREATE SEQUENCE shard2.down AS smallint INCREMENT -1000 NO MINVALUE")
+        session.execute("CREATE SEQUENCE shard2.plenty")
+        for _ in range(2):
+            session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
+            session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
+    assert fleet_own.ask("b", insert) == [(2001,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + stream_claim.MARGIN + 1,)]
 
 
 def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retirement(
@@ -314,135 +338,10 @@ def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) 
     assert fleet_own.problems() == []
 
 
-def fill(lab: Lab, megabytes: int) -> None:
-    """Write WAL on node a that belongs to no moved shard."""
-    with lab.connect("a") as session:
-        session.execute(
-            "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, %s)",
-            [megabytes * 1000],
-        )
-        session.execute("DROP TABLE filled")
-
-
-def progress(lab: Lab) -> dict[str, Any]:
-    """Give what `moves show -o json` has of a copy."""
-    return lab.entry().copied() or {}
-
-
-def test_the_operator_sees_the_wal_that_is_held_back_and_hears_of_its_limit(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[str, Any] = {}
-    run = indexes.STEP.run
-
-    def look(context: MoveContext) -> None:
-        with held_wal.shown(context) as shown:
-            shown.expect("b", "making indexes", 0)
-            wait_for(lambda: progress(fleet_own).get("wal_bytes"))
-            assert not fleet_own.notices
-            fill(fleet_own, 20)
-            wait_for(lambda: fleet_own.notices)
-            wait_for(lambda: progress(fleet_own)["wal_left_s"])
-            seen.update(progress(fleet_own))
-        run(context)
-
-    replace_step(monkeypatch, indexes.STEP, look)
-    fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=32 << 20))
-    assert seen["wal_limit_bytes"] == 32 << 20
-    assert 16 << 20 < seen["wal_bytes"] < 32 << 20
-    assert (seen["phase"], seen["lag_bytes"]) == ("making indexes", None)
-    [warning] = [one for one in fleet_own.notices if "max_wal" in one]
-    assert re.search(r"more than half of its limit of 32 MB \(max_wal\); at this rate", warning)
-
-
-def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait = arrivals.wait_for
-    seen: list[dict[str, Any]] = []
-
-    def lag(context: MoveContext, attempt: int, what: str, **how: Any) -> None:
-        monkeypatch.setattr(arrivals, "wait_for", wait)
-        name = context.plan.slot
-        active = "SELECT active FROM pg_replication_slots"
-        with fleet_own.connect("b", autocommit=True) as there:
-            # One that is starting, or has not heard of it yet, would receive what is written.
-            wait_for(lambda: fleet_own.ask("a", active) == [(True,)])
-            there.execute(f"ALTER SUBSCRIPTION {name} DISABLE".encode())
-            wait_for(lambda: fleet_own.ask("a", active) == [(False,)])
-            fill(fleet_own, 8)
-            wait_for(lambda: (progress(fleet_own).get("lag_bytes") or 0) > 8_000_000)
-            seen.append(progress(fleet_own))
-            there.execute(f"ALTER SUBSCRIPTION {name} ENABLE".encode())
-        wait(context, attempt, what, **how)
-        wait_for(lambda: progress(fleet_own)["lag_bytes"] < 1_000_000)
-        seen.append(progress(fleet_own))
-
-    monkeypatch.setattr(arrivals, "wait_for", lag)
-    fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=64 << 20))
-    assert [one["phase"] for one in seen] == ["catching up"] * 2
-    assert seen[0]["wal_bytes"] >= seen[0]["lag_bytes"]
-    assert service.read(fleet_own.topology).newest().copied() is None
-
-
-def test_a_copy_ends_at_once_when_its_slot_was_dropped_at_the_limit(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At this rate it would take two minutes more, for nothing."""
-    with fleet_own.connect("a") as session:
-        session.execute(
-            "CREATE TABLE shard2.wide AS SELECT n AS id, repeat(md5(n::text), 30) AS body"
-            " FROM generate_series(1, 4000) AS n"
-        )
-        session.execute("ALTER TABLE shard2.wide ADD PRIMARY KEY (id)")
-    expect = Kept.advance
-
-    def exceed(kept: Kept, key: str, done: int = 1) -> None:
-        monkeypatch.setattr(Kept, "advance", expect)
-        fill(fleet_own, 10)
-        expect(kept, key, done)
-
-    monkeypatch.setattr(Kept, "advance", exceed)
-    began = time.monotonic()
-    with pytest.raises(wal.WalLimitReached):
-        fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20, max_rate="32k"))
-    assert time.monotonic() - began < 60
-    assert fleet_own.copy("a").state is MoveState.aborted
-    assert left(fleet_own) == []
-
-
-def test_an_index_build_ends_when_its_slot_was_dropped_at_the_limit(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = fleet_own.server("b").port
-    with fleet_own.connect("a") as session:
-        session.execute(
-            "CREATE FUNCTION shard2.slow(n bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS"
-            f" $$ BEGIN IF pg_catalog.current_setting('port') = '{port}' THEN"
-            " PERFORM pg_catalog.pg_sleep(120); END IF; RETURN n; END $$".encode()
-        )
-        session.execute("CREATE INDEX ON shard2.photos (shard2.slow(id))")
-    fleet_own.put(2)
-    expect = Kept.expect
-
-    def exceed(kept: Kept, key: str, phase: str, total: int, unit: str = "") -> None:
-        expect(kept, key, phase, total, unit)
-        if phase == "making indexes":
-            fill(fleet_own, 10)
-
-    monkeypatch.setattr(Kept, "expect", exceed)
-    began = time.monotonic()
-    with pytest.raises(wal.WalLimitReached):
-        fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20))
-    assert time.monotonic() - began < 60
-    assert "shard2" not in fleet_own.schemas("b")
-    assert left(fleet_own) == []
-
-
 def test_a_target_decides_the_method(fleet_own: Lab) -> None:
     options = Options(5.0, 0.0)
     for target, method in (("b", "stream"), ("c", "clone")):
-        decided = service.plan(fleet_own.topology, [2], target, options, method=None)
+        decided, _ = service.choose(fleet_own.topology, [2], target, options)
         assert decided.method == method
     with pytest.raises(plan.MoveRefused, match="--read-only"):
         planned(fleet_own, [2], "b", read_only=True)

@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 
 LISTED = {
     "id", "state", "method", "source", "target", "shards", "step", "by", "started", "ended", "can",
+    "reverse",
 }  # fmt: skip
 PLANNED = {
     "format", "move", "method", "source", "target", "shards", "size_bytes", "copy_bytes",
     "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms",
-    "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes",
+    "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes", "handover",
+    "handover_why",
+}  # fmt: skip
+SHOWN = {
+    *LISTED, "format", "handover", "handover_why", "read_only", "steps", "report", "progress",
+    "rebalance",
 }  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
+    "predicted_timeline",
 }  # fmt: skip
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EVERYTHING = """
@@ -74,7 +81,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     fleet_spares.execute(
         "a", "INSERT INTO shard2.photos (user_id) SELECT n FROM generate_series(1, 500) n"
     )
-    words = ("move-shards", "2-3", "--to", "c", "--yes")
+    words = ("move-shards", "2-3", "--to", "c", "--handover", "promote", "--yes")
     done = fleet_spares.shardctl(*words, "--lock-wait", "1m")  # no other command is running
     assert done.returncode == 0, done.stderr
     assert re.search(r"\nclients waited at most \d+ ms \(predicted: \d+ ms\)\n", done.stdout)
@@ -104,7 +111,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert TIME.fullmatch(move["ended"])
     assert move["can"] == []
     shown = one_json(fleet_spares.here("moves", "show", "-o", "json"))
-    assert {*LISTED, "format", "read_only", "steps", "report", "progress"} == set(shown)
+    assert set(shown) == SHOWN
     assert shown["read_only"] is False
     assert shown["progress"] is None
     assert {k: v for k, v in shown.items() if k in LISTED} == move

@@ -80,6 +80,7 @@ def subscribe(fleet: Fleet, move: str) -> None:
         source = topology.nodes[next(n for n in topology.nodes if n == "a")]
         conninfo = subscription.conninfo(source, topology.database, name)
         subscription.create(target, name, conninfo, publication=name, slot=name)
+        subscription.enable(target, name)
         target.execute(f"CREATE ROLE {name}".encode())
         target.execute(f"ALTER ROLE {name} SET work_mem = '1MB'".encode())
         target.execute(f"GRANT USAGE ON SCHEMA shardctl TO {name}".encode())

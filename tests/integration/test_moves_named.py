@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
+from shardctl.state.lock import who
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.spares import MovedFleet
@@ -25,7 +26,10 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
         second = fleet_spares.here("move-shards", "1", "--to", target, "--dry-run")
         assert second.returncode == 1
         problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
-        assert problems == [f"shardctl: node a, c: move {move} (a to c) is reserved"]
+        at = "reserved, at step follow"
+        assert problems == [
+            f"shardctl: node a, c: move {move} (a to c, started by {who()}) is {at}"
+        ]
 
     for command in ("init", "migrate"):
         refused = fleet_spares.here(command, "--dry-run")

@@ -173,7 +173,7 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
     record(preflight_fleet, "b", plan)
     try:
         told = preflight_fleet.only_fleet("move_unfinished")
-        assert "node b: move 5f3a9c1e (a to c) is reserved" in told
+        assert "node b: move 5f3a9c1e (a to c, started by " in told
         assert "`shardctl moves show 5f3a9c1e`" in told
         topology = preflight_fleet.topology
         mine = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")

@@ -199,6 +199,62 @@ def test_kinds_and_contents(context: Context) -> None:
     assert "shard2.part" in str(held.crossings)
 
 
+def test_hash_partitions_by_an_enum(context: Context) -> None:
+    make(
+        context,
+        """
+        SET search_path = shard2;
+        CREATE TYPE color AS ENUM ('red', 'blue');
+        CREATE TYPE place AS (id bigint, color color[]);
+        CREATE DOMAIN tone AS color;
+        CREATE TYPE span AS RANGE (subtype = color);
+        CREATE TABLE plain (id bigint, color color) PARTITION BY HASH (id, (id + 1));
+        CREATE TABLE listed (color color) PARTITION BY LIST (color);
+        CREATE TABLE one (id bigint, color color) PARTITION BY HASH (id, color);
+        CREATE TABLE many (colors color[]) PARTITION BY HASH (colors);
+        CREATE TABLE placed (place place) PARTITION BY HASH (place);
+        CREATE TABLE toned (tone tone) PARTITION BY HASH (tone);
+        CREATE TABLE spanned (span span) PARTITION BY HASH (span);
+        CREATE TABLE computed (one color)
+            PARTITION BY HASH ((CASE WHEN one = 'red' THEN 'blue' ELSE one END));
+        """,
+    )
+    names = ("computed", "many", "one", "placed", "spanned", "toned")
+    assert context.ask(kinds.look).found == {"enum_hashes": [f"shard2.{name}" for name in names]}
+
+
+def test_amounts_of_money_that_the_target_reads_in_another_form(
+    context: Context, version: PgServer
+) -> None:
+    make(
+        context, "CREATE DOMAIN shard2.price AS money; CREATE TABLE shard2.sold (p shard2.price[])"
+    )
+    assert context.ask(kinds.look).money == ["shard2.sold"]
+    with closing(version.connect(DATABASE)) as admin:
+        admin.execute("DROP ROLE IF EXISTS accountant")
+        admin.execute("CREATE ROLE accountant")
+        admin.execute("ALTER ROLE accountant SET lc_monetary = 'POSIX'")
+        database = dataclasses.replace(context.topology.database, replication_user="accountant")
+        context.topology = dataclasses.replace(context.topology, database=database)
+        try:
+            written = context.ask(structure.look_at_source).monetary
+            read = context.ask(structure.look_at_target).monetary
+            (expected,) = admin.execute("SHOW lc_monetary").fetchone() or ("",)
+            assert (written, read) == ("POSIX", expected)
+            (refused,) = [one for one in structure.judge(context) if one.code == "lc_monetary"]
+            assert "writes them by POSIX: shard2.sold" in str(refused)
+            admin.execute(
+                f"ALTER ROLE accountant IN DATABASE {DATABASE} SET lc_monetary = 'C'".encode()
+            )
+            admin.execute(f"ALTER DATABASE {DATABASE} SET lc_monetary = 'C'".encode())
+            assert context.ask(structure.look_at_source).monetary == "C"
+            assert context.ask(structure.look_at_target).monetary == "C"
+            assert list(structure.judge(context)) == []
+        finally:
+            admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
+            admin.execute("DROP ROLE accountant")
+
+
 def test_tablespaces_of_moved_tables(
     context: Context, version: PgServer, server_directory: Path
 ) -> None:
@@ -297,22 +353,43 @@ def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
             two text GENERATED ALWAYS AS (doubled(word)) STORED);
         CREATE INDEX ON shard2.checked (plain(word));
         CREATE TABLE shard2.empty (word text CHECK (doubled(word) <> ''));
-        INSERT INTO shard2.checked VALUES ('x', 'y')
+        INSERT INTO shard2.checked VALUES ('x', 'y');
+        CREATE FUNCTION shard2.alike(text, text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+            AS 'BEGIN RETURN plain($1) = plain($2); END';
+        CREATE OPERATOR shard2.=== (FUNCTION = alike, LEFTARG = text, RIGHTARG = text);
+        CREATE TABLE shard2.compared (word text CHECK (word === 'x'));
+        INSERT INTO compared VALUES ('x');
+        CREATE FUNCTION shard2.fit(text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+            AS 'BEGIN RETURN plain($1) IS DISTINCT FROM ''no''; END';
+        CREATE DOMAIN shard2.word AS text CHECK (fit(VALUE));
+        CREATE TABLE shard2.worded (id bigint, words shard2.word[], "One word" shard2.word);
+        INSERT INTO worded VALUES (1, '{x}', NULL);
+        CREATE FUNCTION shard2.place(text) RETURNS integer LANGUAGE plpgsql IMMUTABLE
+            AS 'BEGIN RETURN length(plain($1)); END';
+        CREATE TABLE shard2.spread (word text) PARTITION BY LIST (place(word));
+        CREATE TABLE shard2.spread1 PARTITION OF shard2.spread FOR VALUES IN (1);
+        INSERT INTO spread VALUES ('x')
         """,
     )
     found = context.ask(expressions.look)
     assert {one.partition(" (")[0] for one in found.failing} == {
         "shard2.known(text) in shard2.checked",
         "shard2.doubled(text) in shard2.checked",
+        "shard2.alike(text,text) in shard2.compared",
+        "shard2.fit(text) in shard2.worded",
+        "shard2.place(text) in shard2.spread1",
     }
-    assert found.untried == ("shard2.doubled(text) in shard2.empty",)
+    assert found.untried == (
+        "shard2.doubled(text) in shard2.empty",
+        "shard2.fit(text) in shard2.worded",
+    )
 
 
 def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
     used = context.ask(subscriber.look)
     assert used.workers >= 1  # the launcher of logical replication
     assert (used.appliers, used.origins, used.lacking, used.settings) == (0, 0, (), ())
-    assert context.ask(subscription.look) is None
+    assert context.ask(subscription.look) == subscription.Login(None, own=False)
     assert not context.session.execute("SELECT FROM pg_subscription").fetchall()
     with closing(version.connect(DATABASE)) as admin:
         admin.execute("SELECT pg_replication_origin_create('mine')")
@@ -321,9 +398,18 @@ def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
             used = context.ask(subscriber.look)
             assert used.origins == 1
             assert used.settings == ("lock_timeout=2s",)
+            admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
+            admin.execute("ALTER ROLE postgres SET array_nulls = off")
+            admin.execute(f"ALTER DATABASE {DATABASE} SET xmloption = document".encode())
+            node, database = context.target, context.topology.database
+            with closing(connect(node, database, purpose="test", autocommit=True)) as session:
+                context.member = session
+                used = context.ask(subscriber.look)
+            assert used.settings == ("array_nulls=off", "xmloption=document")
         finally:
             admin.execute("SELECT pg_replication_origin_drop('mine')")
             admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
+            admin.execute("ALTER ROLE postgres RESET ALL")
 
 
 def test_a_login_for_replication_that_fails(context: Context) -> None:
@@ -331,7 +417,7 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
     context.topology = dataclasses.replace(context.topology, database=database)
     context.ask(subscriber.look)
-    reason = context.ask(subscription.look)
+    reason = context.ask(subscription.look).reason
     assert reason is not None
     assert "walsender" in reason or reason == "permission denied to start WAL sender"
     make(context, "DROP ROLE no_replication")

@@ -97,9 +97,9 @@ def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
     with fleet_routed.connect("a", autocommit=False) as session, ThreadPoolExecutor(2) as clients:
         session.execute(lock)
         db = ShardedDatabase(fleet_routed.topology(), pool=pool)
-        using = clients.submit(db.select, "id", "photos", 1)
+        using = clients.submit(lambda: db.select("id", "photos", 1))
         wait_for(lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
-        waiting = clients.submit(db.select, "id", "photos", 1)
+        waiting = clients.submit(lambda: db.select("id", "photos", 1))
         wait_for(lambda: db.stats().pools[NodeName("a")]["requests_waiting"])
         db.close()
         with pytest.raises(Closed):

@@ -44,8 +44,11 @@ class Work:
         lost: set[int] = set()
         for shard, tokens in self.acknowledged.items():
             owner = {0: "a", 2: "c", 3: "c", 5: "b"}[shard]
-            found = fleet.ask(owner, f"SELECT token FROM shard{shard}.writes")
-            lost |= tokens - {token for (token,) in found}
+            found = [
+                token for (token,) in fleet.ask(owner, f"SELECT token FROM shard{shard}.writes")
+            ]
+            lost |= tokens - set(found)
+            assert len(found) == len(set(found)), f"shard {shard} has a row twice"
         return lost
 
 
@@ -64,6 +67,20 @@ def one_write(db: ShardedDatabase, shard: int, work: Work) -> None:
         else:
             break
     work.acknowledged[shard].add(token)
+    token = next(_tokens)
+    db.run(shard, lambda it: it.execute("INSERT INTO writes (token) VALUES (%s)", [token]))
+    work.acknowledged[shard].add(token)
+
+
+def one_load(db: ShardedDatabase, _: int, work: Work) -> None:
+    """Insert 10,000 rows, and few after that, by COPY and, with what they return, by INSERT."""
+    for returning in (None, "token"):
+        each = 2_500 if work.noted() < 15_000 else 25
+        rows = [(shard, {"token": next(_tokens)}) for shard in SHARDS * each]
+        told = db.insert_many("writes", rows, returning)
+        assert told == (len(rows) if returning is None else [row["token"] for _, row in rows])
+        for shard, row in rows:
+            work.acknowledged[shard].add(row["token"])
 
 
 def one_read(db: ShardedDatabase, shard: int, work: Work) -> None:
@@ -88,6 +105,7 @@ def in_threads(db: ShardedDatabase, work: Work) -> list[threading.Thread]:
 
     threads = [threading.Thread(target=run, args=(one_write, shard)) for shard in SHARDS]
     threads.append(threading.Thread(target=run, args=(one_read, 0)))
+    threads.append(threading.Thread(target=run, args=(one_load, 0)))
     for one in threads:
         one.start()
     return threads

@@ -106,7 +106,7 @@ def test_a_table_that_is_dropped_needs_a_line_where_ids_judge_others(photos: Fle
     photos.migration("0003_x.sql", "CREATE TABLE other (id bigint PRIMARY KEY DEFAULT next_id());"
                      "CREATE TABLE keyed (k integer PRIMARY KEY); DROP TABLE photos;\n"
                      "-- shardctl: key keyed.k\n")  # fmt: skip
-    assert photos.here("migrate", "--yes").returncode == 0
+    assert photos.here("migrate", "--yes", "--accept", "3").returncode == 0
     for arguments in ([], ["--table", "other"]):
         assert "but no shard has that table" in photos.here("rows", "misplaced", *arguments).stderr
     # A table with a key of its own is judged all the same.
@@ -138,7 +138,7 @@ def test_a_check_follows_its_renamed_table(fleet_8: Fleet) -> None:
                       "-- shardctl: key pictures.user_id was photos.user_id\n")  # fmt: skip
     fleet_8.migration("0004_x.sql", "CREATE TABLE gone (k integer);\n-- shardctl: key gone.k check")
     fleet_8.migration("0005_x.sql", "DROP TABLE gone;\n-- shardctl: key gone.k dropped\n")
-    assert fleet_8.here("migrate", "--yes").returncode == 0
+    assert fleet_8.here("migrate", "--yes", "--accept", "0005").returncode == 0
     assert fleet_8.plan().changes() == []
     valid = "SELECT conrelid::regclass::text, convalidated FROM pg_constraint"
     valid += " WHERE conname = 'shardctl_key' ORDER BY 1 LIMIT 1"

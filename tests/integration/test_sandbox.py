@@ -147,6 +147,15 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
+def test_a_server_has_slots_for_many_moves_that_can_be_reversed(prepared: Topology) -> None:
+    up(prepared)
+    made = (
+        "SELECT count(pg_create_logical_replication_slot('made_' || n, 'pgoutput'))"
+        " FROM generate_series(1, 24) AS n"
+    )
+    assert ask(prepared, "a", made) == 24
+
+
 def test_servers_are_in_a_session_of_their_own(prepared: Topology) -> None:
     up(prepared)
     [state] = servers.status(prepared)

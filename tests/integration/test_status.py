@@ -263,6 +263,9 @@ def test_a_standbys_lag_is_told_in_bytes_and_it_says_that_it_is_one(
     assert one.lag_bytes is not None
     assert one.lag_bytes > 2000 * 20
     assert (slot.name, slot.active) == ("of_standby", True)
+    assert (one.slot, one.sync_state, one.timeline, one.address) == (
+        "of_standby", "async", seen.timeline, "127.0.0.1",
+    )  # fmt: skip
     with standby.connect() as connection:
         connection.execute("SELECT pg_wal_replay_resume()")
     wait_for(lambda: lag() == 0)
@@ -272,6 +275,7 @@ def test_a_standbys_lag_is_told_in_bytes_and_it_says_that_it_is_one(
     of_copy = look(fleet_8)["a"]
     fleet_8.servers = primaries
     assert (of_copy.state, of_copy.role, len(of_copy.sizes)) == ("up", "standby", 4)
+    assert of_copy.timeline == seen.timeline
 
 
 def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import re
 import time
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.topology.model import ShardId
-from shardctl.traffic.client_routes import ClientRoute
 from shardctl.traffic.load import Load
+from shardctl.traffic.logins import MOST_DIRECT
 from shardctl.traffic.record import Kind
-from tests.fixtures.moves.loads import mini_move, wait_for_writes
-from tests.fixtures.servers.pgbouncer import POOL_SIZE
+from tests.fixtures.moves.loads import log_in_fully, mini_move, wait_for_writes
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.traffic.client_routes import Aliases
@@ -72,16 +70,31 @@ def test_its_rate_is_kept_while_many_wait_and_their_wait_counts_from_when_they_w
     assert waited >= PER_S * HELD_S / 2 - 2  # half of those that came during it
 
 
-def log_in_fully(fleet: PooledFleet, shard: ShardId) -> None:
-    """Let PgBouncer log in to the server as often as it may.
+def test_without_a_pooler_logins_that_wait_leave_room_on_the_node(
+    fleet_pooled: PooledFleet,
+) -> None:
+    """All of PostgreSQL's connections would be taken after a second or two of waiting."""
+    here = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shardctl sandbox traffic'"
+    )
 
-    PAUSE breaks a login off, and PgBouncer takes that for a server that is away.
-    """
-    conninfo = ClientRoute.of(fleet.topology(), "shard").conninfo(0, shard)
-    with contextlib.ExitStack() as stack:
-        for _ in range(POOL_SIZE):
-            client = stack.enter_context(psycopg.connect(conninfo, prepare_threshold=None))
-            client.execute("SELECT 1")
+    def connected() -> int:
+        return int(fleet_pooled.query("a", here)[0][0])
+
+    with Load.start(
+        fleet_pooled.topology(), clients=0, logins=PER_S, aliases="direct", shards=[ShardId(1)]
+    ) as load:
+        wait_for_writes(load, 20)
+        with fleet_pooled.connect("a") as session, session.transaction():
+            session.execute(b"LOCK TABLE shard1.shardctl_traffic")
+            logins = load._logins
+            assert logins is not None
+            wait_for(lambda: len(logins._tasks) > 2 * MOST_DIRECT)
+            most = connected()
+        wait_for_writes(load, 200)
+        report = load.check()
+    assert MOST_DIRECT / 2 < most <= MOST_DIRECT + 1  # the load's own session looks at the map
+    assert (report.errors, report.ok) == (0, True), report.failures
 
 
 def test_where_logins_know_the_map_they_follow_a_shard_that_moves(

@@ -55,6 +55,14 @@ def test_of_a_healthy_fleet_nothing_is_told(fleet: PooledFleet) -> None:
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 1}
 
 
+def test_what_is_looked_at_keeps_no_name_of_shardctl(fleet: PooledFleet) -> None:
+    """PgBouncer sets `application_name` for a client that has one, and not back for the next."""
+    with fleet.pg_bouncer.connect("shard2", fleet.role) as client:
+        client.execute("SELECT 1")
+        assert examine(fleet) == []
+        assert client.execute("SHOW application_name").fetchall() == [("",)]
+
+
 def test_poolers_are_looked_at_only_when_they_are_asked_about(fleet: PooledFleet) -> None:
     fleet.pg_bouncer.admin("DISABLE shard2")
     of_map = fleet.here("verify", "--check", "map", "-o", "json")

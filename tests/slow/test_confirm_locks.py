@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import confirm, confirm_sessions, proof
+from shardctl.moves import comparison, confirm, confirm_sessions, proof
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.context import Use
 from tests.fixtures.servers.postgres import wait_for
@@ -160,7 +160,7 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fleet_spares, "large")
-    monkeypatch.setattr(confirm, "BLOCKS", 4)
+    monkeypatch.setattr(comparison, "BLOCKS", 4)
     world = fleet_spares.cut_over([2, 3], "c")
     assert compared(world) == (TABLES + 1, 100)
     ask, between = (
@@ -207,6 +207,6 @@ def test_a_snapshot_that_is_lost_while_tables_are_compared_gives_no_proof(
     world.progress = Doing("c", 1, run(fleet_spares, "c", end))
     monkeypatch = pytest.MonkeyPatch()
     with monkeypatch.context() as patch:
-        patch.setattr(confirm, "SESSIONS", 1)
+        patch.setattr(comparison, "SESSIONS", 1)
         assert confirm.compare(world) is None
     world.close()

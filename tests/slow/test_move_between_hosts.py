@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
     from tests.fixtures.moves.on_machines import SpreadFleet
 
-WANTED = ("2,3", "--to", "c", "--max-pause", "2s", "--retain", "0s", "--duplicate-shared")
+WANTED = (
+    "2,3",
+    "--to",
+    "c",
+    "--max-pause",
+    "2s",
+    "--retain",
+    "0s",
+    "--keep-reverse",
+    "0",
+    "--duplicate-shared",
+)
 """What is moved; the copy that all tests' databases are made from is moved, too."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.moves import prediction
 from tests.fixtures.moves.by_ssh import reached
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
     from tests.fixtures.servers.sshd import Sshd
 
-MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
+MOVE = (
+    "move-shards",
+    "2-3",
+    "--to",
+    "c",
+    "--yes",
+    "--retain",
+    "0s",
+    "--keep-reverse",
+    "0",
+    "--duplicate-shared",
+)
 
 
 def move(fleet: MovingFleet) -> None:
@@ -59,13 +71,16 @@ def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
 
 def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
     before = logins(sshd)
-    done = fleet_ssh.here(*MOVE, "--dry-run")
+    done = fleet_ssh.here(*MOVE, "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr
+    planned = json.loads(done.stdout)["predicted_pause_ms"]
+    # A busy machine's round trips are in it, too, and they have no upper limit.
+    assert planned > prediction.STREAMED_MS + prediction.SSH_MS, "the way to the pooler is in it"
     assert logins(sshd) == before + 1, "what has one host has one connection"
     move(fleet_ssh)
     report = json.loads(fleet_ssh.here("moves", "show", "-o", "json").stdout)["report"]
     assert report["proof"] == "compared"
-    assert 75 < report["predicted_pause_ms"] < 150, "the way to the pooler is in it"
+    assert report["predicted_pause_ms"] > prediction.SSH_MS, "measured, and that way"
     dropped = fleet_ssh.here("prune", "--yes", "--now")
     assert dropped.returncode == 0, dropped.stderr
 

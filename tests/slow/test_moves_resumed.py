@@ -43,7 +43,7 @@ def test_an_unfinished_move_is_aborted_after_a_question(fleet_spares: MovedFleet
     unfinished = fleet_spares.listed()[0]
     assert (unfinished["state"], unfinished["can"]) == ("unfinished", ["resume", "abort"])
     second = fleet_spares.here("move-shards", "1", "--to", "d", "--yes")
-    assert f"move {world.plan.id} (a to c) is reserved" in second.stderr
+    assert f"move {world.plan.id} (a to c, started by " in second.stderr
     assert second.returncode == 1
     assert (
         fleet_spares.here("prune", "--yes").stdout

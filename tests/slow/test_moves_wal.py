@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.state import journal, leash
+from shardctl.state import leash
 from tests.fixtures.moves.harm import kill
+from tests.fixtures.moves.limits import exceed, limit, slots
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
     from tests.fixtures.moves.stopping import MovingFleet
 
-LIMIT = 8 << 20
-
 
 @pytest.fixture
 def limited(fleet_points: MovingFleet) -> MovingFleet:
     """Give a fleet of whose moves little WAL is kept."""
-    fleet_points.choice = dataclasses.replace(fleet_points.choice, max_wal_bytes=LIMIT)
-    return fleet_points
-
-
-def slots(fleet: MovingFleet) -> list[str]:
-    return [name for (name,) in fleet.ask("a", "SELECT slot_name::text FROM pg_replication_slots")]
-
-
-def exceed(fleet: MovingFleet) -> None:
-    """Write more than the limit on node a, until it has dropped the slot."""
-    fleet.ask("a", "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, 16000)")
-    fleet.ask("a", "DROP TABLE filled")
-    wait_for(lambda: not slots(fleet))
-    wait_for(lambda: (move := fleet.journal()) and journal.wal_limit(move))
+    return limit(fleet_points)
 
 
 def unfinished(fleet: MovingFleet) -> list[Finding]:

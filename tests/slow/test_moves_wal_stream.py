@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.state import journal
-from tests.fixtures.moves import streamed
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves import limits, streamed
+from tests.fixtures.moves.limits import limit
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
-
-LIMIT = 8 << 20
 
 
 @pytest.fixture
 def limited(fleet_stream: MovingFleet) -> MovingFleet:
     """Give a fleet of whose moves little WAL is kept."""
-    fleet_stream.choice = dataclasses.replace(fleet_stream.choice, max_wal_bytes=LIMIT)
-    return fleet_stream
-
-
-def slots(fleet: MovingFleet) -> list[str]:
-    return [name for (name,) in fleet.ask("a", "SELECT slot_name::text FROM pg_replication_slots")]
+    return limit(fleet_stream)
 
 
 def stall(fleet: MovingFleet) -> None:
@@ -36,13 +27,9 @@ def stall(fleet: MovingFleet) -> None:
 
 
 def exceed(fleet: MovingFleet) -> None:
-    """Write more than the limit on node a, until it has dropped the slot."""
-    assert slots(fleet)
+    """Write more than the limit while the target reads none of it."""
     stall(fleet)
-    fleet.ask("a", "CREATE TABLE filled AS SELECT repeat('x', 1000) FROM generate_series(1, 16000)")
-    fleet.ask("a", "DROP TABLE filled")
-    wait_for(lambda: not slots(fleet))
-    wait_for(lambda: (move := fleet.journal()) and journal.wal_limit(move))
+    limits.exceed(fleet)
 
 
 @pytest.mark.parametrize("point", ["step indexes run", "step follow run", "step cutover run"])

@@ -199,6 +199,23 @@ def test_killed_in_the_middle_it_does_the_rest_when_run_again(fleet_retired: Pru
 # Two at once
 
 
+def test_a_size_that_another_command_measures_is_waited_for(fleet_retired: Pruned) -> None:
+    """Two that plan at once: each must choose what the other is only looking at."""
+    fleet_retired.retire(2, 3)
+    fleet_retired.record()
+    purpose = lock.purpose(prune.COMMAND)
+    with fleet_retired.fleet.connect("a", application_name=purpose) as session:
+        session.execute("BEGIN")
+        session.execute(READ)
+        chosen = fleet_retired.plan()
+        assert [one.why_not for one in chosen] == [None, None]
+        thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
+        thread.start()
+        fleet_retired.carry_out(chosen)
+        thread.join()
+    assert fleet_retired.left() == []
+
+
 def test_the_second_of_two_is_told_who_is_at_it(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record()

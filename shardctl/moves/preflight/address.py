@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed
+from shardctl.meter import listed
 from shardctl.moves.preflight import target
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

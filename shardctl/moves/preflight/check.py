@@ -29,7 +29,7 @@ from shardctl.moves.preflight import (
 )
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.postgres.connection import connect
+from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +62,8 @@ class Facts:
     reclaimed_bytes: int
     """What prune will give back, on both nodes."""
     poolers: tuple[PoolerFact, ...]
+    reversible: tuple[str, ...]
+    """Moves that can no longer be reversed when this one begins."""
     notes: tuple[str, ...]
 
 
@@ -132,14 +134,27 @@ def again(
 ) -> list[ShardctlError]:
     """Find what has appeared since the preflight and would bypass the fence or be lost."""
     context = Context(topology, plan, purpose)
-    every = list(_of(context, subjects))
-    rows = [one for one in every if one.again is not None]
-    basis = [one for one in every if one.look is server.look]
+    rows = [one for one in _of(context, subjects) if one.again is not None]
+    return _found_since(context, rows, lambda one: one.again(context) if one.again else ())
+
+
+def published(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
+    """Find what has appeared since the preflight and that no publication must have."""
+    context = Context(topology, plan, purpose)
+    rows = [one for one in registry.of(plan) if one.name in registry.PUBLISHED]
+    return _found_since(context, rows, lambda one: one.judge(context))
+
+
+def _found_since(
+    context: Context, rows: Sequence[Subject], judge: Callable[[Subject], Iterable[ShardctlError]]
+) -> list[ShardctlError]:
+    """Look at the source once more for some subjects, and judge that."""
+    basis = [one for one in registry.of(context.plan) if one.look is server.look]
     _look_at_source(context, [*basis, *rows])
     found = [error for _, error in context.problems]
     for one in rows:
         with suppress(Unknown):
-            found += one.again(context) if one.again is not None else ()
+            found += judge(one)
     return found
 
 
@@ -161,6 +176,16 @@ def _look_at_member(context: Context, subjects: Sequence[Subject]) -> None:
         _look_at_each(context, subjects)
 
     _look_over(context, context.target, Place.member, over if subjects else None)
+    context.problems = [(place, _for_clone(context, error)) for place, error in context.problems]
+
+
+def _for_clone(context: Context, error: ShardctlError) -> ShardctlError:
+    """Name the other method where a target that may never have had a server does not answer."""
+    plan = context.plan
+    down = isinstance(error, NodeUnavailable) and error.node == plan.target and not error.answered
+    if down and context.streams and not context.target.shards and plan.reverses is None:
+        error.hint += "; if it has no server, use --method clone, which makes one"
+    return error
 
 
 def _look_over(
@@ -214,9 +239,10 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
         disk_free_bytes=context.of(member_room.look) if place is None else place.free_bytes,
         max_wal_bytes=room.limit(plan) if room is not None else None,
         predicted_copy_s=wal.predicted_s(context),
-        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips),
+        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips, there.tables),
         predicted_refused_ms=prediction.refused_ms(topology, plan, round_trips, there.tables),
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
+        reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),
         notes=tuple(notes(context, subjects)),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves import cross_schema
 from shardctl.moves.preflight import identities, schemas, server, settings
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit, listed
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit
 from shardctl.provision.refusals import table_shadowed
 
 if TYPE_CHECKING:
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 def judge(context: Context) -> Iterator[ShardctlError]:
     """Find what keeps a slot from being made, is not streamed, or means something else there."""
-    node, there = context.plan.source, context.need(schemas.look)
     yield from unfenced(context)
+    yield from referring(context)
+
+
+def referring(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse columns with OIDs, which a stream carries as what they are on its source."""
+    node, there = context.plan.source, context.need(schemas.look)
     if there.referring.total:
         yield SourceUnfit(
             node,
@@ -34,20 +40,14 @@ def judge(context: Context) -> Iterator[ShardctlError]:
 def unfenced(context: Context) -> Iterator[ShardctlError]:
     """Find what would write behind the fence or be lost: it may come about until the cutover."""
     node, there = context.plan.source, context.need(schemas.look)
-    if there.prepared:
-        shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
-        yield SourceUnfit(
-            node,
-            "prepared_transactions",
-            f"it has prepared transactions: {listed(shown)}",
-            hint="COMMIT PREPARED or ROLLBACK PREPARED them: a slot cannot be made before they end",
-        )
+    yield from schemas.prepared(node, there, why="a slot cannot be made before they end")
     if there.unlogged.total:
         yield SourceUnfit(
             node,
             "unlogged",
-            f"unlogged tables are not in the WAL and would arrive empty: {there.unlogged}",
-            hint="ALTER TABLE ... SET LOGGED, or drop them",
+            "unlogged tables or sequences are not in the WAL and would arrive empty: "
+            f"{there.unlogged}",
+            hint="ALTER TABLE (or SEQUENCE) ... SET LOGGED, or drop them",
         )
     if there.large_objects:
         yield SourceUnfit(

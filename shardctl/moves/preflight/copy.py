@@ -41,7 +41,7 @@ def look(context: Context) -> None:
         account=machine.account,
         programs=programs,
     )
-    clone = Clone(plan.id, plan.slot, server)
+    clone = Clone(plan.id, plan.copy_slot, server)
     source = Source(context.source, context.topology.database)
     try:
         argv, configuration = repmgr_clone.of_cluster(clone, source, known, plan.options.max_rate)

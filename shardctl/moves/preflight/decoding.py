@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import settings as checked
+from shardctl.meter import listed
 from shardctl.moves import standbys
 from shardctl.moves.preflight import replication, server, wal
 from shardctl.moves.preflight.subject import STREAM, Unknown
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit, listed
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -35,11 +35,7 @@ def look(context: Context) -> int:
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a source that cannot decode its WAL, or not for one stream more."""
-    node, there, used = (
-        context.plan.source,
-        context.need(server.look),
-        context.need(replication.look),
-    )
+    node, there = context.plan.source, context.need(server.look)
     if there.major < OLDEST:
         yield SourceUnfit(
             node,
@@ -62,19 +58,17 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
             hint="run ALTER SYSTEM SET wal_level = logical there and restart the server, or use "
             "--method clone",
         )
-    for name, taken, wanted, code in (
-        ("max_wal_senders", used.senders, checked.SENDERS, "wal_senders"),
-        ("max_replication_slots", used.slots, 1, "replication_slots"),
-    ):
-        most = there.number(name)
-        if most - taken < wanted:
-            yield SourceUnfit(
-                node,
-                code,
-                f"{name} = {most}, {taken} of them in use; a move needs {wanted} free",
-                hint=f"run ALTER SYSTEM SET {name} = {taken + wanted} (or more) there, then "
-                "restart the server",
-            )
+    yield from replication.full(context, slots=wanted_slots(context))
+
+
+def wanted_slots(context: Context) -> int:
+    """Count the slots that a move makes on its source; that of a reverse is there already.
+
+    A clone that follows by a stream has the physical one at the same time.
+    """
+    if context.plan.clones:
+        return 2
+    return 1 if context.plan.reverses is None else 0
 
 
 def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
@@ -96,7 +90,7 @@ def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
 
 
 def look_for_standbys(context: Context) -> tuple[str, ...]:
-    """Name the standbys for which the cutover would wait in vain at this moment."""
+    """Name the standbys that are not connected, so that the cutover would time out."""
     return tuple(sorted(standbys.away(context.session)))
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.meter import listed
 from shardctl.moves.preflight import fleet, occupant, server, target
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

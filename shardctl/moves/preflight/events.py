@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.moves import fences
 from shardctl.moves.preflight import rights
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import Reason, SourceUnfit
 from shardctl.postgres import event_triggers
 from shardctl.topology import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
-
-HINT = (
-    "make its function accept statements of database.user, or disable it during the move: "
-    "ALTER EVENT TRIGGER ... DISABLE"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +40,11 @@ def look(context: Context) -> Events:
     """List the event triggers of the source, and rehearse a move's statements if it has any."""
     if context.need(rights.look):
         raise Unknown
-    return tried(context, context.session)
+    # A clone has the source's, and subscribes.
+    return tried(context, context.session, subscribes=context.plan.clones)
 
 
-def tried(context: Context, session: Connection) -> Events:
+def tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
     """Rehearse the statements in a session with either node, if that has event triggers."""
     plan = context.plan
     triggers = event_triggers.in_force(session)
@@ -58,19 +56,31 @@ def tried(context: Context, session: Connection) -> Events:
         drop=QUERIES["event_rehearsal_drop"].format()
         if fences.of(plan).refuses_writes
         else sql.SQL(""),
+        publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
+        subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
     )
     error = event_triggers.error_of(session, statements)
     return Events(triggers, None if error is None else reason_of(error))
 
 
+def _part(plan: MovePlan, query: str, *, wanted: bool) -> sql.Composable:
+    """Compose a part of the statements that not every move has."""
+    return QUERIES[query].format(name=sql.Identifier(plan.slot)) if wanted else sql.SQL("")
+
+
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse an event trigger that would stop the move."""
-    found = context.need(look)
+    for code, what, hint in reasons(context.need(look)):
+        yield SourceUnfit(context.plan.source, code, what, hint=hint)
+
+
+def reasons(found: Events) -> Iterator[Reason]:
+    """Say what is wrong with a node whose event trigger would stop the move."""
     if found.refused is not None:
-        yield SourceUnfit(
-            context.plan.source,
+        yield Reason(
             "event_trigger",
             f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
             f"{found.refused}",
-            hint=HINT,
+            hint="make its function accept statements of database.user, or disable it during the "
+            "move: ALTER EVENT TRIGGER ... DISABLE",
         )

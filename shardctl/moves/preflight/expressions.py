@@ -1,7 +1,8 @@
 """Expressions of moved tables that a search_path explains: what applies a stream has none.
 
-Checks, generated columns and indexes are computed again on the target, where `search_path` is
-empty. Whether a function in one of them fails there is tried on the source, with a row.
+Checks (also of domains), generated columns, indexes and partition keys are computed again on the
+target, where `search_path` is empty. Whether a function in one of them fails there is tried on the
+source, with a row.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import psycopg
 from psycopg import sql
 
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.moves.preflight import identities
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,8 @@ def look(context: Context) -> Expressions:
     proved: set[tuple[str, str]] = set()
     attempts: Counter[tuple[str, str]] = Counter()
     # The session's search_path is pg_catalog, and it cannot write.
-    for table, expression, function in context.session.execute(STREAM["expressions"], given):
+    found_there = context.session.execute(STREAM["expressions"], given)
+    for table, expression, function, condition in found_there:
         one = (expression, function)
         attempts[one] += 1
         if one in proved or attempts[one] > _ATTEMPTS:
@@ -64,6 +67,7 @@ def look(context: Context) -> Expressions:
         statement = STREAM["evaluate"].format(
             expression=sql.SQL(cast("LiteralString", expression)),  # as the server wrote it
             table=sql.SQL(cast("LiteralString", table)),
+            condition=sql.SQL(cast("LiteralString", condition)),
         )
         found = None
         try:
@@ -71,7 +75,7 @@ def look(context: Context) -> Expressions:
         except _UNKNOWN_NAMES as error:
             failing.append(f"{function} in {table} ({reason_of(error)})")
             continue
-        except psycopg.errors.DataError:
+        except (psycopg.DataError, psycopg.IntegrityError):
             pass  # of that row; another table's may do
         if found is None:
             untried.setdefault(one, f"{function} in {table}")
@@ -88,7 +92,8 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             context.plan.source,
             "search_path",
-            "checks, indexes or generated columns call functions that rely on search_path: "
+            "checks, indexes, generated columns or partition keys call functions that rely on "
+            "search_path: "
             f"{listed(failing)}",
             hint="ALTER FUNCTION ... SET search_path = SCHEMA, or write the schema into the "
             "function's text",
@@ -99,6 +104,7 @@ def notes(context: Context) -> Iterator[str]:
     """Say which functions could not be tried."""
     if untried := context.need(look).untried:
         yield (
-            "preflight could not try whether these functions of checks, indexes and generated "
-            f"columns rely on search_path, because their tables have no row: {listed(untried)}"
+            "preflight could not try whether these functions of checks, indexes, generated columns "
+            f"and partition keys rely on search_path, because their tables have no row: "
+            f"{listed(untried)}"
         )

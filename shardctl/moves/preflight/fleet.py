@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from shardctl import fanout
+from shardctl.meter import listed
 from shardctl.moves.preflight.subject import QUERIES, refused
-from shardctl.moves.refusals import (
-    PreflightRefused,
-    SourceUnfit,
-    collected,
-    listed,
-)
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, journal
+from shardctl.state import cluster, journal, reverses
+from shardctl.topology import ranges
+from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Context
-    from shardctl.state.journal import Move
-    from shardctl.topology.model import Node, NodeName
+    from shardctl.state.journal import Move, StepRecord
+    from shardctl.state.reverses import Kept, Reverse
+    from shardctl.topology.model import Node
 
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""
@@ -51,6 +51,10 @@ class Peer:
     """The server's system identifier, which a clone shares with its source."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """What it keeps for reverses of moves to it, by these moves' ids."""
+    steps: Mapping[str, Sequence[StepRecord]] = field(default_factory=dict)
+    """The steps of unfinished moves in its journal, by these moves' ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,61 @@ def judge(context: Context) -> Iterator[ShardctlError]:
         yield PreflightRefused(
             f"node {', '.join(known)}",
             "move_unfinished",
-            f"move {move.id} ({move.source} to {move.target}) is {move.state}",
+            f"move {move.id} ({move.source} to {move.target}, started by {move.who}) is "
+            f"{move.state}{_step(fleet, move)}",
             hint=f"run `shardctl moves show {move.id}`, then finish it with `shardctl moves "
             "resume` or undo it with `shardctl moves abort`",
         )
+
+
+def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
+    """Refuse a move that would take from an open reverse what it needs."""
+    if context.plan.options.finish_reverse:
+        return
+    for move, reverse in in_the_way(context):
+        yield PreflightRefused(
+            f"move {move.id}",
+            "reverse_open",
+            f"it moved shards {ranges.of(move.shards)} from {move.source} to {move.target} and "
+            f"can be reversed until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, which "
+            "this move would end",
+            hint=f"run `shardctl moves finish {move.id}`, or give --finish-reverse; to have the "
+            f"shards back, run `shardctl moves reverse {move.id}`",
+        )
+
+
+def notes_on_reverses(context: Context) -> Iterator[str]:
+    """Say which moves can no longer be reversed when this one begins."""
+    if context.plan.options.finish_reverse:
+        for move, _ in in_the_way(context):
+            yield f"move {move.id} can no longer be reversed then (--finish-reverse)"
+
+
+def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
+    """Return the moves whose open reverse this move would end.
+
+    One of the same shards, and any at a node that a clone copies or replaces.
+    """
+    plan, fleet = context.plan, context.of(look)
+    if fleet is None:
+        return []
+    newest = {
+        move: one
+        for move, known in _copies(context).items()
+        if (one := journal.newest(known.values())) is not None
+    }
+    open_ones = []
+    for move in newest.values():
+        peer = fleet.peers.get(NodeName(move.target))
+        begun = newest.get(reverses.id_of(move) or "")
+        kept = peer.kept.get(move.id) if peer is not None else None
+        reverse = reverses.of(move, begun, kept, datetime.now(UTC))
+        if reverse is None or reverse.state != "open" or reverse.move == plan.id:
+            continue
+        copied = not context.streams and {plan.source, plan.target} & {move.source, move.target}
+        if copied or set(plan.shards) & set(move.shards):
+            open_ones.append((move, reverse))
+    return open_ones
 
 
 def unproven(context: Context) -> list[str]:
@@ -155,6 +210,13 @@ def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
         if newest is not None and not newest.state.closed and newest.id != context.plan.id:
             found.append((newest, list(known)))
     return found
+
+
+def _step(fleet: Fleet, move: Move) -> str:
+    """Name the step of a move that began last; empty where no step has begun."""
+    begun = [one for peer in fleet.peers.values() for one in peer.steps.get(move.id, ())]
+    last = max(begun, key=lambda one: one.started, default=None)
+    return "" if last is None else f", at step {last.step}"
 
 
 def systems(context: Context) -> set[str]:
@@ -188,12 +250,17 @@ def _ask(context: Context, node: Node) -> Peer:
                 and row.cluster == topology.cluster
                 and not missing
             )
+            moves = tuple(journal.read(session)) if has_moves else ()
             return Peer(
                 format=row.format if row else None,
                 live=tuple(name for (name,) in live),
                 system=system,
-                moves=tuple(journal.read(session)) if has_moves else (),
+                moves=moves,
                 missing=missing,
+                kept=reverses.read(session, [one for one in moves if one.target == node.name]),
+                steps={
+                    one.id: journal.steps(session, one.id) for one in moves if not one.state.closed
+                },
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error

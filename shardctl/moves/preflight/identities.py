@@ -10,9 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import decoding, server
 from shardctl.moves.preflight.subject import STREAM, Unknown
-from shardctl.moves.refusals import Reason, SourceUnfit, listed
+from shardctl.moves.refusals import Reason, SourceUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import identities
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit, listed
+from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from shardctl.moves.preflight.subject import Context
 
@@ -26,6 +27,11 @@ _REFUSALS = (
         "it has populated materialized views in moved shards, which would arrive empty",
         "DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then "
         "REFRESH them on the target; or use --method clone",
+    ),
+    Reason(
+        "enum_hashes",
+        "it has tables that are hash-partitioned by an enum, whose hash differs between servers",
+        "use --method clone",
     ),
     Reason(
         "forced_row_security",
@@ -64,6 +70,11 @@ class Kinds:
     found: Mapping[str, list[str]] = field(default_factory=dict)
     tablespaces: tuple[str, ...] = ()
 
+    @property
+    def money(self) -> Sequence[str]:
+        """Tables with columns of type money, in whatever form."""
+        return self.found.get("money", ())
+
 
 def look(context: Context) -> Kinds:
     """Ask the source; raises Unknown of one that is too old for a stream."""
@@ -81,11 +92,11 @@ def look_at_tablespaces(context: Context) -> frozenset[str]:
     return frozenset(name for (name,) in context.member.execute(STREAM["tablespaces"]))
 
 
-def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse what would be lost, run twice, or stop the stream."""
+def judge(context: Context, *, only: Collection[str] | None = None) -> Iterator[SourceUnfit]:
+    """Refuse what would be lost, run twice, or stop the stream; `only` some kinds, or all."""
     found = context.need(look).found
     for code, what, hint in _REFUSALS:
-        if names := found.get(code):
+        if (only is None or code in only) and (names := found.get(code)):
             yield SourceUnfit(context.plan.source, code, f"{what}: {listed(names)}", hint=hint)
 
 

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import scripts
+from shardctl.meter import listed
 from shardctl.moves.preflight import server, target
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

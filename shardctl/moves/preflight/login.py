@@ -67,29 +67,39 @@ def try_replication(context: Context) -> str | None:
     The password comes from that user's passfile there. Returns why the login could not be tried,
     None when it succeeded. Raises TargetUnfit when it failed.
     """
-    machine, programs = context.need(target.look), context.of(target.programs)
-    database = context.topology.database
+    machine, database = context.need(target.look), context.topology.database
     conninfo = Source(context.source, database).conninfo(context.purpose, replication="true")
+    try:
+        return attempt(context, conninfo)
+    except CommandFailed as error:
+        said = error.completed.stderr.strip().splitlines() or ["psql printed nothing"]
+        raise TargetUnfit(
+            context.plan.target,
+            "replication_login",
+            f"{database.replication_user} cannot log in from its host to node "
+            f"{context.plan.source} for replication: {said[0]}",
+            hint="cloning needs a replication login: run ALTER ROLE "
+            f"{quote_identifier(database.replication_user)} REPLICATION on the source, add a "
+            f"line `host replication {database.replication_user} ...` to its pg_hba.conf, and "
+            f"the password to ~/.pgpass of {machine.account or 'the server user'} on the "
+            "target's host",
+        ) from error
+
+
+def attempt(context: Context, conninfo: str) -> str | None:
+    """Log in for replication from the target's host, as its server's user would.
+
+    Returns why that could not be tried. Raises CommandFailed with what psql printed.
+    """
+    machine, programs = context.need(target.look), context.of(target.programs)
     for program in (programs.program("psql") if programs else "psql", "psql"):
         argv = ["sh", "-c", _AS_THE_CLONE, "sh", program, "-X", "-w", "-q", "-t"]
         argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
         try:
             machine.host.run(argv, user=machine.account, env={"LC_ALL": "C"}, timeout=_SECONDS)
         except CommandFailed as error:
-            if error.completed.code == _ABSENT:
-                continue
-            said = error.completed.stderr.strip().splitlines() or ["psql printed nothing"]
-            raise TargetUnfit(
-                context.plan.target,
-                "replication_login",
-                f"{database.replication_user} cannot log in from its host to node "
-                f"{context.plan.source} for replication: {said[0]}",
-                hint="cloning needs a replication login: run ALTER ROLE "
-                f"{quote_identifier(database.replication_user)} REPLICATION on the source, add a "
-                f"line `host replication {database.replication_user} ...` to its pg_hba.conf, and "
-                f"the password to ~/.pgpass of {machine.account or 'the server user'} on the "
-                "target's host",
-            ) from error
+            if error.completed.code != _ABSENT:
+                raise
         else:
             return None
     return "its host has no psql"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.meter import listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import patroni, repmgr
 from shardctl.postgres.connection import NodeUnavailable
 
@@ -93,11 +94,12 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
 
 
 def unpaused(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse automatic failover: a promoted standby ignores the fence."""
+    """Refuse automatic failover: a promoted standby ignores the fence of a clone."""
     plan, managed = context.plan, context.need(look)
     if plan.options.ignore_standby:
         return
-    if managed.unpaused:
+    # Before a stream, the cutover waits until standbys have flushed the fence.
+    if managed.unpaused and not plan.streams:
         yield SourceUnfit(
             plan.source,
             "repmgr_failover",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
 from shardctl.moves.preflight import clocks, decoding, events, fleet, server
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.round_trips import shortest_ms
 from shardctl.provision.refusals import schema_in_the_way
 
@@ -49,7 +49,8 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             "its server is a standby, and a move needs a primary",
             hint="set host and port of the node in the topology to those of its primary",
         )
-    if there.major < max(source.major, decoding.OLDEST):
+    # A reverse goes back to a server that may well be older.
+    if context.plan.reverses is None and there.major < max(source.major, decoding.OLDEST):
         needed = max(source.major, decoding.OLDEST)
         yield TargetUnfit(
             node,
@@ -89,17 +90,10 @@ def judge_clocks(context: Context) -> Iterator[ShardctlError]:
 
 def look_at_events(context: Context) -> Events:
     """Try what a move makes there, if the target has event triggers."""
-    return events.tried(context, context.member)
+    return events.tried(context, context.member, subscribes=True)
 
 
 def judge_events(context: Context) -> Iterator[TargetUnfit]:
     """Refuse a target whose event triggers would stop the move."""
-    found = context.need(look_at_events)
-    if found.refused is not None:
-        yield TargetUnfit(
-            context.plan.target,
-            "event_trigger",
-            f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
-            f"{found.refused}",
-            hint=events.HINT,
-        )
+    for code, what, hint in events.reasons(context.need(look_at_events)):
+        yield TargetUnfit(context.plan.target, code, what, hint=hint)

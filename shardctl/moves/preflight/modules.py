@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import libraries, server, target
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:

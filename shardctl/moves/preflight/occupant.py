@@ -13,11 +13,12 @@ import psycopg
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
+from shardctl.meter import listed
 from shardctl.moves import round_trips
 from shardctl.moves.preflight import target
 from shardctl.moves.preflight.schemas import tables, way_in
 from shardctl.moves.preflight.subject import QUERIES, refused
-from shardctl.moves.refusals import TargetUnfit, listed
+from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.observe import connect_for_maintenance

@@ -12,9 +12,10 @@ from shardctl.checks import host_tests
 from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
+from shardctl.meter import listed
 from shardctl.moves import asking
 from shardctl.moves import plan as planning
-from shardctl.moves.refusals import PoolerUnfit, collected, listed
+from shardctl.moves.refusals import PoolerUnfit, collected
 from shardctl.moves.round_trips import shortest_ms
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable

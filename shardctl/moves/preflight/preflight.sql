@@ -129,6 +129,12 @@ WHERE c.relkind IN ('r', 'p', 'S')
                                              AND d.refclassid = 'pg_class'::regclass)))
 ORDER BY 1 LIMIT %(shown)s
 
+-- name: sequences
+-- How many sequences these schemas have
+SELECT count(*) FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'S'
+
 -- name: prepared
 -- Prepared transactions of the whole server
 SELECT gid, database::text FROM pg_prepared_xacts ORDER BY prepared
@@ -158,9 +164,10 @@ WHERE s.subenabled
 ORDER BY 1
 
 -- name: publications
--- Publications that hold tables of these schemas
+-- Publications that hold tables of these schemas, those of moves left out
 SELECT DISTINCT p.pubname::text FROM pg_publication_tables AS p
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = p.schemaname ORDER BY 1
+JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = p.schemaname
+WHERE p.pubname !~ '^shardctl_[0-9a-f]{8}$' ORDER BY 1
 
 -- name: standbys
 -- Physical standbys that stream from here, but for the move's own
@@ -225,8 +232,22 @@ CREATE TRIGGER shardctl_moving BEFORE INSERT ON photos
     FOR EACH STATEMENT EXECUTE FUNCTION refuse();
 ALTER TABLE ONLY photos ENABLE ALWAYS TRIGGER shardctl_moving;
 {drop}
+{publish}
+{subscribe}
 ALTER SCHEMA {schema} RENAME TO {renamed}
 
 -- name: event_rehearsal_drop
 -- Part of that where writes are refused during the cutover
 DROP TRIGGER shardctl_moving ON photos;
+
+-- name: event_rehearsal_publish
+-- Part of that on a node from which rows are streamed
+CREATE PUBLICATION {name} FOR TABLE photos;
+DROP PUBLICATION {name};
+
+-- name: event_rehearsal_subscribe
+-- Part of that on a node to which they are: it connects to nothing
+CREATE SUBSCRIPTION {name} CONNECTION 'password=none' PUBLICATION {name}
+    WITH (connect = false, slot_name = NONE);
+ALTER SUBSCRIPTION {name} DISABLE;
+DROP SUBSCRIPTION {name};

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import identities
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import PreflightRefused, listed
+from shardctl.moves.refusals import PreflightRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,9 @@ from shardctl.moves.preflight import (
     events,
     expressions,
     fleet,
+    handover,
     identities,
+    keep_reverse,
     kinds,
     libraries,
     login,
@@ -31,6 +33,7 @@ from shardctl.moves.preflight import (
     poolers,
     publications,
     replication,
+    reverse,
     rights,
     schemas,
     server,
@@ -55,13 +58,51 @@ if TYPE_CHECKING:
 FLEET, SOURCE, TARGET, CLONE = Place.fleet, Place.source, Place.target, Place.clone
 MEMBER = Place.member
 
+_MAP = Subject(
+    "map",
+    "the map in the databases is the plan's, and the topology agrees with it",
+    FLEET,
+    fleet.look_at_map,
+)
+_NODES = Subject(
+    "nodes",
+    "no other move is open, and no node but the source has the shards",
+    FLEET,
+    fleet.look,
+    fleet.judge,
+)
+_REVERSES = Subject(
+    "reverses",
+    "the move takes nothing from a move that can be reversed",
+    FLEET,
+    judge=fleet.judge_reverses,
+    notes=fleet.notes_on_reverses,
+)
+_TRANSACTIONS = Subject(
+    "transactions",
+    "no transaction would hold up the cutover past --max-pause",
+    SOURCE,
+    transactions.look,
+    transactions.judge,
+    notes=transactions.notes,
+)
+_EVENTS = Subject(
+    "event triggers",
+    "no event trigger of the source refuses what a move does",
+    SOURCE,
+    events.look,
+    events.judge,
+)
+_BUDGET = Subject(
+    "budget", "the cutover is predicted to end within --max-pause", FLEET, judge=cutover.judge
+)
+
 SUBJECTS: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
             FLEET, cutover.look_at_file, cutover.judge_file, notes=cutover.notes),
-    Subject("map", "the map in the databases is the plan's, and the topology agrees with it",
-            FLEET, fleet.look_at_map),
-    Subject("nodes", "no other move is open, and no node but the source has the shards",
-            FLEET, fleet.look, fleet.judge),
+    _MAP,
+    _NODES,
+    _REVERSES,
     Subject("server", "the source is a primary, not too old, and has no tablespaces of its own",
             SOURCE, server.look, server.judge, notes=server.notes),
     Subject("rights", "the login role has all rights on the source that a move needs",
@@ -70,16 +111,14 @@ SUBJECTS: tuple[Subject, ...] = (
             SOURCE, managers.look, managers.judge, managers.unpaused, managers.notes),
     Subject("replication", "the source has a free slot, and no standby that could be promoted",
             SOURCE, replication.look, replication.judge, replication.standbys, replication.notes),
-    Subject("transactions", "no transaction would hold up the cutover past --max-pause",
-            SOURCE, transactions.look, transactions.judge, notes=transactions.notes),
+    _TRANSACTIONS,
     Subject("shards", "no session holds a table of the moved shards locked",
             SOURCE, shards.look, shards.judge, notes=shards.notes),
     Subject("contents", "the fence stops all writes to the shards; the source has no other data",
             SOURCE, schemas.look, schemas.judge, schemas.unfenced, schemas.notes),
     Subject("functions in C", "which libraries the functions of the source's databases need",
             SOURCE, modules.look_at_source),
-    Subject("event triggers", "no event trigger of the source refuses what a move does",
-            SOURCE, events.look, events.judge),
+    _EVENTS,
     Subject("locks of the fence", "the source's lock table has room for the fence",
             SOURCE, judge=settings.judge_locks),
     Subject("source's TLS", "which TLS files the clone gets with its data",
@@ -132,17 +171,15 @@ SUBJECTS: tuple[Subject, ...] = (
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
     Subject("WAL", "--max-rate is valid, and the source's disk has room for the WAL of the copy",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
-    Subject("budget", "the cutover is predicted to end within --max-pause",
-            FLEET, judge=cutover.judge),
+    _BUDGET,
 )  # fmt: skip
 
 STREAM: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
             FLEET, cutover.look_at_file, cutover.judge_file),
-    Subject("map", "the map in the databases is the plan's, and the topology agrees with it",
-            FLEET, fleet.look_at_map),
-    Subject("nodes", "no other move is open, and no node but the source has the shards",
-            FLEET, fleet.look, fleet.judge),
+    _MAP,
+    _NODES,
+    _REVERSES,
     Subject("server", "the source is a primary, and not too old",
             SOURCE, server.look, server.judge_primary),
     Subject("rights", "the login role may do on the source all that a move does",
@@ -156,8 +193,7 @@ STREAM: tuple[Subject, ...] = (
             SOURCE, decoding.look_for_standbys, notes=decoding.notes_on_standbys),
     Subject("decoding", "the source decodes its WAL, and has a free slot and two WAL senders",
             SOURCE, judge=decoding.judge),
-    Subject("transactions", "no transaction would hold up the cutover past --max-pause",
-            SOURCE, transactions.look, transactions.judge, notes=transactions.notes),
+    _TRANSACTIONS,
     Subject("shards", "no session holds a table of the moved shards locked",
             SOURCE, shards.look, shards.judge),
     Subject("contents", "a fence stops all that writes into the shards, and a stream carries it",
@@ -166,7 +202,7 @@ STREAM: tuple[Subject, ...] = (
             SOURCE, identities.look, identities.judge, notes=identities.notes),
     Subject("kinds of objects", "the shards have nothing that a stream loses or stops at",
             SOURCE, kinds.look, kinds.judge),
-    Subject("expressions", "checks, indexes and generated columns need no search_path",
+    Subject("expressions", "checks, indexes, generated columns, partition keys need no search_path",
             SOURCE, expressions.look, expressions.judge, notes=expressions.notes),
     Subject("needs of the structure", "what the shards refer to outside of them",
             SOURCE, structure.look_at_source),
@@ -174,8 +210,13 @@ STREAM: tuple[Subject, ...] = (
             SOURCE, publications.of_source, publications.judge_source),
     Subject("unused slots", "the source does not drop the slot while the copy is made",
             SOURCE, decoding.look, decoding.judge_timeout, notes=decoding.notes),
-    Subject("event triggers", "no event trigger of the source refuses what a move does",
-            SOURCE, events.look, events.judge),
+    Subject("stream's role", "whether the login role may make a role on the source",
+            SOURCE, subscription.look_for_maker),
+    Subject("rights of a reverse", "whether the login role may set where a stream begins",
+            SOURCE, keep_reverse.look_for_rights),
+    Subject("owners", "which roles own what is moved",
+            SOURCE, subscriber.look_for_owners),
+    _EVENTS,
     Subject("locks of the fence", "the source's lock table has room for the fence",
             SOURCE, judge=contents.judge_locks),
     Subject("source's clock", "the clock of the source agrees with this machine's",
@@ -192,6 +233,8 @@ STREAM: tuple[Subject, ...] = (
             MEMBER, structure.look_at_target, structure.judge, notes=structure.notes),
     Subject("tablespaces", "the target has the tablespaces in which moved tables are",
             MEMBER, kinds.look_at_tablespaces, kinds.judge_tablespaces),
+    Subject("reverse", "the target can keep what a reverse needs (--keep-reverse)",
+            MEMBER, keep_reverse.look, keep_reverse.judge, notes=keep_reverse.notes),
     Subject("target's publications", "no publication of the target takes the copy in",
             MEMBER, publications.of_target, publications.judge_target),
     Subject("target's event triggers", "no event trigger of the target refuses what a move does",
@@ -199,15 +242,61 @@ STREAM: tuple[Subject, ...] = (
     Subject("target's disk", "the target's disk has room for the shards",
             MEMBER, member_room.look, member_room.judge, notes=member_room.notes),
     Subject("replication login", "the target's server can log in to the source",
-            MEMBER, subscription.look, subscription.judge),
+            MEMBER, subscription.look, subscription.judge, notes=subscription.notes),
     Subject("pg_dump", "this machine has pg_dump and pg_restore that know both servers",
             MEMBER, dumper.look),
     Subject("poolers", "each pooler offers what it should, and its clients outlast the pause",
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
     Subject("WAL", "--max-rate is a rate, and the source's disk has room for the WAL of the copy",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
-    Subject("budget", "the cutover is predicted to end within --max-pause",
-            FLEET, judge=cutover.judge),
+    _BUDGET,
+)  # fmt: skip
+
+HANDOVER: tuple[Subject, ...] = (
+    *SUBJECTS[:-1],
+    Subject("decoding", "the source decodes its WAL, and has free slots for clone and stream",
+            SOURCE, judge=handover.adapted(handover.judge_source)),
+    Subject("standbys away", "the standbys of the source that may be promoted are connected",
+            SOURCE, decoding.look_for_standbys, notes=decoding.notes_on_standbys),
+    Subject("replica identities", "a stream can name each row that clients update or delete",
+            SOURCE, identities.look, handover.adapted(identities.judge), notes=identities.notes),
+    Subject("kinds of objects", "the shards have nothing that a stream leaves behind on a clone",
+            SOURCE, kinds.look, handover.adapted(handover.judge_kinds)),
+    Subject("OIDs", "no column of the shards holds OIDs of objects",
+            SOURCE, judge=handover.adapted(handover.judge_contents)),
+    Subject("expressions", "checks, indexes, generated columns, partition keys need no search_path",
+            SOURCE, expressions.look, handover.adapted(expressions.judge),
+            notes=expressions.notes),
+    Subject("source's publications", "no publication of the source takes the move's rows in",
+            SOURCE, publications.of_source, handover.adapted(publications.judge_source)),
+    Subject("stream's role", "the login role can subscribe on the clone, and its settings fit",
+            SOURCE, handover.look_at_role, handover.judge_role),
+    Subject("locks of the stream's fence", "the source's lock table has room for its locks",
+            SOURCE, judge=contents.judge_locks),
+    Subject("stream's settings", "the clone has workers and slots for a stream",
+            CLONE, judge=handover.judge_settings),
+    Subject("stream's login", "the clone's server can log in to the source's database",
+            CLONE, handover.try_login, notes=handover.notes),
+    _BUDGET,
+)  # fmt: skip
+"""Subjects of a clone that hands over by stream."""
+
+PUBLISHED = (
+    "replica identities", "kinds of objects", "expressions", "source's publications",
+)  # fmt: skip
+"""Subjects that a move by stream looks at again, right before it publishes the tables."""
+
+_COPYING = (
+    "pg_dump", "target's disk", "unused slots", "reverse", "rights of a reverse",
+)  # fmt: skip
+"""Subjects of what a reverse does without."""
+
+REVERSE: tuple[Subject, ...] = (
+    *(one for one in STREAM if one.name not in _COPYING),
+    Subject("changes since", "the shards' structure is that with which they moved",
+            SOURCE, reverse.look_at_source, reverse.judge_source),
+    Subject("retired copies", "the retired copies are as the move left them",
+            MEMBER, reverse.look_at_target, reverse.judge_target),
 )  # fmt: skip
 
 BY_METHOD: Mapping[str, tuple[Subject, ...]] = {
@@ -219,4 +308,8 @@ BY_METHOD: Mapping[str, tuple[Subject, ...]] = {
 
 def of(plan: MovePlan) -> tuple[Subject, ...]:
     """Give the subjects of a plan's method; those of a clone for a method without its own."""
+    if plan.reverses is not None:
+        return REVERSE
+    if plan.clones and plan.streams:
+        return HANDOVER
     return BY_METHOD.get(plan.method, SUBJECTS)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks import settings as checked
+from shardctl.meter import listed
 from shardctl.moves.preflight import fleet, managers, server
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal
 
@@ -49,29 +50,35 @@ def look(context: Context) -> Replication:
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a source that cannot be cloned, or whose standbys may be promoted."""
-    node, parameters, found = context.source.name, context.need(server.look), context.need(look)
+    parameters = context.need(server.look)
     if parameters.settings["wal_level"] == "minimal":  # which forbids senders, too
         yield SourceUnfit(
-            node,
+            context.source.name,
             "wal_level",
             "wal_level is minimal, so it cannot be cloned",
             hint="run `ALTER SYSTEM SET wal_level = replica` there, then restart it",
         )
     else:
-        for name, used, wanted, code in (
-            ("max_wal_senders", found.senders, checked.SENDERS, "wal_senders"),
-            ("max_replication_slots", found.slots, 1, "replication_slots"),
-        ):
-            most = parameters.number(name)
-            if most - used < wanted:
-                yield SourceUnfit(
-                    node,
-                    code,
-                    f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
-                    hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
-                    "restart it",
-                )
+        yield from full(context)
     yield from standbys(context)
+
+
+def full(context: Context, *, slots: int = 1) -> Iterator[SourceUnfit]:
+    """Refuse a source without WAL senders for a move, or without the slots that it makes."""
+    parameters, found = context.need(server.look), context.need(look)
+    for name, used, wanted, code in (
+        ("max_wal_senders", found.senders, checked.SENDERS, "wal_senders"),
+        ("max_replication_slots", found.slots, slots, "replication_slots"),
+    ):
+        most = parameters.number(name)
+        if most - used < wanted:
+            yield SourceUnfit(
+                context.source.name,
+                code,
+                f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
+                hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
+                "restart it",
+            )
 
 
 def standbys(context: Context) -> Iterator[SourceUnfit]:
@@ -82,7 +89,7 @@ def standbys(context: Context) -> Iterator[SourceUnfit]:
     """
     plan, found = context.plan, context.need(look)
     names = synchronous(context.need(server.look).settings.get("synchronous_standby_names", ""))
-    ours = {"*", plan.slot, plan.target.lower(), "walreceiver", "pg_basebackup"}
+    ours = {"*", *plan.slots, plan.target.lower(), "walreceiver", "pg_basebackup"}
     if matched := [name for name in names if name in ours]:
         yield SourceUnfit(
             plan.source,
@@ -95,8 +102,8 @@ def standbys(context: Context) -> Iterator[SourceUnfit]:
     clones = (journal.slot(move.id) for move, _ in fleet.others(context))
     known = {*managed.paused, *managed.unpaused, *clones}
     shown = [f"{name} ({address})" for name, address in found.standbys if name not in known]
-    # A streamed move waits in its cutover until they have flushed the fence.
-    if shown and not plan.options.ignore_standby and not context.streams:
+    # Before a stream, the cutover waits until they have flushed the fence.
+    if shown and not plan.options.ignore_standby and not plan.streams:
         yield SourceUnfit(
             plan.source,
             "standbys",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.ids.generator import quote_identifier
+from shardctl.meter import SHOWN, listed
 from shardctl.moves import cross_schema
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import QUERIES as CONFIRM
 from shardctl.moves.cross_schema import Some, some
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SHOWN, SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import table_shadowed
@@ -182,20 +183,13 @@ def notes(context: Context) -> Iterator[str]:
 
 
 def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
-    if there.prepared:
-        shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
-        yield SourceUnfit(
-            node,
-            "prepared_transactions",
-            f"it has prepared transactions: {listed(shown)}",
-            hint="run COMMIT PREPARED or ROLLBACK PREPARED: the clone would have them, too",
-        )
+    yield from prepared(node, there, why="the clone would have them, too")
     if there.unlogged.total:
         yield SourceUnfit(
             node,
             "unlogged",
-            f"unlogged tables would be empty on the clone: {there.unlogged}",
-            hint="run ALTER TABLE ... SET LOGGED, or drop them",
+            f"unlogged tables or sequences would be empty on the clone: {there.unlogged}",
+            hint="run ALTER TABLE (or SEQUENCE) ... SET LOGGED, or drop them",
         )
     if there.large_objects:
         yield SourceUnfit(
@@ -214,6 +208,18 @@ def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
             f"it has subscriptions: {listed(shown)}; they bypass the fence, and the clone would "
             "consume their changes",
             hint="drop them, or disable those that do not write into moved shards",
+        )
+
+
+def prepared(node: NodeName, there: Contents, *, why: str) -> Iterator[SourceUnfit]:
+    """Refuse prepared transactions; `why` says what they would do."""
+    if there.prepared:
+        shown = [f"{gid!r} in database {database}" for gid, database in there.prepared]
+        yield SourceUnfit(
+            node,
+            "prepared_transactions",
+            f"it has prepared transactions: {listed(shown)}",
+            hint=f"run COMMIT PREPARED or ROLLBACK PREPARED: {why}",
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import OLDEST_MAJOR, queries
 
 if TYPE_CHECKING:

@@ -49,10 +49,17 @@ def judge(context: Context) -> Iterator[PreflightRefused]:
             "settings: wal_level is minimal, and a standby does not start with it",
             hint="remove it: the clone then has the source's value",
         )
-    renamed = len(context.plan.schemas) + len(planning.leaving(context.topology, context.plan))
+    yield from lock_table(node.name, wanted, _of_claim(context), "the claim")
+
+
+def _of_claim(context: Context) -> int:
+    """Return how many locks the claim takes."""
+    plan, found = context.plan, context.need(shards.look)
+    if plan.streams:
+        # It opens the shards and sets their sequences; what stays was renamed before, in parts.
+        return len(plan.schemas) + found.sequences
     # Dropping a trigger locks it, its table, and what they depend on.
-    locks = renamed + 3 * context.need(shards.look).tables
-    yield from lock_table(node.name, wanted, locks, "the claim")
+    return len(plan.schemas) + len(planning.leaving(context.topology, plan)) + 3 * found.tables
 
 
 def lock_table(

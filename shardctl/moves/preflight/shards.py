@@ -9,11 +9,12 @@ import psycopg
 
 from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
-from shardctl.moves import fences
+from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight.server import keep_out
-from shardctl.moves.preflight.subject import refused
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.preflight.subject import QUERIES, refused
+from shardctl.moves.refusals import SourceUnfit
+from shardctl.postgres import queries
 from shardctl.postgres.connection import connect
 
 if TYPE_CHECKING:
@@ -31,16 +32,21 @@ class Shards:
     sizes: Mapping[str, int | None]
     """Bytes of live and retired schemas; None where a lock prevents the measurement."""
     tables: int = 0
-    """How many have to refuse writes during the cutover; 0 where writes wait."""
+    """How many the fence locks or gives a trigger; 0 where it only renames their schemas."""
+    sequences: int = 0
+    """How many a stream's claim sets; 0 where a clone has them as they are."""
 
 
 def look(context: Context) -> Shards:
-    """Measure the source's schemas, and count the moved tables where writes are refused."""
+    """Measure the source's schemas, and count the moved tables where the fence takes each."""
     schemas = {"schemas": list(context.plan.schemas)}
-    refusing = fences.of(context.plan).refuses_writes
-    tables = context.session.execute(WRITES["tables"], schemas).fetchall() if refusing else []
+    each = context.plan.fence != planning.RENAME
+    tables = context.session.execute(WRITES["tables"], schemas).fetchall() if each else []
     owned = [context.topology.schema(shard) for shard in context.source.shards]
-    return Shards(_sizes(context.session, owned), len(tables))
+    sequences = 0
+    if context.plan.streams:
+        (sequences,) = queries.one(context.session, QUERIES["sequences"], schemas)
+    return Shards(_sizes(context.session, owned), len(tables), sequences)
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:

@@ -58,14 +58,44 @@ JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname WHERE c.relki
 
 -- name: kinds
 -- What of the moved schemas no stream carries, or would stop at, by kind
-WITH moved AS MATERIALIZED (
+WITH RECURSIVE moved AS MATERIALIZED (
     SELECT n.oid, n.nspname FROM pg_namespace AS n
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 ), relation AS MATERIALIZED (
     SELECT c.*, m.nspname || '.' || c.relname AS name
     FROM pg_class AS c JOIN moved AS m ON m.oid = c.relnamespace
+), used (kind, name, type) AS (
+    -- Of columns, and of hash keys with PostgreSQL's own hash: the types that values are made of.
+    SELECT 'money', r.name, a.atttypid FROM relation AS r
+    JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE r.relkind = 'r'
+    UNION
+    SELECT 'enum_hashes', r.name, given.type FROM relation AS r
+    JOIN pg_partitioned_table AS p ON p.partrelid = r.oid AND p.partstrat = 'h'
+    CROSS JOIN LATERAL unnest(p.partattrs::smallint[], p.partclass::oid[]) AS k (number, class)
+    JOIN pg_opclass AS o ON o.oid = k.class AND o.oid < 16384
+    JOIN pg_type AS i ON i.oid = o.opcintype
+    -- What an expression is made of is not written down: as if of all columns.
+    LEFT JOIN pg_attribute AS a ON a.attrelid = r.oid AND NOT a.attisdropped
+        AND (a.attnum = k.number OR k.number = 0 AND i.typtype = 'p' AND a.attnum > 0)
+    CROSS JOIN LATERAL (VALUES (i.oid), (a.atttypid)) AS given (type)
+    UNION
+    SELECT u.kind, u.name, inner_type.oid FROM used AS u
+    JOIN pg_type AS t ON t.oid = u.type
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
+        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
+        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
+                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
+                    AND c.attnum > 0 AND NOT c.attisdropped
+    ) AS inner_type
 )
-SELECT 'foreign_tables', name FROM relation WHERE relkind = 'f'
+SELECT 'money', name FROM used WHERE kind = 'money' AND type = 'money'::regtype
+UNION
+SELECT 'enum_hashes', u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
+WHERE u.kind = 'enum_hashes' AND (t.typtype = 'e' OR t.oid = 'anyenum'::regtype)
+UNION ALL SELECT 'foreign_tables', name FROM relation WHERE relkind = 'f'
 UNION ALL SELECT 'materialized_views', name FROM relation WHERE relkind = 'm' AND relispopulated
 UNION ALL SELECT 'forced_row_security', name FROM relation WHERE relforcerowsecurity
 UNION ALL SELECT 'always_triggers', t.tgname || ' on ' || r.name
@@ -216,13 +246,34 @@ SELECT pg_encoding_to_char(d.encoding), d.datcollate::text, d.datctype::text,
 FROM pg_database AS d WHERE d.datname = current_database()
 
 -- name: expressions
--- Expressions of moved tables that call functions whose text the search_path explains
-SELECT DISTINCT c.oid::regclass::text, e.expression, p.oid::regprocedure::text
+-- Expressions of moved tables that call functions whose text the search_path explains, and with which
+-- rows they can be tried
+WITH RECURSIVE moved AS MATERIALIZED (
+    SELECT c.oid, c.relkind FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+    WHERE c.relkind IN ('r', 'p')
+), valued (root, type) AS (
+    -- Of columns: the types that values are made of.
+    SELECT DISTINCT a.atttypid, a.atttypid FROM moved AS m
+    JOIN pg_attribute AS a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT v.root, inner_type.oid FROM valued AS v JOIN pg_type AS t ON t.oid = v.type
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
+        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
+        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
+                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
+                    AND c.attnum > 0 AND NOT c.attisdropped
+    ) AS inner_type
+)
+SELECT DISTINCT m.oid::regclass::text, e.expression, p.oid::regprocedure::text, e.condition
 FROM (SELECT 'pg_constraint'::regclass AS classid, k.oid AS objid, 0 AS objsubid,
-             k.conrelid AS relation, pg_get_expr(k.conbin, k.conrelid) AS expression
+             k.conrelid AS relation, pg_get_expr(k.conbin, k.conrelid) AS expression,
+             'true' AS condition
       FROM pg_constraint AS k WHERE k.contype = 'c' AND k.conrelid <> 0
       UNION ALL
-      SELECT a.classid, a.objid, a.objsubid, d.adrelid, pg_get_expr(d.adbin, d.adrelid)
+      SELECT a.classid, a.objid, a.objsubid, d.adrelid, pg_get_expr(d.adbin, d.adrelid), 'true'
       FROM pg_attrdef AS d
       JOIN pg_attribute AS g ON (g.attrelid, g.attnum) = (d.adrelid, d.adnum)
                             AND g.attgenerated <> ''
@@ -232,23 +283,37 @@ FROM (SELECT 'pg_constraint'::regclass AS classid, k.oid AS objid, 0 AS objsubid
       UNION ALL
       SELECT 'pg_class'::regclass, i.indexrelid, 0, i.indrelid,
              concat_ws(', ', pg_get_expr(i.indexprs, i.indrelid),
-                       pg_get_expr(i.indpred, i.indrelid))
-      FROM pg_index AS i WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) AS e
-JOIN pg_class AS c ON c.oid = e.relation
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+                       pg_get_expr(i.indpred, i.indrelid)), 'true'
+      FROM pg_index AS i WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+      UNION ALL
+      -- A partition compares its rows with its bounds.
+      SELECT 'pg_class'::regclass, k.partrelid, 0, l.relid,
+             pg_get_expr(k.partexprs, k.partrelid), 'true'
+      FROM pg_partitioned_table AS k CROSS JOIN LATERAL pg_partition_tree(k.partrelid) AS l
+      WHERE k.partexprs IS NOT NULL AND l.isleaf
+      UNION ALL
+      -- A domain's checks belong to reading its text.
+      SELECT 'pg_constraint'::regclass, k.oid, 0, a.attrelid,
+             format('%%I::pg_catalog.text::%%s', a.attname, format_type(a.atttypid, a.atttypmod)),
+             format('%%I IS NOT NULL', a.attname)
+      FROM pg_constraint AS k JOIN valued AS v ON v.type = k.contypid
+      JOIN pg_attribute AS a ON a.atttypid = v.root AND a.attnum > 0 AND NOT a.attisdropped
+      WHERE k.contype = 'c' AND k.contypid <> 0
+     ) AS e
+JOIN moved AS m ON m.oid = e.relation AND m.relkind = 'r'
 JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = (e.classid, e.objid, e.objsubid)
-                   AND d.refclassid = 'pg_proc'::regclass
-JOIN pg_proc AS p ON p.oid = d.refobjid
+                   AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+JOIN pg_proc AS p ON p.oid = coalesce(o.oprcode, d.refobjid)
 JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
 WHERE p.prosqlbody IS NULL
   AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s (setting)
                   WHERE starts_with(s.setting, 'search_path='))
-ORDER BY 1, 2
+ORDER BY 1, 2, 3
 
 -- name: evaluate
 -- An expression of a table, for one of its rows
-SELECT {expression} FROM ONLY {table} LIMIT 1
+SELECT {expression} FROM ONLY {table} WHERE {condition} LIMIT 1
 
 -- name: timeout
 -- After how many seconds the server drops a slot that is not used; 0 is never, so is an older one
@@ -266,6 +331,15 @@ SELECT (SELECT count(*) FROM pg_stat_activity
        (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL),
        (SELECT count(*) FROM pg_replication_origin)
 
+-- name: not_theirs
+-- Whose objects this role may not make, give away and write to; a role that is missing is not judged
+SELECT r.rolname::text FROM pg_roles AS r
+WHERE r.rolname = ANY (%(owners)s::text[])
+  AND NOT (pg_has_role(r.oid, 'USAGE')
+           AND pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
+                                       THEN 'MEMBER' ELSE 'SET' END))
+ORDER BY 1
+
 -- name: subscriber_rights
 -- What the login role may not do on the target and a streamed move needs
 WITH own AS (SELECT rolsuper AS super FROM pg_roles WHERE rolname = current_user)
@@ -281,12 +355,26 @@ SELECT what FROM (
 ) AS needed (what, there) WHERE NOT there
 
 -- name: apply_settings
--- What the worker that applies the stream would begin with: settings of database and role
-SELECT DISTINCT s.setting FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
+-- What the worker that applies the stream would begin with: settings of database and role, and those
+-- of this session that shardctl leaves as they are
+SELECT s.setting FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
 WHERE d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
   AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = current_user))
   AND split_part(s.setting, '=', 1) = ANY (%(names)s)
+UNION
+SELECT name || '=' || setting FROM pg_settings WHERE name = ANY (%(own)s)
 ORDER BY 1
+
+-- name: monetary
+-- The lc_monetary with which a role's sessions begin here
+SELECT coalesce((SELECT substr(s.setting, strpos(s.setting, '=') + 1)
+                 FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
+                 WHERE s.setting LIKE 'lc\_monetary=%%'
+                   AND d.setdatabase IN (0, (SELECT oid FROM pg_database
+                                             WHERE datname = current_database()))
+                   AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = %(role)s))
+                 ORDER BY d.setrole <> 0 DESC, d.setdatabase <> 0 DESC LIMIT 1),
+                current_setting('lc_monetary'))
 
 -- name: may_read_files
 -- Whether this role may read the settings in the server's files
@@ -298,7 +386,27 @@ SELECT has_table_privilege('pg_file_settings', 'SELECT')
 SELECT name || '=' || setting FROM pg_file_settings
 WHERE applied AND name = ANY (%(names)s) ORDER BY 1
 
+-- name: role_maker
+-- Whether this role may make a role that streams from here, and let it connect
+SELECT r.rolsuper OR r.rolcreaterole AND current_setting('server_version_num')::integer >= 160000,
+       has_database_privilege('public', current_database(), 'CONNECT')
+       OR has_database_privilege(current_database(), 'CONNECT WITH GRANT OPTION')
+FROM pg_roles AS r WHERE r.rolname = current_user
+
 -- name: try_subscription
--- Log in to a source as a subscription does; to be rolled back
-CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {name}
+-- Log in to a source as a subscription does; to be rolled back. Of a publication that is there, the
+-- tables would be looked for here
+CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {absent}
 WITH (connect = true, create_slot = false, slot_name = NONE, enabled = false, copy_data = false)
+
+-- name: may_replicate
+-- Whether this role may make a slot by a replication connection
+SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user
+
+-- name: origin_rights
+-- Functions by which a reverse begins where it should, and which this role may not execute
+SELECT p.oid::regprocedure::text FROM pg_proc AS p
+WHERE p.pronamespace = 'pg_catalog'::regnamespace
+  AND p.proname IN ('pg_replication_origin_advance', 'pg_replication_origin_progress')
+  AND NOT has_function_privilege(p.oid, 'EXECUTE')
+ORDER BY 1

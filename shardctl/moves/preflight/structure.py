@@ -7,9 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight import identities
+from shardctl.ids.generator import quote_identifier
+from shardctl.meter import listed
+from shardctl.moves.preflight import identities, kinds
 from shardctl.moves.preflight.subject import STREAM
-from shardctl.moves.refusals import Reason, TargetUnfit, listed
+from shardctl.moves.refusals import Reason, TargetUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class Structure:
         default_factory=lambda: {kind: {} for kind in KINDS}
     )
     locale: Locale = Locale("UTF8", "C", "C", "c", None)
+    monetary: str = "C"
+    """The lc_monetary with which the stream's session here writes or reads values of type money."""
 
 
 def look_at_source(context: Context) -> Structure:
@@ -88,20 +92,22 @@ def look_at_source(context: Context) -> Structure:
     names: dict[str, list[str]] = defaultdict(list)
     for kind, name in context.session.execute(STREAM["needs"], given):
         names[kind].append(name)
-    return _read(context.session, names)
+    return _read(context.session, names, context.topology.database.replication_user)
 
 
 def look_at_target(context: Context) -> Structure:
     """Ask the target for what the source has of these names."""
-    return _read(context.member, context.need(look_at_source).there)
+    names = context.need(look_at_source).there
+    return _read(context.member, names, context.topology.database.user)
 
 
-def _read(session: Connection, names: Mapping[str, object]) -> Structure:
+def _read(session: Connection, names: Mapping[str, object], role: str) -> Structure:
     given = {kind: list(names.get(kind, ())) for kind in KINDS}  # type: ignore[call-overload]  # lists, or keys
     there: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
     for kind, name, definition in session.execute(STREAM["definitions"], given):
         there[kind][name] = definition
-    return Structure(there, Locale(*queries.one(session, STREAM["locale"])))
+    (monetary,) = queries.one(session, STREAM["monetary"], {"role": role})
+    return Structure(there, Locale(*queries.one(session, STREAM["locale"])), monetary)
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
@@ -122,23 +128,38 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
                 said = f"the structure of moved shards {what}: {listed(names)}"
                 yield TargetUnfit(plan.target, code, said, hint=hint)
     yield from _judge_locale(context, source.locale, target.locale)
+    tables = context.need(kinds.look).money
+    if tables and _alike(source.monetary) != _alike(target.monetary):
+        yield TargetUnfit(
+            plan.target,
+            "lc_monetary",
+            f"it would read amounts of money by lc_monetary = {target.monetary}, and node "
+            f"{plan.source} writes them by {source.monetary}: {listed(tables)}",
+            hint=f"ALTER ROLE {quote_identifier(context.topology.database.user)} SET lc_monetary "
+            f"there, to that of the sessions of {context.topology.database.replication_user} on "
+            f"node {plan.source}, or use --method clone",
+        )
 
 
 def _judge_locale(context: Context, source: Locale, target: Locale) -> Iterator[TargetUnfit]:
-    plan = context.plan
+    yield from unlike(context.plan.source, source, context.plan.target, target)
+
+
+def unlike(peer: str, source: Locale, node: str, target: Locale) -> Iterator[TargetUnfit]:
+    """Refuse a node whose database has another encoding or locale than that of a `peer`."""
     if source.encoding != target.encoding:
         yield TargetUnfit(
-            plan.target,
+            node,
             "encoding",
-            f"its database has the encoding {target.encoding}, and that of node {plan.source} has "
+            f"its database has the encoding {target.encoding}, and that of node {peer} has "
             f"{source.encoding}",
             hint="make its database again with the same encoding, or choose another target",
         )
     elif _plain(source) != _plain(target):
         yield TargetUnfit(
-            plan.target,
+            node,
             "locale",
-            f"its database sorts texts as {target}, and that of node {plan.source} as {source}",
+            f"its database sorts texts as {target}, and that of node {peer} as {source}",
             hint="make its database again with the same locale, or choose another target",
         )
 
@@ -174,4 +195,8 @@ def version(text: str) -> tuple[int, ...]:
 def _plain(locale: Locale) -> tuple[str, ...]:
     """Give a locale as all systems would write it: en_US.utf8 is en_US.UTF-8."""
     parts = (locale.provider, locale.collate, locale.ctype, locale.locale or "")
-    return tuple(part.lower().replace("-", "") for part in parts)
+    return tuple(map(_alike, parts))
+
+
+def _alike(name: str) -> str:
+    return name.lower().replace("-", "")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.meter import listed
 from shardctl.moves.preflight import poolers
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit, listed
+from shardctl.moves.refusals import SourceUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

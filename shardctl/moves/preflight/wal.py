@@ -52,7 +52,12 @@ def predicted_s(context: Context) -> float:
 
 
 def copied_bytes(context: Context) -> int:
-    """Count the bytes that are copied: the source's server, or a stream's shards; 0 if unknown."""
+    """Count the bytes that are copied: the source's server, or a stream's shards; 0 if unknown.
+
+    A reverse copies none.
+    """
+    if context.plan.reverses is not None:
+        return 0
     if not context.streams:
         there = context.of(server.look)
         return (there.bytes or 0) if there is not None else 0

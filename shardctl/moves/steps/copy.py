@@ -6,16 +6,16 @@ import threading
 from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
-from shardctl.moves import held_wal, marks, standbys
+from shardctl.moves import held_wal, marks, stream_origin
 from shardctl.moves import structure as structures
 from shardctl.moves.preflight import wal
 from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
 from shardctl.moves.steps import structure as before
+from shardctl.moves.steps.publish import publish
 from shardctl.moves.steps.structure import COPYING
-from shardctl.postgres.logical import copying, publication, slot
+from shardctl.postgres.logical import copying, slot
 from shardctl.postgres.logical.route import end_sessions
-from shardctl.state import leash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
 
 _JOBS = 4
-_LOCK_TIMEOUT_S = 600.0
-"""How long one transaction is waited for that keeps the slot from being made."""
 
 
 def probe(context: MoveContext) -> bool:
@@ -35,13 +33,9 @@ def probe(context: MoveContext) -> bool:
     if context.past_cutover():
         return True
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        noted = marks.last(there, plan.id, marks.COPIED)
-        # A promoted standby of the target may lack rows that the slot does not send again.
-        copied = noted is not None and noted.get("timeline") == standbys.timeline(there)
     with context.on(plan.source):
-        return copied and slot.exists(context.session(plan.source), plan.slot)
+        there = slot.exists(context.session(plan.source), plan.slot)
+    return there and stream_origin.is_copied(context)
 
 
 def run(context: MoveContext) -> None:
@@ -51,17 +45,19 @@ def run(context: MoveContext) -> None:
     """
     plan = context.plan
     with context.on(plan.target):
-        begun = marks.seen(context.session(plan.target), plan.id, COPYING)
+        there = context.session(plan.target)
+        begun = marks.seen(there, plan.id, COPYING)
+        copied = marks.seen(there, plan.id, marks.COPIED)
     if begun:
-        context.notice(f"node {plan.target}: the copy was not finished, so shardctl restarts it")
+        why = "the stream cannot go on from its copy" if copied else "the copy was not finished"
+        context.notice(f"node {plan.target}: {why}, so shardctl restarts it")
         before.run(context)
     with context.on(plan.target):
         marks.put(context.session(plan.target), plan.id, COPYING)
     _drop(context)
     with context.on(plan.source):
+        publish(context)
         session = context.session(plan.source)
-        tables = publication.tables(session, plan.schemas)
-        publication.create(session, plan.slot, tables, move=plan.id)
         stream_reserve.arm(context)
         gone = threading.Event()
         with (
@@ -70,7 +66,6 @@ def run(context: MoveContext) -> None:
                 before.route(context),
                 plan.slot,
                 watch=session,
-                lock_timeout_s=_LOCK_TIMEOUT_S,
                 report=lambda one: _tell(context, one),
             ) as made,
             held_wal.shown(context, gone=gone.set) as shown,
@@ -87,9 +82,7 @@ def run(context: MoveContext) -> None:
             )
     with context.on(plan.source):
         slot.require(session, plan.source, plan.slot)
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        marks.put(there, plan.id, marks.COPIED, note={"timeline": standbys.timeline(there)})
+    stream_origin.note_copied(context)
 
 
 def undo(context: MoveContext) -> None:
@@ -116,11 +109,8 @@ def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
 def _drop(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
-        session = context.session(plan.source)
-        end_sessions(session, plan.slot)
-        slot.drop(session, plan.slot)
-        leash.end(session, plan.slot)
-        publication.drop(session, plan.slot)
+        end_sessions(context.session(plan.source), plan.slot)
+    held_wal.stop(context)
 
 
 def _tell(context: MoveContext, blocker: Blocker) -> None:

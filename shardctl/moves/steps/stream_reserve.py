@@ -62,7 +62,8 @@ def run(context: MoveContext) -> None:
             if move is not None:
                 journal.copy(there, move)
     except BaseException:
-        if known is None:
+        # A reverse has nothing to begin with again: it is resumed, or aborted with all of it.
+        if known is None and context.plan.reverses is None:
             reserve.close(context)
         raise
     if known is not None and known.state in _FENCED:

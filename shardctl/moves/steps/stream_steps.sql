@@ -14,10 +14,6 @@ DELETE FROM shardctl.migration WHERE shard = ANY (%(shards)s)
 -- The same on the target
 INSERT INTO shardctl.migration SELECT (one::shardctl.migration).* FROM unnest(%(rows)s::text[]) AS one
 
--- name: drop_schema
--- Drop what a move has copied here
-DROP SCHEMA IF EXISTS {schema} CASCADE
-
 -- name: owned
 -- Moved shards that the target's map gives to the target
 SELECT shard FROM shardctl.map WHERE node = %(target)s AND shard = ANY (%(shards)s)

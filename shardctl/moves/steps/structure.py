@@ -10,13 +10,14 @@ from shardctl.moves import marks
 from shardctl.moves import structure as structures
 from shardctl.moves.step import Step
 from shardctl.postgres import queries
-from shardctl.postgres.logical import closing, structure, subscription
+from shardctl.postgres.logical import closing, stream_login, structure, subscription
 from shardctl.postgres.logical.route import Route, end_sessions
 from shardctl.state import journal
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.step import Probe
 
 QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
 
@@ -27,13 +28,17 @@ MADE = "made"
 COPYING, INDEXING, INDEXED = "copying", "indexing", "indexed"
 
 
-def probe(context: MoveContext) -> bool:
-    """See whether the target has the tables."""
-    if context.past_cutover():
-        return True
-    plan = context.plan
-    with context.on(plan.target):
-        return marks.seen(context.session(plan.target), plan.id, MADE)
+def has_mark(what: str) -> Probe:
+    """Return a probe that sees whether a step has put its last mark on the target."""
+
+    def probe(context: MoveContext) -> bool:
+        if context.past_cutover():
+            return True
+        plan = context.plan
+        with context.on(plan.target):
+            return marks.seen(context.session(plan.target), plan.id, what)
+
+    return probe
 
 
 def run(context: MoveContext) -> None:
@@ -45,11 +50,13 @@ def run(context: MoveContext) -> None:
     with context.on(plan.target):
         marks.put(context.session(plan.target), plan.id, MAKING)
     structures.note(context)
-    structure.make_tables(route(context), plan.schemas, major=newer_major(context))
+    structure.make_tables(
+        route(context), plan.schemas, major=newer_major(context), makers=makers(context)
+    )
     with context.on(plan.target):
         there = context.session(plan.target)
         closing.withhold(there, plan.schemas, keep=context.topology.database.user)
-        _copy_migrations(context)
+        copy_migrations(context)
         marks.put(there, plan.id, MADE)
 
 
@@ -70,7 +77,17 @@ def newer_major(context: MoveContext) -> int:
     return max(context.session(node).info.server_version // 10_000 for node in nodes)
 
 
-def _copy_migrations(context: MoveContext) -> None:
+def makers(context: MoveContext) -> tuple[str, ...]:
+    """List the owners of what is moved where only a role with CREATE can be given something."""
+    plan = context.plan
+    with context.on(plan.target):
+        if not stream_login.is_needed(context.session(plan.target)):
+            return ()
+    with context.on(plan.source):
+        return structure.owners(context.session(plan.source), plan.schemas)
+
+
+def copy_migrations(context: MoveContext) -> None:
     """Write down on the target which migrations ran in the moved shards."""
     plan = context.plan
     there, given = context.session(plan.target), {"shards": list(plan.shards)}
@@ -80,13 +97,11 @@ def _copy_migrations(context: MoveContext) -> None:
     there.execute(QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
 
 
-def _drop(context: MoveContext) -> None:
-    """Drop what this move has made on the target, and nothing of a shard that the target owns."""
-    plan, slot = context.plan, context.plan.slot
+def require_unclaimed(context: MoveContext) -> None:
+    """See that the target does not own the shards, and cannot claim them; raises Unfinished."""
+    plan = context.plan
     with context.on(plan.target):
         there = context.session(plan.target)
-        if journal.find(there, plan.id) is None:
-            return  # it is written before anything is made: schemas of these names are others'
         given = {"target": plan.target, "shards": list(plan.shards)}
         if there.execute(QUERIES["owned"], given).fetchone() is not None:
             raise Unfinished(
@@ -98,6 +113,16 @@ def _drop(context: MoveContext) -> None:
                 f"node {plan.target}: it has the decision of move {plan.id}",
                 hint="run `shardctl moves resume` to finish the move",
             )
+
+
+def _drop(context: MoveContext) -> None:
+    """Drop what this move has made on the target, and nothing of a shard that the target owns."""
+    plan, slot = context.plan, context.plan.slot
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        if journal.find(there, plan.id) is None:
+            return  # it is written before anything is made: schemas of these names are others'
+        require_unclaimed(context)
         # Programs and copies of a killed shardctl go on without it.
         end_sessions(there, slot)
         subscription.drop(there, slot)
@@ -112,7 +137,7 @@ def _drop(context: MoveContext) -> None:
 STEP = Step(
     "structure",
     "makes the moved shards' tables on the target",
-    probe,
+    has_mark(MADE),
     run,
     undo,
     leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import TYPE_CHECKING
 
 from shardctl.meter import BYTES
-from shardctl.moves import arrivals, held_wal, marks, structure
+from shardctl.moves import arrivals, held_wal, stream_origin, structure
 from shardctl.moves.step import Step
-from shardctl.postgres.logical import subscription
+from shardctl.postgres.logical import stream_login, subscription
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
 
 _SECONDS = 24 * 3600.0
-_NEAR_S = 0.5
-"""The time that a mark may take through the stream of a target that is near."""
-_POLL_S = 0.02
 _MARK = "follow"
 
 
@@ -31,45 +26,47 @@ def probe(context: MoveContext) -> bool:
         return True
     plan = context.plan
     with context.on(plan.target):
-        there = subscription.exists(context.session(plan.target), plan.slot)
-    return there and context.knows(_Near)
+        session = context.session(plan.target)
+        there = subscription.exists(session, plan.slot)
+        dropped = stream_origin.is_dropped(session, plan)
+    return there and not dropped and context.knows(_Near)
 
 
 def run(context: MoveContext) -> None:
     """Subscribe, and wait until a mark comes through quickly.
 
-    Raises MarkNotSeen, StructureChanged.
+    Raises MarkNotSeen, StructureChanged, subscription_gone.
     """
     plan = context.plan
-    structure.require_same(context, plan.schemas)
+    structure.require_same(context, plan.schemas)  # the stream of an altered table would stop
     with context.on(plan.target):
         session = context.session(plan.target)
+        stream_origin.require_subscription(session, plan)
         if not subscription.exists(session, plan.slot):
-            conninfo = subscription.conninfo(context.source, context.topology.database, plan.slot)
+            login = _login(context) if stream_login.is_needed(session) else {}
+            database = context.topology.database
+            conninfo = subscription.conninfo(context.source, database, plan.slot, **login)
             subscription.create(session, plan.slot, conninfo, publication=plan.slot, slot=plan.slot)
+        if (lsn := stream_origin.begins_at(session, plan)) is not None:
+            subscription.begin_at(session, plan.slot, lsn)
+        stream_origin.begin(session, plan)
     with held_wal.shown(context, follows=True) as shown:
         shown.expect(plan.target, held_wal.CATCHING_UP, 0, BYTES)
-        _come_near(context)
+        arrivals.come_near(context, _MARK, seconds=_SECONDS)
     context.own(_Near, _Near)
 
 
-def _come_near(context: MoveContext) -> None:
-    until = time.monotonic() + _SECONDS
-    while True:
-        began, what = time.monotonic(), f"{_MARK} {secrets.token_hex(4)}"
-        arrivals.put(context, marks.STEPS, what)
-        try:
-            arrivals.wait_for(context, marks.STEPS, what, deadline=until, poll_s=_POLL_S)
-        except arrivals.MarkNotSeen:
-            structure.require_same(context, context.plan.schemas)  # a stream stops at DDL
-            raise
-        if time.monotonic() - began < _NEAR_S:
-            return
+def _login(context: MoveContext) -> dict[str, str]:
+    """Make the role by which a subscription logs in if its owner is not a superuser."""
+    with context.on(context.plan.source):
+        return stream_login.make(context.session(context.plan.source), context.plan.slot)
 
 
 def undo(context: MoveContext) -> None:
-    """Drop the subscription."""
+    """Drop the subscription, and the role by which it logs in."""
     plan = context.plan
+    with context.on(plan.source):
+        stream_login.drop(context.session(plan.source), plan.slot)
     if context.target_lost:
         return
     with context.on(plan.target):

@@ -9,9 +9,11 @@ Its order, each a module:
 - `copying.copy`: the rows of that snapshot; `copying.empty` before a second one
 - `structure.make_rest`: indexes, constraints, triggers
 - `closing.close`: refuses every write but the stream's
+- `stream_login.make`: where the owner of the subscription is not a superuser
 - `subscription.create`: the stream
 - `closing.opening`: part of the claim
-- `subscription.drop`, `slot.drop`, `publication.drop`, `closing.remove`: afterwards
+- `subscription.drop`, `slot.drop`, `stream_login.drop`, `publication.drop`, `closing.remove`:
+  afterwards
 
 `route.end_sessions` ends what a killed shardctl has left running.
 

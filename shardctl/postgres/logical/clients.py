@@ -28,7 +28,8 @@ _SECONDS = 30.0
 def find(major: int) -> Binaries:
     """Find the oldest programs of version `major` or newer; raises no_pg_dump.
 
-    `$SHARDCTL_PG_BIN` goes before the system's directories, PATH and the embedded PostgreSQL.
+    `$SHARDCTL_PG_BIN` goes before the system's directories and PATH. The embedded ones, which know
+    no TLS, come last, whatever their version.
     """
     found = [Binaries(one, version) for one in _directories() if (version := _version(one))]
     fit = [one for one in found if one.major >= major]
@@ -41,7 +42,7 @@ def find(major: int) -> Binaries:
             hint=f"install postgresql-client-{major} (Debian) or postgresql{major} (Red Hat), or "
             f"name a directory with {_NAMED} in ${VARIABLE}",
         )
-    return min(fit, key=lambda one: one.major)
+    return min(fit, key=lambda one: (embedded.holds(one.directory), one.major))
 
 
 def _directories() -> Iterator[Path]:

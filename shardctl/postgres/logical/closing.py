@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete
+from shardctl.meter import listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -188,11 +189,10 @@ def _is_usage(grant: Grant, role: str) -> bool:
 
 
 def _left(move: str, tables: Sequence[str]) -> Incomplete:
-    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
     return Incomplete(
         "copy_triggers_left",
-        f"{tables[0]}{more}: the triggers of move {move} accept all writes and are still there: "
-        "sessions read the table all the time",
+        f"{listed(tables, most=1)}: the triggers of move {move} accept all writes and are still "
+        "there: sessions read the table all the time",
         hint="wait until long reads (pg_dump) have ended, then `shardctl moves resume`",
     )
 

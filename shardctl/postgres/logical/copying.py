@@ -29,7 +29,7 @@ FROZEN_FROM = 8 << 20
 
 _QUERIES = queries.load("shardctl.postgres.logical", "copying.sql")
 _SOURCE = ("SET row_security = off", "SET lc_monetary = 'C'", "SET xmloption = content")
-_TARGET = (*_SOURCE[1:], "SET synchronous_commit = off")
+_TARGET = (*_SOURCE[1:], "SET array_nulls = on", "SET synchronous_commit = off")
 
 
 @dataclass(frozen=True, slots=True)

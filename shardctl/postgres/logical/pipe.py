@@ -27,7 +27,6 @@ BLOCK = 1 << 18
 _ENOUGH = BLOCK // 4
 """Bytes that are passed on instead of waiting for more."""
 _LOOK_S = 0.2
-_GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 
 
 class Pipe:

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Refused
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,18 +59,30 @@ def create(
     try:
         queries.rows_of_last(session, statement)
     except psycopg.errors.LockNotAvailable as error:
+        schemas = sorted({"shardctl", *(schema for schema, _ in tables)})
+        holding = blocking.holding(session, schemas, but=blocking.CLIENTS)
         raise Refused(
             "publication_blocked",
-            f"publication {name} could not be made within {lock_timeout_s:g} s: VACUUM, CREATE "
-            "INDEX CONCURRENTLY or DDL holds one of the tables",
-            hint="wait until it ends (pg_stat_progress_vacuum, pg_stat_progress_create_index), "
-            "then `shardctl moves resume`",
+            f"publication {name} could not be made within {lock_timeout_s:g} s: "
+            + ("; ".join(holding[:3]) or "VACUUM, CREATE INDEX CONCURRENTLY or DDL held a table"),
+            hint="wait until that ends, then run `shardctl moves resume`",
         ) from error
+
+
+def oid(session: Connection, name: str) -> int | None:
+    """Give the OID of the publication of this name; None where there is none."""
+    found = session.execute(_QUERIES["oid"], {"name": name}).fetchone()
+    return None if found is None else int(found[0])
 
 
 def exists(session: Connection, name: str) -> bool:
     """Return whether there is a publication of this name."""
-    return queries.one(session, _QUERIES["exists"], {"name": name}) == (True,)
+    return oid(session, name) is not None
+
+
+def listed(session: Connection, name: str) -> list[Table]:
+    """List the tables of a publication but `shardctl.stream`; none where it is missing."""
+    return [(s, t) for s, t in session.execute(_QUERIES["listed"], {"name": name})]
 
 
 def drop(session: Connection, name: str) -> None:

@@ -14,6 +14,16 @@ CREATE PUBLICATION {name} FOR TABLE {tables}
 WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);
 COMMIT
 
--- name: exists
--- Whether there is such a publication
-SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %(name)s)
+-- name: oid
+-- The publication that has the name
+SELECT oid::bigint FROM pg_catalog.pg_publication WHERE pubname = %(name)s
+
+-- name: listed
+-- What a publication lists, in the order of `tables`
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_publication AS p
+JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid
+JOIN pg_catalog.pg_class AS c ON c.oid = r.prrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE p.pubname = %(name)s AND n.nspname <> 'shardctl'
+ORDER BY 1, 2

@@ -46,7 +46,7 @@ class Route:
         given: dict[str, str | int] = LIVELINESS | ANY_SERVER | dict(self.database.options)
         given |= {"host": node.host, "port": node.port, "user": self.database.user}
         given |= {"dbname": self.database.name, "application_name": self.name}
-        given |= {"options": connection.options(self.database, settings)}
+        given |= {"options": connection.options(self.database, settings), "client_encoding": "UTF8"}
         return make_conninfo("", **given)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import select
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus
 
 from shardctl.errors import Interrupted, Refused
 from shardctl.postgres import cancelling, queries
+from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ PATIENCE_S = 20.0
 """Seconds to wait for the walsender that uses a slot to end."""
 
 _QUERIES = queries.load("shardctl.postgres.logical", "slot.sql")
+_LOCK_TIMEOUT_S = 600.0
 _LOOK_S = 0.25
 _POLL_S = 0.01
 _LOST = {
@@ -85,18 +85,20 @@ def make(
     name: str,
     *,
     watch: Connection,
-    lock_timeout_s: float,
+    lock_timeout_s: float | None = None,
     report: Callable[[Blocker], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Iterator[Made]:
     """Make the slot on the route's source, and hold its snapshot until the block ends.
 
     The slot stays. It waits for every transaction of the whole server that has written and not
-    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
-    is another session with that server. When `stop` is set, and on Ctrl-C, there is no slot.
+    ended, for at most `lock_timeout_s` (ten minutes) each. `report` gets each that is in the way,
+    once; `watch` is another session with that server. When `stop` is set, and on Ctrl-C, there is
+    no slot.
     Raises Interrupted, slot_blocked, slot_taken, NodeUnavailable.
     """
     stop = stop or threading.Event()
+    lock_timeout_s = _LOCK_TIMEOUT_S if lock_timeout_s is None else lock_timeout_s
     options = {**route.database.options, "replication": "database"}
     replicating = dataclasses.replace(
         route, database=dataclasses.replace(route.database, options=options)
@@ -131,31 +133,19 @@ def _run(
     stop: threading.Event,
 ) -> tuple[str, str]:
     """Send the command, and look at what it waits for until it is answered."""
-    pgconn = session.pgconn
-    pgconn.send_query(statement.as_bytes(session))
+    sent = Sent(session, statement)
     try:
-        while pgconn.flush():
-            select.select([], [pgconn.socket], [])
-        while pgconn.is_busy():
-            if select.select([pgconn.socket], [], [], _LOOK_S)[0]:
-                pgconn.consume_input()
-                continue
+        while not sent.answered(_LOOK_S):
             _heed(stop)
             for blocker in blockers(watch, session):
                 see(blocker)
     except BaseException:
         # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
         cancelling.cancel(session)
-        while pgconn.get_result() is not None:
-            pass
+        sent.discard()
         raise
-    result = pgconn.get_result()
-    while pgconn.get_result() is not None:
-        pass
-    if result is None or result.status != ExecStatus.TUPLES_OK:
-        raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError()
-    _, lsn, snapshot, _ = (result.get_value(0, column) for column in range(4))
-    return (lsn or b"").decode(), (snapshot or b"").decode()
+    (((_, lsn, snapshot, _),),) = sent.rows()
+    return lsn or "", snapshot or ""
 
 
 def _heed(stop: threading.Event) -> None:
@@ -192,7 +182,7 @@ def require(session: Connection, node: str, name: str) -> None:
 
 
 def held_wal(session: Connection, name: str) -> int | None:
-    """Return the bytes of WAL that the slot holds back; None where there is no such slot."""
+    """Return the bytes of WAL that the slot holds back; None if the slot does not exist."""
     found = session.execute(_QUERIES["held"], {"name": name}).fetchone()
     return None if found is None else int(found[0])
 

@@ -27,9 +27,16 @@ if TYPE_CHECKING:
     from shardctl.postgres.logical.route import Route
 
 _QUERIES = queries.load("shardctl.postgres.logical", "structure.sql")
+_RIGHTS = re.compile(r"\d+; \d+ \d+ (DEFAULT )?ACL (?!- SCHEMA )")
+"""Entries of an archive that grant rights, as pg_restore lists them, but for rights to schemas."""
 _GRANTS = re.compile(r"\d+; \d+ \d+ ACL - SCHEMA ")
-"""Entries of an archive that grant rights to a schema, as pg_restore lists them."""
+_WITH_RIGHTS = re.compile(
+    r"\d+; \d+ \d+ "
+    r"(MATERIALIZED VIEW|VIEW|FUNCTION|PROCEDURE|AGGREGATE|TABLE|SEQUENCE|TYPE|DOMAIN) "
+)
+"""Entries that make what has rights; some of them come late, since they depend on a key."""
 _VERSIONED = re.compile(rb"(ALTER .* ALTER COLUMN .* SET \()(.*\bpg_attver=.*)\);\n")
+_SCHEMA = re.compile(rb"CREATE SCHEMA (.*);\n")
 _KEPT = re.compile(rb"(?!pg_attver=)")
 _ERROR = re.compile(r"(?:error|ERROR|FATAL): +(?!.*\b(?:ERROR|FATAL):)(.*)")
 # What a later step commits makes this durable, too. The programs set other settings themselves.
@@ -38,35 +45,69 @@ _LOCK_WAIT_MS = 30_000
 _AT_ONCE = 50
 
 
-def make_tables(route: Route, schemas: Sequence[str], *, major: int) -> None:
+def owners(session: Connection, schemas: Sequence[str]) -> tuple[str, ...]:
+    """List the roles that own the schemas or something in them."""
+    found = session.execute(_QUERIES["owners"], {"schemas": list(schemas)})
+    return tuple(name for (name,) in found)
+
+
+def passed_on(session: Connection, schemas: Sequence[str], *, but: str) -> tuple[str, ...]:
+    """Describe rights that roles other than the owners have granted, by a grant option.
+
+    pg_dump writes each as what its grantor does in a session of its own. Only a superuser can
+    begin one, other than a role for itself: `but` names the one that will read this.
+    """
+    found = session.execute(_QUERIES["passed_on"], {"schemas": list(schemas), "but": but})
+    return tuple(f"{what} (by {grantor})" for what, grantor in found)
+
+
+def make_tables(
+    route: Route, schemas: Sequence[str], *, major: int, makers: Sequence[str] = ()
+) -> None:
     """Make the schemas with types, functions, tables and views, all empty, on the target.
 
-    `major` is the newer version of both servers. Rights to the schemas themselves are not granted:
-    `closing.opening` does that. What was made stays where this fails. Raises
-    structure_unreadable, structure_not_made, no_pg_dump.
+    `major` is the newer version of both servers. `makers` get CREATE on the schemas, for a role
+    that is not a superuser can make only such roles owners; `closing.withhold` takes it away. Other
+    rights to the schemas are not granted: `closing.opening` does that. What was made stays where
+    this fails. Raises structure_unreadable, structure_not_made, no_pg_dump.
     """
     programs = clients.find(major)
     with _archive(programs, route, schemas, "pre-data") as archive:
-        listed = _run(route, [programs.program("pg_restore"), "--list", str(archive)])
-        lines = [line for line in listed.splitlines() if not _GRANTS.match(line)]
-        contents, script = archive.with_name("contents"), archive.with_name("script")
-        contents.write_text("\n".join([*lines, ""]), encoding="utf-8")
-        argv = [programs.program("pg_restore"), f"--use-list={contents}", f"--file={script}.raw"]
-        _run(route, [*argv, str(archive)])
-        _strip(Path(f"{script}.raw"), script)
-        argv = [programs.program("psql"), "-X", "-q", "-w", "-v", "ON_ERROR_STOP=1"]
-        _run(route, [*argv, f"--file={script}", "-d", route.conninfo(route.target, _RESTORING)])
+        things, rights = _contents(programs, route, archive)
+        script = archive.with_name("script")
+        for contents in (things, rights):
+            argv = [programs.program("pg_restore"), f"--use-list={contents}"]
+            _run(route, [*argv, f"--file={script}.raw", str(archive)])
+            _strip(Path(f"{script}.raw"), script, makers)
+            argv = [programs.program("psql"), "-X", "-q", "-w", "-v", "ON_ERROR_STOP=1"]
+            into = route.conninfo(route.target, _RESTORING)
+            _run(route, [*argv, f"--file={script}", "-d", into])
+            if contents == things:
+                _take_defaults(route, schemas, but=())
 
 
-def make_rest(route: Route, schemas: Sequence[str], *, major: int, jobs: int) -> None:
+def make_rest(
+    route: Route, schemas: Sequence[str], *, major: int, jobs: int, makers: Sequence[str] = ()
+) -> None:
     """Make indexes, constraints, triggers, rules and policies on the target, `jobs` at a time.
 
-    `major`, and what is raised, are those of `make_tables`.
+    `major`, `makers`, and what is raised, are those of `make_tables`.
     """
     programs = clients.find(major)
+    if makers:
+        with route.connect(route.target) as session:
+            for schema in schemas:
+                session.execute(_let_make(sql.Identifier(schema), makers))
     with _archive(programs, route, schemas, "post-data") as archive:
-        argv = [programs.program("pg_restore"), "--exit-on-error", "-w", f"--jobs={jobs}"]
-        _run(route, [*argv, "-d", route.conninfo(route.target, _RESTORING), str(archive)])
+        things, rights = _contents(programs, route, archive)
+        late = any(map(_WITH_RIGHTS.match, things.read_text(encoding="utf-8").splitlines()))
+        before = _made(route, schemas) if late else []
+        for contents in (things, rights):
+            argv = [programs.program("pg_restore"), "--exit-on-error", "-w", f"--jobs={jobs}"]
+            argv += [f"--use-list={contents}", "-d", route.conninfo(route.target, _RESTORING)]
+            _run(route, [*argv, str(archive)])
+            if contents == things and late:
+                _take_defaults(route, schemas, but=before)
 
 
 def drop(session: Connection, schemas: Sequence[str]) -> None:
@@ -107,19 +148,68 @@ def _archive(
         yield archive
 
 
-def _strip(raw: Path, script: Path) -> None:
-    """Leave out what servers of late 2026 keep in the options of columns.
+def _contents(programs: Binaries, route: Route, archive: Path) -> tuple[Path, Path]:
+    """List an archive for pg_restore: what it makes, and the rights to that."""
+    listed = _run(route, [programs.program("pg_restore"), "--list", str(archive)]).splitlines()
+    things = [line for line in listed if not (_GRANTS.match(line) or _RIGHTS.match(line))]
+    parts = {"things": things, "rights": list(filter(_RIGHTS.match, listed))}
+    for name, lines in parts.items():
+        archive.with_name(name).write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return archive.with_name("things"), archive.with_name("rights")
+
+
+def _made(route: Route, schemas: Sequence[str]) -> list[str]:
+    statement = _QUERIES["made"].format(objects=_QUERIES["objects"])
+    with route.connect(route.target) as session:
+        return [key for (key,) in session.execute(statement, {"schemas": list(schemas)})]
+
+
+def _take_defaults(route: Route, schemas: Sequence[str], *, but: Sequence[str]) -> None:
+    """Take from what was made all rights of the target's ALTER DEFAULT PRIVILEGES.
+
+    What pg_dump grants and revokes begins at what PostgreSQL itself gives.
+    """
+    statement = _QUERIES["to_own_defaults"].format(objects=_QUERIES["objects"])
+    given = {"schemas": list(schemas), "but": list(but)}
+    with route.connect(route.target) as session:
+        found = [changes for (changes,) in session.execute(statement, given)]
+        for first in range(0, len(found), _AT_ONCE):
+            message = ";".join(["BEGIN", *found[first : first + _AT_ONCE], "COMMIT"])
+            session.execute(message.encode())
+
+
+def _let_make(schema: sql.Composable, makers: Sequence[str]) -> sql.Composed:
+    roles = sql.SQL(", ").join(map(sql.Identifier, makers))
+    return _QUERIES["let_make"].format(schema=schema, roles=roles)
+
+
+def _strip(raw: Path, script: Path, makers: Sequence[str]) -> None:
+    """Leave out what servers of late 2026 keep in the options of columns; let `makers` make things.
 
     An older pg_dump, also one of a newer major version, takes that for an option to be set.
     """
     with raw.open("rb") as lines, script.open("wb") as kept:
         for line in lines:
+            made = _SCHEMA.fullmatch(line)
+            if made and makers:
+                kept.write(line + _let_make(_unquoted(made[1]), makers).as_bytes() + b";\n")
+                continue
             match = _VERSIONED.fullmatch(line)
             options = [one for one in match[2].split(b", ") if _KEPT.match(one)] if match else []
             if match is None:
                 kept.write(line)
             elif options:
                 kept.write(match[1] + b", ".join(options) + b");\n")
+
+
+def _unquoted(written: bytes) -> sql.Identifier:
+    r"""Read a name as pg_dump writes it.
+
+    >>> _unquoted(b'"shard""2"') == sql.Identifier('shard"2'), _unquoted(b"shard2").as_string()
+    (True, '"shard2"')
+    """
+    name = written.decode()
+    return sql.Identifier(name[1:-1].replace('""', '"') if name.startswith('"') else name)
 
 
 def _run(route: Route, argv: Sequence[str]) -> str:

@@ -5,3 +5,82 @@ FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
 ORDER BY c.oid
+
+-- name: owners
+-- Which roles own something in the moved schemas, or the schemas
+WITH moved AS MATERIALIZED (
+    SELECT n.oid, n.nspowner FROM pg_catalog.pg_namespace AS n
+    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+)
+SELECT DISTINCT pg_catalog.pg_get_userbyid(o.owner)::text
+FROM (SELECT nspowner AS owner FROM moved
+      UNION SELECT relowner FROM pg_catalog.pg_class WHERE relnamespace IN (SELECT oid FROM moved)
+      UNION SELECT proowner FROM pg_catalog.pg_proc WHERE pronamespace IN (SELECT oid FROM moved)
+      UNION SELECT typowner FROM pg_catalog.pg_type WHERE typnamespace IN (SELECT oid FROM moved)) AS o
+ORDER BY 1
+
+-- name: passed_on
+-- Rights to what is in the schemas that neither the owner nor one role has granted: on what, who did
+WITH moved AS MATERIALIZED (
+    SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n
+    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+)
+SELECT DISTINCT o.what, pg_catalog.pg_get_userbyid(a.grantor)::text
+FROM (SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname), c.relowner, c.relacl
+      FROM pg_catalog.pg_class AS c JOIN moved AS n ON n.oid = c.relnamespace
+      UNION ALL SELECT pg_catalog.format('%%I.%%I.%%I', n.nspname, c.relname, t.attname), c.relowner, t.attacl
+      FROM pg_catalog.pg_attribute AS t
+      JOIN pg_catalog.pg_class AS c ON c.oid = t.attrelid JOIN moved AS n ON n.oid = c.relnamespace
+      UNION ALL SELECT p.oid::pg_catalog.regprocedure::text, p.proowner, p.proacl
+      FROM pg_catalog.pg_proc AS p JOIN moved AS n ON n.oid = p.pronamespace
+      UNION ALL SELECT pg_catalog.format('%%I.%%I', n.nspname, t.typname), t.typowner, t.typacl
+      FROM pg_catalog.pg_type AS t JOIN moved AS n ON n.oid = t.typnamespace) AS o (what, owner, acl)
+CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) AS a
+WHERE a.grantor <> o.owner AND pg_catalog.pg_get_userbyid(a.grantor) <> %(but)s
+ORDER BY 1, 2
+
+-- name: let_make
+-- Let roles make things in a schema; those who make a structure give away what they have made only so
+GRANT CREATE ON SCHEMA {schema} TO {roles}
+
+-- name: objects
+-- Part of other queries: what has rights in these schemas, how GRANT names it, what its rights are and
+-- what PostgreSQL itself would give
+SELECT 'relation ' || c.oid, pg_catalog.format(
+           '%%s %%I.%%I', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, n.nspname, c.relname),
+       c.relacl, pg_catalog.acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", c.relowner)
+FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+UNION ALL
+SELECT 'routine ' || p.oid, 'ROUTINE ' || p.oid::pg_catalog.regprocedure, p.proacl,
+       pg_catalog.acldefault('f', p.proowner)
+FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+WHERE n.nspname = ANY (%(schemas)s::name[])
+UNION ALL
+SELECT 'type ' || t.oid, pg_catalog.format('TYPE %%I.%%I', n.nspname, t.typname), t.typacl,
+       pg_catalog.acldefault('T', t.typowner)
+FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[])
+
+-- name: made
+-- What has rights there
+SELECT key FROM ({objects}) AS o (key, name, acl, own)
+
+-- name: to_own_defaults
+-- For each that has other rights, but for some: the statements that give it what PostgreSQL itself
+-- would. No column has rights by default
+SELECT pg_catalog.concat_ws(';', (
+           SELECT pg_catalog.string_agg(pg_catalog.format(
+                      'REVOKE ALL ON %%s FROM %%s CASCADE', o.name, has.role), ';')
+           FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(
+                     pg_catalog.pg_get_userbyid(a.grantee)) END
+                 FROM pg_catalog.aclexplode(o.acl) AS a) AS has (role)
+       ), (
+           SELECT pg_catalog.string_agg(pg_catalog.format(
+                      'GRANT ALL ON %%s TO %%s', o.name, gets.role), ';')
+           FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(
+                     pg_catalog.pg_get_userbyid(a.grantee)) END
+                 FROM pg_catalog.aclexplode(o.own) AS a) AS gets (role)
+       ))
+FROM ({objects}) AS o (key, name, acl, own)
+WHERE NOT (o.acl <@ o.own AND o.acl @> o.own) AND o.key <> ALL (%(but)s::text[])

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import ANY_SERVER, LIVELINESS, reason_of
 from shardctl.postgres import queries
+from shardctl.postgres.logical import stream_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,19 +50,15 @@ class Progress:
     errors: int
     confirmed: str | None
 
-    @property
-    def applies(self) -> bool:
-        """Whether a worker is there and the source sends to it."""
-        return self.pid is not None and self.streams
-
 
 def conninfo(source: Node, database: Database, name: str, **more: str | int) -> str:
     """Write the connection string by which the target's server reaches the source; no password.
 
-    `name` becomes the application_name. Keywords that name files are this machine's: `more` has
-    those of the target's host, such as `passfile`.
+    `name` becomes the application_name. Keywords that name files are this machine's:
+    `database.subscription_options` and `more` have those of the target's host, such as `passfile`.
     """
     options = {k: v for k, v in database.options.items() if k not in _NOT_THERE}
+    options |= database.subscription_options
     given: dict[str, str | int] = {**LIVELINESS, **ANY_SERVER, **options}
     given |= {"host": source.host, "port": source.port, "dbname": database.name}
     given |= {"user": database.replication_user, "application_name": name} | more
@@ -75,10 +72,10 @@ def create(
     *,
     publication: str,
     slot: str,
-    enabled: bool = True,
 ) -> None:
-    """Let this database follow a publication from `slot`; the target logs in there to look.
+    """Make a disabled subscription to a publication from `slot`; the target logs in there to look.
 
+    `conninfo` may have a password, which no statement shows.
     `session` is with the target. The worker writes as the owner of the subscription: as the
     tables' owners it would have no USAGE on a closed schema. Raises subscription_refused.
     """
@@ -88,21 +85,26 @@ def create(
         more = ", origin = any, run_as_owner = true"
     statement = _QUERIES["create"].format(
         name=sql.Identifier(name),
-        conninfo=sql.Literal(conninfo),
+        conninfo=sql.SQL("%L"),
         publication=sql.Identifier(publication),
         slot=sql.Literal(slot),
-        enabled=sql.SQL("true" if enabled else "false"),
         more=sql.SQL(more),
     )
     try:
-        session.execute(statement)
+        stream_login.execute(session, statement, conninfo)
     except (psycopg.errors.ConnectionException, psycopg.errors.ConnectionFailure) as error:
         raise _refused(name, conninfo, reason_of(error)) from None
 
 
+def oid(session: Connection, name: str) -> int | None:
+    """Give the OID of this database's subscription of that name; None where there is none."""
+    found = session.execute(_QUERIES["oid"], {"name": name}).fetchone()
+    return None if found is None else int(found[0])
+
+
 def exists(session: Connection, name: str) -> bool:
     """Return whether this database has such a subscription."""
-    return queries.one(session, _QUERIES["exists"], {"name": name}) == (True,)
+    return oid(session, name) is not None
 
 
 def enable(session: Connection, name: str) -> None:
@@ -110,9 +112,13 @@ def enable(session: Connection, name: str) -> None:
     session.execute(_QUERIES["enable"].format(name=sql.Identifier(name)))
 
 
-def disable(session: Connection, name: str) -> None:
-    """Let the subscription stop; it goes on from there once it is enabled."""
-    session.execute(_QUERIES["disable"].format(name=sql.Identifier(name)))
+def begin_at(session: Connection, name: str, lsn: str) -> None:
+    """Let a subscription that has never followed begin behind a position of its source.
+
+    Nothing that was committed there before is applied, wherever its slot begins. One that follows
+    already goes on from where it is.
+    """
+    session.execute(_QUERIES["advance"], {"name": name, "lsn": lsn})
 
 
 def drop(session: Connection, name: str, *, timeout_s: float = _DROP_S) -> bool:

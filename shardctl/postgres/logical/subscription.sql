@@ -1,23 +1,26 @@
--- name: exists
--- Whether this database has such a subscription
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_subscription AS s
-    JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid
-    WHERE s.subname = %(name)s AND d.datname = current_database())
+-- name: oid
+-- The subscription of this database that has the name
+SELECT s.oid::bigint FROM pg_catalog.pg_subscription AS s
+JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid
+WHERE s.subname = %(name)s AND d.datname = current_database()
 
 -- name: create
 -- Follow a publication from a slot that is there, without a copy
 CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {publication} WITH (
-    copy_data = false, create_slot = false, slot_name = {slot}, enabled = {enabled},
+    copy_data = false, create_slot = false, slot_name = {slot}, enabled = false,
     disable_on_error = false, streaming = on, binary = false, synchronous_commit = off{more})
+
+-- name: advance
+-- Let a disabled subscription begin at a position, unless its origin is beyond that already
+SELECT pg_catalog.pg_replication_origin_advance('pg_' || s.oid, %(lsn)s::pg_lsn)
+FROM pg_catalog.pg_subscription AS s
+JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid AND d.datname = current_database()
+WHERE s.subname = %(name)s AND NOT s.subenabled
+  AND coalesce(pg_catalog.pg_replication_origin_progress('pg_' || s.oid, false), '0/0') < %(lsn)s::pg_lsn
 
 -- name: enable
 -- Let it follow
 ALTER SUBSCRIPTION {name} ENABLE
-
--- name: disable
--- Let it stop
-ALTER SUBSCRIPTION {name} DISABLE
 
 -- name: drop
 -- Drop it without a word to its source, whose slot stays

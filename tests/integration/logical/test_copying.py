@@ -149,10 +149,19 @@ def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:
 
 
 def test_a_publication_that_is_made_says_what_holds_it_up(streamed: Streamed) -> None:
-    streamed.make("CREATE TABLE held (id int PRIMARY KEY)")
+    streamed.make("CREATE TABLE held (id int PRIMARY KEY)", "CREATE TABLE held2 (id int)")
     other = streamed.client(0, autocommit=False)
     other.execute("LOCK TABLE shard2.held IN SHARE MODE")
-    with pytest.raises(Refused, match="could not be made within"):
+    writer = streamed.client(0, autocommit=False)
+    writer.execute("INSERT INTO shard2.held2 VALUES (1)")  # does not hold it up
+    who = rf"pid {other.info.backend_pid} \(.*\)"
+    with pytest.raises(Refused, match=rf"within .*: {who} holds ShareLock on shard2.held$"):
+        publication.create(
+            streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
+        )
+    other.rollback()
+    other.execute("LOCK TABLE shardctl.stream IN SHARE MODE")  # which it publishes, too
+    with pytest.raises(Refused, match=rf"{who} holds ShareLock on shardctl.stream$"):
         publication.create(
             streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
         )

@@ -107,7 +107,7 @@ def _may_use(streamed: Streamed, role: str) -> bool:
 
 def _worker(streamed: Streamed) -> int | None:
     found = subscription.progress(streamed.source, streamed.target, NAME, NAME)
-    return found.pid if found and found.applies else None
+    return found.pid if found and found.streams else None
 
 
 def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
@@ -404,7 +404,7 @@ def test_a_slot_that_streams_is_dropped(streamed: Streamed) -> None:
     streamed.begin()
     streamed.mark()
     assert slot.held_wal(streamed.source, NAME) is not None
-    subscription.disable(streamed.target, NAME)
+    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
     assert slot.drop(streamed.source, NAME)
     assert slot.held_wal(streamed.source, NAME) is None
     assert not slot.drop(streamed.source, NAME)

@@ -68,6 +68,73 @@ def test_all_of_the_structure_arrives_in_two_parts(streamed: Streamed) -> None:
     assert streamed.target.execute(gone).fetchall() == []
 
 
+DEFAULTS = (
+    "REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC",
+    "REVOKE USAGE ON TYPES FROM PUBLIC",
+    "GRANT ALL ON TABLES TO reader WITH GRANT OPTION",
+    "REVOKE DELETE ON TABLES FROM postgres",
+    "GRANT USAGE ON SEQUENCES TO PUBLIC",
+)
+RIGHTS = """
+SELECT name, array_agg(a::text ORDER BY a::text) FROM (
+    SELECT 'relation ' || relname, coalesce(
+               relacl, acldefault(CASE relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", relowner))
+    FROM pg_class WHERE relnamespace = 'shard2'::regnamespace AND relkind NOT IN ('i', 'c')
+    UNION ALL SELECT 'function ' || proname, coalesce(proacl, acldefault('f', proowner))
+              FROM pg_proc WHERE pronamespace = 'shard2'::regnamespace
+    UNION ALL SELECT 'type ' || typname, coalesce(typacl, acldefault('T', typowner))
+              FROM pg_type WHERE typnamespace = 'shard2'::regnamespace
+) AS found (name, acl) CROSS JOIN unnest(acl) AS a GROUP BY name ORDER BY name
+"""
+
+
+def test_rights_are_those_of_the_source_whatever_the_target_gives_by_default(
+    streamed: Streamed,
+) -> None:
+    streamed.make(
+        *STRUCTURE,
+        "ALTER TABLE people OWNER TO owning",
+        "CREATE PROCEDURE work() LANGUAGE sql AS 'SELECT 1'",
+        "CREATE AGGREGATE total(int) (SFUNC = int4pl, STYPE = int)",
+        'CREATE FUNCTION "odd ""name"(VARIADIC text[]) RETURNS int LANGUAGE sql RETURN 1',
+        "CREATE FUNCTION kept() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "REVOKE ALL ON FUNCTION kept() FROM PUBLIC",
+        "CREATE TYPE pair AS (one int)",
+        "CREATE TYPE color AS ENUM ('red')",
+        "CREATE TYPE span AS RANGE (subtype = int4)",
+        "CREATE DOMAIN short AS text",
+        "REVOKE USAGE ON DOMAIN short FROM PUBLIC",
+        "CREATE MATERIALIZED VIEW late AS SELECT id, name FROM people GROUP BY id WITH NO DATA",
+        "CREATE MATERIALIZED VIEW shown AS SELECT id, name FROM people GROUP BY id WITH NO DATA",
+        "GRANT SELECT ON shown TO app",
+        "GRANT SELECT ON named TO app WITH GRANT OPTION",
+    )
+    for one in DEFAULTS:
+        streamed.target.execute(f"ALTER DEFAULT PRIVILEGES {one}".encode())
+    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
+    there = streamed.target.execute(RIGHTS).fetchall()
+    assert there == streamed.source.execute(RIGHTS).fetchall()
+    assert len(there) > len(DEFAULTS)
+    assert dumped(streamed, 1) == dumped(streamed, 0)
+
+
+def test_settings_of_a_role_change_no_structure(streamed: Streamed) -> None:
+    streamed.make("CREATE TABLE signs (sign text DEFAULT '→' CHECK (sign <> '≠'))")
+    name = streamed.route.database.name
+    for session in (streamed.source, streamed.target):
+        statement = f"ALTER ROLE postgres IN DATABASE {name} SET client_encoding = 'LATIN1'"
+        session.execute(statement.encode())
+    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
+    assert dumped(streamed, 1) == dumped(streamed, 0)
+    default = """
+        SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef
+        WHERE adrelid = 'shard2.signs'::regclass
+    """
+    assert streamed.target.execute(default).fetchall() == [("'→'::text",)]
+
+
 def test_what_the_target_lacks_is_named(streamed: Streamed) -> None:
     streamed.make(
         "CREATE FUNCTION public.twice(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 * 2'",
@@ -110,3 +177,16 @@ def test_what_a_killed_shardctl_has_left_running_is_ended(streamed: Streamed) ->
 def test_the_oldest_programs_that_can_read_both_servers_are_taken() -> None:
     assert clients.find(16).major == 16
     assert clients.find(17).major == 18
+
+
+@pytest.mark.embedded
+def test_programs_that_know_tls_go_before_embedded_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in clients.PROGRAMS:
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) 17.1'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path))
+    assert clients.find(16) == binaries.Binaries(tmp_path, 17)
+    assert clients.find(18).major == 18

@@ -11,6 +11,7 @@ from shardctl.checks.status_disk import measure
 from shardctl.checks.status_look import _retired
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.fanout import Silent
+from shardctl.state.rebalances import Drain, GroupRow, GroupState, Kept
 from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.refusals import raises_code
@@ -38,7 +39,8 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
         idle_in_transaction=1,
         tps=12.04,
         slots=(Slot("s", "physical", active=False, wal_status="reserved", retained_bytes=16),),
-        standbys=(Standby("c", "streaming", 0, None),),
+        timeline=3,
+        standbys=(Standby("c", "streaming", 0, None, "10.0.0.3", "async", "c_slot", 3),),
         disk=Disk(free_bytes=1, total_bytes=2),
     )
     assert Status("photos", NOW, (node,)).as_json() == {
@@ -51,6 +53,7 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                 "name": "a",
                 "state": "up",
                 "role": "primary",
+                "timeline": 3,
                 "version": "15.20",
                 "uptime_s": 9,
                 "map_version": 3,
@@ -90,16 +93,52 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
                         "lag_bytes": None,
                     }
                 ],
-                "standbys": [{"name": "c", "state": "streaming", "lag_bytes": 0, "lag_s": None}],
+                "standbys": [
+                    {
+                        "name": "c",
+                        "state": "streaming",
+                        "lag_bytes": 0,
+                        "lag_s": None,
+                        "address": "10.0.0.3",
+                        "sync_state": "async",
+                        "slot": "c_slot",
+                        "timeline": 3,
+                    }
+                ],
                 "disk_free_bytes": 1,
                 "disk_total_bytes": 2,
                 "disk_error": None,
                 "error": None,
+                "drained": False,
             }
         ],
         "poolers": [],
         "moves": [],
+        "rebalances": [],
     }
+
+
+def test_open_rebalances_and_drained_nodes_are_shown() -> None:
+    done = GroupRow("5f3a9c1e", 3, GroupState.done, {}, "ann@ops1", NOW, NOW)
+    stale = GroupRow("5f3a9c1e", 1, GroupState.running, {"moves": []}, "ann@ops1", NOW, NOW)
+    plan = {"moves": [{"move": "aaaaaaaa"}, {"move": "bbbbbbbb"}]}
+    open_ = GroupRow("6a3a9c1e", 2, GroupState.paused, plan, "ann@ops1", NOW, NOW)
+    drains = (Drain("b", 1, True, "ann@ops1", NOW), Drain("a", 2, True, "ann@ops1", NOW))
+    cancelled = (Drain("a", 3, False, "ann@ops1", NOW),)
+    one = NodeStatus(A, State.up, (ShardId(0),), kept=Kept((done, open_), drains))
+    two = NodeStatus(B, State.up, (ShardId(1),), kept=Kept((stale,), cancelled))
+    found = Status("photos", NOW, (one, two)).as_json()
+    assert found["rebalances"] == [
+        {
+            "id": "6a3a9c1e",
+            "state": "paused",
+            "by": "ann@ops1",
+            "started": "2026-11-21T07:58:16.420Z",
+            "moves_done": 0,
+            "moves": 2,
+        }
+    ]
+    assert [node["drained"] for node in found["nodes"]] == [False, True]
 
 
 def test_a_node_that_is_down_has_the_same_keys_and_no_values() -> None:

@@ -88,7 +88,11 @@ def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
         (("encode-id", "--tim", "x"), "no such option: --tim", "did you mean --time?"),
         (("encode-id",), "missing option '--time'", "`shardctl encode-id --help`"),
         (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
-        (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
+        (
+            ("resume",),
+            "unknown command 'resume'",
+            "did you mean `shardctl moves resume` or `shardctl rebalance resume`?",
+        ),
         (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
         (("xyzzy",), "unknown command 'xyzzy'", "run `shardctl --help` for its commands"),
         (("verify", "b"), "got unexpected extra argument(s) (b)", "`shardctl verify --help`"),

@@ -72,3 +72,21 @@ def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
     rows = [("error", "error"), ("fine", "error")]
     console.print(tables.fit(("state", "text"), rows, 80, coloured="state"))
     assert out.getvalue().count("\x1b[1;31m") == 1
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.characters(exclude_categories=["C", "Z"]), max_size=9)] * 3),
+        min_size=1,
+    ),
+    st.integers(12, 60),
+)
+def test_a_long_table_looks_as_a_short_one_does(rows: list[tuple[str, ...]], width: int) -> None:
+    header = ("shard", "node", "size")
+    console = Console(file=io.StringIO(), width=width)
+    lines = tables.long(console, header, rows)
+    if lines is not None:
+        assert "\n".join(lines) + "\n" == shown(header, rows, width)
+    else:
+        longest = [max(map(cell_len, cells)) for cells in zip(header, *rows, strict=True)]
+        assert sum(longest) + 8 > width

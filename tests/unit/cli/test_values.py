@@ -25,6 +25,7 @@ from tests.fixtures.commands import here
         ("60", "s", 60_000),
         ("0.1", "s", 100),
         ("0", "s", 0),
+        ("0", None, 0),
     ],
 )
 def test_a_duration(given: str, plain: str | None, ms: int) -> None:

@@ -114,6 +114,12 @@ def test_a_move_that_has_ended_is_neither_resumed_nor_aborted(state: MoveState) 
         entry(state).require_open()
 
 
+def test_an_aborted_move_shows_the_step_at_which_it_stopped() -> None:
+    steps = (step("reserve", 0, state="undone"), step("cutover", 3, state="undone"))
+    assert Entry(move(MoveState.undone), steps, None).step == "cutover.undone"
+    assert Entry(move(MoveState.aborted), steps, None).step == "cutover"
+
+
 def test_a_move_has_the_shape_of_the_contract() -> None:
     steps = (step("reserve", 0), step("cutover", 3))
     found = Entry(move(MoveState.promoting), steps, None)
@@ -129,6 +135,7 @@ def test_a_move_has_the_shape_of_the_contract() -> None:
         "started": "2026-03-01T12:00:00.000Z",
         "ended": None,
         "can": ["resume"],
+        "reverse": None,
     }
 
 

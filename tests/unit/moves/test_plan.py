@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.errors import UsageError
-from shardctl.moves import plan, service
+from shardctl.moves import halves, plan, service
 from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, TopologyChanged
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.topology import names, ranges
+from shardctl.topology.keys import ShardNotFound
 from shardctl.topology.loader import parse
 from shardctl.topology.model import NodeName, ShardId, Topology
-from shardctl.topology.routes import ShardNotFound
 
 FILE = Path("/srv/topology.yaml")
 TEXT = """\
@@ -276,7 +276,7 @@ def test_no_plan_keeps_a_password() -> None:
 @given(st.dictionaries(st.integers(0, 4000), st.integers(0, 10**12), min_size=2, max_size=60))
 def test_halves_differ_by_no_more_than_one_shard_weighs(found: dict[int, int]) -> None:
     sizes = {ShardId(shard): size for shard, size in found.items()}
-    chosen = plan.half(sizes)
+    chosen = halves.half(sizes)
     assert chosen == sorted(set(chosen))
     assert 0 < len(chosen) < len(sizes)
     go = sum(sizes[shard] for shard in chosen)
@@ -286,23 +286,23 @@ def test_halves_differ_by_no_more_than_one_shard_weighs(found: dict[int, int]) -
 @given(st.sets(st.integers(0, 300), min_size=2), st.integers(1, 1000))
 def test_halves_have_no_more_ranges_than_there_were(shards: set[int], seed: int) -> None:
     sizes = {ShardId(shard): (shard * seed) % 997 for shard in shards}
-    chosen = set(plan.half(sizes))
+    chosen = set(halves.half(sizes))
     found = [ranges.of(half).count(",") for half in (shards, chosen, shards - chosen)]
     assert max(found[1:]) <= found[0]
 
 
 def test_the_upper_half_of_a_range_goes() -> None:
-    chosen = plan.half({ShardId(n): 1 for n in range(2000)})
+    chosen = halves.half({ShardId(n): 1 for n in range(2000)})
     assert ranges.of(chosen) == "1000-1999"
 
 
 def test_half_of_empty_shards_is_half_of_their_number() -> None:
-    assert len(plan.half({ShardId(n): 0 for n in range(8)})) == 4
+    assert len(halves.half({ShardId(n): 0 for n in range(8)})) == 4
 
 
 def test_of_one_shard_there_is_no_half() -> None:
-    assert plan.half({ShardId(3): 100}) == []
-    assert plan.half({}) == []
+    assert halves.half({ShardId(3): 100}) == []
+    assert halves.half({}) == []
 
 
 def test_options_are_what_the_journal_keeps() -> None:

@@ -68,6 +68,52 @@ def test_what_is_nearer_than_a_millisecond_is_near() -> None:
     assert RoundTrips.of(source=1.5) == RoundTrips(source=1.5)
 
 
+PARTS = dict.fromkeys(("commit", "lock_and_mark", "arrive", "structure", "sequences", "claim"), 1.0)
+
+
+def streaming(of: Topology, max_pause_s: float = 5) -> MovePlan:
+    return replace(
+        moving(of, max_pause_s=max_pause_s), method=plan.STREAM, waiting=plan.LOCKED_RENAME
+    )
+
+
+def measured(**parts: float) -> float:
+    here = topology()
+    return prediction.measured_ms(here, streaming(here), NEAR, PARTS | parts)
+
+
+def test_measured_parts_add_up() -> None:
+    """The target waits for the mark while the source looks at the structure."""
+    least = measured()
+    for part in ("lock_and_mark", "structure", "sequences", "claim"):
+        assert measured(**{part: 11}) - least == pytest.approx(10)
+    assert measured(structure=50, arrive=21) == measured(structure=50)
+    assert measured(structure=21, arrive=50) == measured(structure=50)
+    assert measured(commit=2) - least == pytest.approx(prediction.REST_COMMITS)
+
+
+def test_each_table_counts_where_the_fence_locks_it() -> None:
+    """A rename takes them all at once."""
+    here, tables = topology(), 3000
+    more = prediction.LOCKED_TABLE_MS * tables
+    few, many = (prediction.pause_ms(here, streaming(here), NEAR, n) for n in (0, tables))
+    assert many - few == pytest.approx(more)
+    few, many = (prediction.budget_ms(here, streaming(here), NEAR, n) for n in (0, tables))
+    assert many - few == pytest.approx(more)
+    prediction.require_time(here, streaming(here, few / 1000 + 0.01), NEAR)
+    with pytest.raises(PauseTooShort):
+        prediction.require_time(here, streaming(here, few / 1000 + 0.01), NEAR, tables)
+    few, many = (prediction.pause_ms(here, moving(here), NEAR, n) for n in (0, tables))
+    assert few == many
+
+
+def test_a_move_that_is_resumed_keeps_what_its_rehearsal_predicted() -> None:
+    here = topology()
+    prediction.require_rehearsed(moving(here, max_pause_s=1), 999)
+    with pytest.raises(PauseTooShort):
+        prediction.require_rehearsed(moving(here, max_pause_s=1), 1001)
+
+
 def test_a_budget_has_to_be_longer_from_far_away() -> None:
     here = topology()
     near, far = (prediction.budget_ms(here, moving(here), one) for one in (NEAR, FAR))

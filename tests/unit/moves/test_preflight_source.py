@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from datetime import timedelta
 
 import pytest
 
 from shardctl.moves import budget, prediction
 from shardctl.moves.preflight.transactions import Transaction
 from shardctl.moves.wal import Wal
-from shardctl.state.journal import Move, MoveState
+from shardctl.state.journal import Move, MoveState, StepRecord
 from tests.fixtures.fleets.facts import NOW
 from tests.fixtures.moves.facts import A, B, fit
 
@@ -156,8 +157,16 @@ def test_another_move_that_has_not_ended() -> None:
     seen = fit()
     seen.peer(B, moves=(another_move(MoveState.reserved),))
     told = seen.only("move_unfinished")
-    assert "node b: move 5f3a9c1e (a to c) is reserved" in told
+    assert "node b: move 5f3a9c1e (a to c, started by ann) is reserved" in told
     assert "`shardctl moves show 5f3a9c1e`" in told
+    # The source has its records, too, the newest of them where the target was away.
+    begun = [
+        StepRecord(name, "done", NOW + timedelta(seconds=at), 1.0, None)
+        for at, name in enumerate(("reserve", "clone"))
+    ]
+    seen.peer(A, moves=(another_move(MoveState.reserved),), steps={"5f3a9c1e": begun})
+    seen.peer(B, steps={"5f3a9c1e": begun[:1]})
+    assert "is reserved, at step clone" in seen.only("move_unfinished")
     # What one node knows to be over is over, though another has an older copy.
     seen.peer(A, moves=(another_move(MoveState.aborted, 2),))
     assert seen.refused() == {}

@@ -137,6 +137,7 @@ def test_a_table_with_all_its_columns_as_its_identity_is_slow() -> None:
     [
         "foreign_tables",
         "materialized_views",
+        "enum_hashes",
         "forced_row_security",
         "always_triggers",
         "read_only",
@@ -166,6 +167,17 @@ def test_contents_that_no_stream_carries(changes: dict[str, Any], code: str) -> 
     seen = streamed()
     seen.contents(**changes)
     assert seen.only(code)
+
+
+def test_amounts_of_money_that_the_target_would_read_in_another_form() -> None:
+    seen = streamed()
+    seen.found[structure.look_at_target] = structure.Structure(monetary="de_DE.UTF-8")
+    assert seen.refused() == {}
+    seen.found[kinds.look] = kinds.Kinds({"money": ["shard2.sold"]})
+    told = seen.only("lc_monetary")
+    assert "lc_monetary = de_DE.UTF-8, and node a writes them by C: shard2.sold" in told
+    seen.found[structure.look_at_source] = structure.Structure(monetary="de_DE.utf8")
+    assert seen.refused() == {}
 
 
 def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
@@ -234,7 +246,8 @@ def test_clocks_that_differ() -> None:
         (15, {"max_replication_slots": "1"}, {"origins": 1}, "origins"),
         (18, {"max_active_replication_origins": "1"}, {"origins": 1}, "origins"),
         (15, {}, {"lacking": ("the right to create subscriptions",)}, "rights"),
-        (15, {}, {"settings": ("lock_timeout=2s",)}, "apply_settings"),
+        (15, {}, {"settings": ("lock_timeout=2s", "array_nulls=off")}, "apply_settings"),
+        (16, {}, {"passed_on": ("shard2.photos (by app)",)}, "rights_passed_on"),
     ],
 )
 def test_targets_without_room_for_a_subscription(
@@ -281,8 +294,33 @@ def test_a_source_keeps_all_wal_of_a_copy() -> None:
 
 def test_a_login_for_replication_that_fails() -> None:
     seen = streamed()
-    seen.found[subscription.look] = "no pg_hba.conf entry"
+    seen.found[subscription.look] = subscription.Login("no pg_hba.conf entry", own=False)
     assert "its server cannot log in to node a as" in seen.only("replication_login")
+
+
+def test_a_login_by_a_role_of_the_move() -> None:
+    seen = streamed()
+    seen.found[subscription.look] = subscription.Login(None, own=True)
+    assert seen.refused() == {}
+    assert "stores the password of the stream's login" in seen.notes()
+    seen.found[subscription.look] = subscription.Login("no pg_hba.conf entry", own=True)
+    assert "cannot log in to node a as shardctl_" in seen.only("replication_login")
+
+
+def test_a_role_of_the_move_that_cannot_be_made() -> None:
+    seen = streamed()
+    maker = subscription.Maker(may_make=False, may_connect=True)
+    seen.found |= {
+        subscription.look: subscription.Login(None, own=True),
+        subscription.look_for_maker: maker,
+    }
+    assert "not a superuser on node c" in seen.only("stream_role")
+    seen.found[subscription.look_for_maker] = dataclasses.replace(
+        maker, may_make=True, may_connect=False
+    )
+    assert "connect to the database" in seen.only("stream_role")
+    seen.found[subscription.look] = subscription.Login(None, own=False)
+    assert seen.refused() == {}
 
 
 def test_event_triggers_of_the_target() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.moves import plan as planning
 from shardctl.moves.cross_schema import Some
+from shardctl.moves.preflight import settings, shards
 from shardctl.moves.preflight.occupant import Occupant
 from shardctl.moves.preflight.schemas import Version
+from shardctl.moves.preflight.shards import Shards
+from shardctl.moves.preflight.subject import Context
 from tests.fixtures.moves.facts import MB, PLACE, SYSTEM, A, C, MoveFacts, fit
 
 if TYPE_CHECKING:
@@ -150,6 +155,16 @@ def test_a_lock_table_that_is_too_small_for_the_claim() -> None:
     )  # fmt: skip
     assert "the claim takes 4 locks in one transaction" in seen.only("lock_table")
     assert "room for 3 beside" in seen.only("lock_table")
+
+
+@pytest.mark.parametrize(("sequences", "codes"), [(4798, []), (4799, ["lock_table"])])
+def test_a_claim_by_stream_locks_sequences_and_no_tables(sequences: int, codes: list[str]) -> None:
+    seen = fit()
+    seen.source(settings={"max_prepared_transactions": "0"})
+    seen.found[shards.look] = Shards({}, tables=10_000, sequences=sequences)
+    plan = dataclasses.replace(seen.plan, waiting=planning.LOCKED_RENAME)
+    context = Context(seen.topology, plan, "test", dict(seen.found))
+    assert [one.code for one in settings.judge(context)] == codes
 
 
 def test_a_disk_without_room() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_source_needs_room_for_what_is_written_during_the_copy(
     copy_s: float, given: int | None, codes: list[str]
 ) -> None:
     assert refused(ROOMY, copy_s, given) == codes
+
+
+def test_a_node_that_is_reached_by_sql_is_not_called_otherwise(tmp_path: Path) -> None:
+    far = dataclasses.replace(
+        local_node(tmp_path, "a", 5432, range(4)), host="203.0.113.1", data_directory=None
+    )
+    began = time.monotonic()
+    free, why = wal.free_bytes(far, "/var/lib/postgresql")
+    assert free is None
+    assert "only by SQL" in why
+    assert time.monotonic() - began < 1
 
 
 def test_room_that_is_not_known_wants_a_limit() -> None:

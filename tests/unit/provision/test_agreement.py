@@ -11,10 +11,12 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.provision.agreement import doubted_moves, left_out
-from shardctl.provision.observe import Said
+from shardctl.provision.agreement import doubted_moves, left_out, streaming
+from shardctl.provision.observe import Observed, Said
 from shardctl.state.journal import Move
 from shardctl.state.ledger import Copy
+from shardctl.state.migrations import Migration
+from shardctl.state.states import MoveState
 from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.servers.postgres import local_node, local_topology
 
@@ -23,6 +25,7 @@ BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 _SHARDS = {"a": range(2), "b": range(2, 4), "c": range(4, 6), "d": range(0)}
 _NODES = [local_node(Path("/srv"), name, 5432, shards) for name, shards in _SHARDS.items()]
 TOPOLOGY = local_topology(Path("/srv"), *_NODES)
+LIKES = Migration(Path("0002_likes.sql"), 2, "", "5f3a", transactional=True)
 GONE = NodeUnavailable("b", "10.0.0.2:5432", "Connection refused")
 
 
@@ -116,3 +119,44 @@ def test_where_no_node_remains_the_move_is_the_reason() -> None:
     assert caught.value.errors[:2] == [GONE, other]
     assert "the owner of its shards is unknown" in caught.value.errors[2].message
     assert caught.value.exit_code == 1
+
+
+def observed(node: NodeName, *moves: Copy, ran: bool = False) -> Observed:
+    """Give a node that has, or lacks, one migration in its shards."""
+    shards = frozenset(TOPOLOGY.nodes[node].shards)
+    return Observed(
+        node=node,
+        lock_slots=6400,
+        lacking=frozenset(),
+        roles=frozenset(),
+        database=True,
+        state=None,
+        map=TOPOLOGY.owners(),
+        schemas={},
+        functions={},
+        ungranted=(),
+        migrations={(LIKES.name, LIKES.checksum): shards} if ran else {},
+        shadows=(),
+        journal=moves,
+    )
+
+
+def streamed(*nodes: Observed) -> list[str]:
+    return [one.node for one in streaming(TOPOLOGY, nodes, [LIKES])]
+
+
+def test_migrations_leave_out_the_nodes_of_a_streamed_move() -> None:
+    [clone] = copy(A, "a", "b")
+    move = replace(clone, move=replace(clone.move, method="stream"))
+    assert streamed(observed(A, move), observed(B, move), observed(C)) == ["a", "b"]
+    assert streamed(observed(A, clone), observed(B), observed(C)) == []
+    over = replace(move, move=replace(move.move, state=MoveState.done))
+    assert streamed(observed(A, over), observed(B), observed(C)) == []
+
+
+def test_where_no_other_node_waits_for_migrations_planning_refuses() -> None:
+    [clone] = copy(A, "a", "b")
+    move = replace(clone, move=replace(clone.move, method="stream"))
+    assert streamed(observed(A, move), observed(B, move)) == []
+    assert streamed(observed(A, move), observed(B, move), observed(C, ran=True)) == []
+    assert streamed(observed(A, move, ran=True), observed(B, move, ran=True), observed(C)) == []

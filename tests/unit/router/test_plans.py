@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 
 from shardctl.ids.layout import Layout
-from shardctl.router import plans
+from shardctl.router import many, plans
 from shardctl.router.errors import AnotherCluster, MapWentBack, NotOpen, ShardMoved
 from shardctl.router.fence import Look, look, met, reread
 from shardctl.router.known import Known
@@ -359,7 +359,7 @@ def test_rows_of_many_shards_are_one_statement_a_node_and_in_the_order_asked_for
 
     world = Answering({}, {})
     wanted = [(0, 10), (2, 10), (1, 11), (0, 99), (0, 10)]
-    found = world.run(plans.fetch_many(known(), ["caption"], "photos", wanted, "id", 8))
+    found = world.run(many.fetch_many(known(), ["caption"], "photos", wanted, "id", 8))
     assert found == [("ten",), ("b",), ("eleven",), None, ("ten",)]
     assert asked[A].parameters == [[10, 99], [11]]
     assert asked[B].parameters == [[10]]
@@ -378,7 +378,7 @@ def test_rows_of_a_shard_that_has_moved_are_fetched_there_and_the_others_again()
             return Answer(rows, 1, (INT4, INT8, TEXT))
 
     world = Answering(shard_1_moved().maps, shard_1_moved().live)
-    plan = plans.fetch_many(known(), ["caption"], "photos", [(0, 10), (1, 11)], "id", 8)
+    plan = many.fetch_many(known(), ["caption"], "photos", [(0, 10), (1, 11)], "id", 8)
     assert world.run(plan) == [("a",), ("c",)]
     assert asked == [(A, [[10]]), (C, [[11]])]
 

@@ -1,0 +1,149 @@
+"""The rehearsal of a streamed move: whether the copy is exact, and how long clients would wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import Refused
+from shardctl.meter import sentences
+from shardctl.moves import held_wal, live_comparison, live_proof, measured, prediction
+from shardctl.moves.confirm_sessions import SnapshotLost
+from shardctl.moves.rehearsed import Results
+from shardctl.state import journal
+from shardctl.state.ledger import written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardctl.fanout import Progress
+    from shardctl.moves.context import MoveContext
+    from shardctl.moves.live_proof import LiveProof
+    from shardctl.moves.step import Step
+
+STEP = "rehearse"
+_PROOFS = 5
+"""How often another proof is taken where a snapshot is lost, as by a server's restart."""
+
+
+class RehearsalRefused(Refused):
+    """A move that its rehearsal rules out: shardctl undoes it."""
+
+
+def run(context: MoveContext) -> None:
+    """Compare both sides, predict the pause, and note both in the journal.
+
+    Raises RehearsalRefused, and what `live_proof.taken` raises.
+    """
+    plan, began = context.plan, time.monotonic()
+    stop, gone = threading.Event(), threading.Event()
+
+    def end() -> None:
+        gone.set()
+        stop.set()
+
+    with (
+        closing(context.beside(plan.target)) as session,
+        held_wal.shown(context, gone=end) as shown,
+        held_wal.slot_required(context),
+        context.on(plan.target),
+    ):
+        results = Results(session, plan.id)
+        for left in reversed(range(_PROOFS)):
+            try:
+                proof, differing = _compare(context, results, shown, stop)
+            except SnapshotLost:
+                if not left or gone.is_set():
+                    raise _lost(context) from None
+                context.notice(
+                    "a server ended the session that held a snapshot: shardctl goes on with the "
+                    "tables that are left"
+                )
+                stop.clear()
+            else:
+                break
+    took_ms = (time.monotonic() - began) * 1000
+    found = results.equal.values()
+    round_trips = measured.round_trips(context)
+    parts = measured.parts(context, proof.moment, round_trips)
+    predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, parts)
+    report = {
+        "time": written(proof.moment.at),
+        "first_time": written(min((one.at for one in found), default=proof.moment.at)),
+        "tables": len(found),
+        "rows": sum(one.rows for one in found),
+        "size_bytes": sum(one.bytes for one in found),
+        "differing": differing,
+        "elapsed_ms": round(took_ms, 1),
+        "attempts": proof.attempts,
+        "writers_held_ms": round(proof.held_ms, 1),
+        "waited_ms": round(proof.waited_ms, 1),
+        "predicted_pause_ms": round(predicted_ms, 1),
+        "parts_ms": {name: round(ms, 1) for name, ms in parts.items()},
+    }
+    _note(context, report)
+    _judge(context, report)
+
+
+def until(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps of a move that ends with its rehearsal."""
+    names = [step.name for step in steps]
+    return steps[: names.index(STEP) + 1]
+
+
+def _compare(
+    context: MoveContext, results: Results, shown: Progress, stop: threading.Event
+) -> tuple[LiveProof, list[str]]:
+    with live_proof.taken(context) as proof:
+        return proof, live_comparison.compare(context, proof.moment, results, shown, stop)
+
+
+def _note(context: MoveContext, report: dict[str, Any]) -> None:
+    """Write the report into both journals."""
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        move = journal.find(session, plan.id)
+        if move is None:  # pragma: no cover  # it was read a moment ago
+            raise AssertionError
+        journal.note(session, move, report=(move.report or {}) | {journal.REHEARSAL: report})
+        move = journal.find(session, plan.id)
+    if move is not None:
+        with context.on(plan.target):
+            journal.copy(context.session(plan.target), move)
+
+
+def _judge(context: MoveContext, report: dict[str, Any]) -> None:
+    """Refuse a copy that differs, and a pause that is predicted to be too long."""
+    plan, differing = context.plan, report["differing"]
+    if differing:
+        raise RehearsalRefused(
+            "rehearsal_differs",
+            f"move {plan.id}: in its rehearsal, source and target differed: "
+            f"{sentences(differing)}; shardctl aborts the move",
+            hint="check whether something else has written on the target or dropped rows from the "
+            "stream, then start the move again; if it happens again, please report it as a bug",
+        )
+    predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
+    if predicted_ms > most_ms:
+        raise RehearsalRefused(
+            "rehearsal_pause_too_long",
+            f"move {plan.id}: after its rehearsal, clients are predicted to wait "
+            f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms; shardctl aborts the "
+            "move",
+            hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
+            "move them when the servers have less to do",
+        )
+
+
+def _lost(context: MoveContext) -> Refused:
+    plan = context.plan
+    return Refused(
+        "rehearsal_snapshot_lost",
+        f"move {plan.id}: node {plan.source} or node {plan.target} has ended the sessions that "
+        f"held the snapshots of the rehearsal",
+        hint="check in their logs what ends sessions of `database.user`, then run "
+        "`shardctl moves resume`: shardctl compares only the tables that are left",
+    )

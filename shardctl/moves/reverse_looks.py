@@ -1,0 +1,115 @@
+"""Whether both nodes have what a reverse goes on from: nothing has changed but rows of clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Refused
+from shardctl.meter import listed
+from shardctl.moves import marks, reverse_kept, structure
+from shardctl.moves.refusals import COPY_INSTEAD, SourceUnfit, TargetUnfit
+from shardctl.postgres.logical import publication, slot
+from shardctl.topology import names as naming
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.moves.plan import MovePlan
+    from shardctl.postgres.connection import Connection
+
+
+def retired(plan: MovePlan) -> tuple[str, ...]:
+    """Name the copies that the move that is reversed has retired on the target."""
+    move = plan.reverses.move if plan.reverses is not None else ""
+    return tuple(naming.retired(schema, move) for schema in plan.schemas)
+
+
+def names(session: Connection, plan: MovePlan) -> tuple[str, ...]:
+    """Give the names that the copies have at this moment: they are renamed all at once."""
+    named = retired(plan)
+    there = session.execute(reverse_kept.QUERIES["present"], {"schemas": list(named)}).fetchone()
+    return plan.schemas if there is None else named
+
+
+def require_slot(session: Connection, plan: MovePlan) -> None:
+    """See that the source keeps all changes since that move; raises reverse_lost."""
+    published = publication.exists(session, plan.slot)
+    if not published or not slot.exists(session, plan.slot):
+        what = "replication slot" if published else "publication"
+        error = Refused(
+            "reverse_lost",
+            f"node {plan.source}: {what} {plan.slot} is lost, and with it changes that "
+            f"node {plan.target} lacks",
+            hint=f"run `shardctl moves abort {plan.id}` if the reverse has begun, then "
+            f"{COPY_INSTEAD}",
+        )
+        error.resumable = False
+        raise error
+
+
+def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
+    """Find DDL on the shards since the move that is reversed: its stream carries rows alone."""
+    noted = marks.last(session, plan.id, reverse_kept.TARGET_KEPT) or {}
+    changed = structure.changes(
+        noted.get("parts", [[] for _ in plan.schemas]), session, plan.schemas, named=plan.schemas
+    )
+    if changed:
+        yield SourceUnfit(
+            plan.source,
+            "reverse_altered",
+            f"DDL has changed the shards since they moved here: {listed(changed)}",
+            hint=COPY_INSTEAD,
+        )
+
+
+def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
+    """Find what was done to the retired copies, and whether it is the server that had them."""
+    node, now = plan.target, names(session, plan)
+    present = session.execute(reverse_kept.QUERIES["present"], {"schemas": list(now)}).fetchall()
+    if missing := sorted(set(now) - {name for (name,) in present}):
+        yield TargetUnfit(
+            node,
+            "retired_missing",
+            f"it lacks retired copies: {listed(missing)}",
+            hint=COPY_INSTEAD,
+        )
+        return
+    noted = marks.last(session, plan.id, reverse_kept.SOURCE_KEPT)
+    if noted is None:
+        yield TargetUnfit(
+            node,
+            "retired_unknown",
+            "it has no record of its retired copies, as of another server or an older backup",
+            hint=COPY_INSTEAD,
+        )
+        return
+    seen = reverse_kept.look_at(session, now)
+    if seen["timeline"] != noted["timeline"]:
+        yield TargetUnfit(
+            node,
+            "retired_on_another_timeline",
+            f"its server is on timeline {seen['timeline']} and was on {noted['timeline']} when its "
+            "copies were retired: after a failover they may lack rows",
+            hint=COPY_INSTEAD,
+        )
+    altered = structure.changes(noted["parts"], session, now, named=retired(plan))
+    before = dict(zip(retired(plan), now, strict=True))
+    emptied = [
+        f"{name} was emptied or rewritten"
+        for name, file in noted["files"].items()
+        if seen["files"].get(_under(name, before)) not in (None, file)
+    ]
+    if altered or emptied:
+        yield TargetUnfit(
+            node,
+            "retired_touched",
+            "its retired copies are not as the move left them: "
+            f"{listed(list(dict.fromkeys([*altered, *emptied])))}",
+            hint=COPY_INSTEAD,
+        )
+
+
+def _under(name: str, renamed: dict[str, str]) -> str:
+    """Give a table's name under the name that its schema has now."""
+    schema, _, table = name.partition(".")
+    return f"{renamed.get(schema, schema)}.{table}"

@@ -1,0 +1,176 @@
+"""The operations on the possibility to reverse a move: plan the reverse, or give it up."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Refused
+from shardctl.moves import ledger, reverse_kept
+from shardctl.moves import plan as planning
+from shardctl.moves.plan import Reversed
+from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.provision import maps
+from shardctl.state import events, journal, leash, lock, reverses
+from shardctl.topology.model import NodeName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shardctl.moves.plan import MovePlan, Options
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
+
+logger = logging.getLogger(__name__)
+
+FINISH = "moves finish"
+
+
+def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
+    """Plan the reverse of a move; raises not_reversible, and what `planning.make` raises."""
+    reverse, lsn = require_reversible(entry)
+    move = entry.move
+    given = replace(options, keep_reverse_s=0.0, read_only=False)
+    decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
+    if decided.source != move.target:
+        raise _not_reversible(
+            entry, f"node {decided.source} owns its shards in the topology", COPY_INSTEAD
+        )
+    version = maps.version(topology, purpose=lock.purpose("moves reverse"))
+    return replace(
+        decided,
+        map_version=version,
+        method=planning.STREAM,
+        waiting=planning.LOCKED_RENAME,
+        reverses=Reversed(move.id, lsn),
+    )
+
+
+def require_reversible(entry: Entry) -> tuple[str, str]:
+    """Give the id of the reverse, and from where it follows the target; raises not_reversible."""
+    move, kept = entry.move, entry.reverse
+    if entry.open:
+        raise _not_reversible(
+            entry, f"it is {entry.state}", "run `shardctl moves resume` or `shardctl moves abort`"
+        )
+    if (given := move.plan.get("reverses")) is not None:
+        raise _not_reversible(entry, f"it is the reverse of move {given['move']}", COPY_INSTEAD)
+    if kept is None:
+        why = "it was aborted" if entry.state == "aborted" else "nothing was kept for its reverse"
+        raise _not_reversible(entry, f"{why} (--keep-reverse)", COPY_INSTEAD)
+    if kept.state == "begun":
+        raise _not_reversible(
+            entry,
+            f"move {kept.move} reverses it already",
+            f"run `shardctl moves resume {kept.move}` if that is unfinished",
+        )
+    if kept.state != "open":
+        why = {
+            "reversed": f"move {kept.move} has reversed it",
+            "expired": f"that was possible until {kept.until:%Y-%m-%d %H:%M:%S %Z}",
+            "lost": f"node {move.target} has lost slot {kept.slot}, as at its limit of WAL",
+            "finished": str((move.report or {}).get(reverses.ENDED, "its reverse was aborted")),
+        }[kept.state]
+        raise _not_reversible(entry, why, COPY_INSTEAD)
+    lsn = (move.report or {}).get(journal.REVERSE_FROM)
+    if entry.state != "done" or lsn is None:
+        raise _not_reversible(entry, f"its state is {entry.state}", COPY_INSTEAD)
+    return kept.move, lsn
+
+
+def require_finishable(entry: Entry) -> None:
+    """See that a move has something to give up; raises nothing_to_finish."""
+    kept = entry.reverse
+    if kept is None or "finish" not in kept.can:
+        state = "nothing is kept for its reverse"
+        if kept is not None and kept.state == "begun":
+            state = f"move {kept.move} reverses it: resume or abort that"
+        raise Refused(
+            "nothing_to_finish",
+            f"move {entry.move.id}: {state}",
+            hint="run `shardctl moves list` to see which moves can be finished",
+        )
+
+
+def finish(
+    topology: Topology, entry: Entry, *, notice: Callable[[str], None] = logger.warning
+) -> None:
+    """Give up the possibility to reverse a move; its retired copies can be pruned then.
+
+    The source may be away: what it has is left to `moves doctor`. Raises NodeLocked,
+    NodeUnavailable of the target, nothing_to_finish.
+    """
+    move, reverse = entry.move, reverses.id_of(entry.move) or ""
+    source, target = NodeName(move.source), NodeName(move.target)
+    with lock.held(topology, [target], command=FINISH) as sessions:
+        there = sessions[target]
+        # The reverse may have begun since the operator looked.
+        require_finishable(ledger.read(topology, purpose=lock.purpose(FINISH)).entry(move.id))
+        reverse_kept.forget_on_target(there, reverse)
+        _note_ended(there, move.id)
+    try:
+        with lock.held(topology, [source], command=FINISH) as sessions:
+            session = sessions[source]
+            reverse_kept.forget_on_source(session, reverse, move.retired)
+            _note_ended(session, move.id)
+    except (NodeUnavailable, lock.NodeLocked) as error:
+        notice(
+            f"{error.message}; its retired copies stay closed: run `shardctl moves doctor` when "
+            "that node can be changed"
+        )
+
+
+def finish_each(
+    topology: Topology, moves: Iterable[str], *, notice: Callable[[str], None] = logger.warning
+) -> None:
+    """Give up reversing some moves, where that is possible; raises what `finish` raises."""
+    purpose = lock.purpose(FINISH)
+    for move in moves:
+        entry = ledger.read(topology, purpose=purpose).entry(move)
+        if entry.reverse is not None and "finish" in entry.reverse.can:
+            finish(topology, entry, notice=notice)
+            notice(f"move {move} can no longer be reversed")
+
+
+def unguarded(entries: Iterable[Entry]) -> list[Entry]:
+    """List the moves whose slot for a reverse nothing bounds, as after a restart of its server."""
+    return [
+        entry
+        for entry in entries
+        if (reverse := entry.reverse) is not None
+        if reverse.state == "open" and reverse.held_bytes is not None and not reverse.watched
+    ]
+
+
+def guard(topology: Topology, entry: Entry) -> None:
+    """Start the guard of a move's slot for a reverse again; raises NodeUnavailable."""
+    move, reverse = entry.move, entry.reverse
+    if reverse is None:  # pragma: no cover  # `unguarded` lists none
+        raise AssertionError
+    node, purpose = topology.nodes[NodeName(move.target)], lock.purpose("moves doctor")
+    with (
+        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as own,
+        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as beside,
+    ):
+        leash.arm(
+            own,
+            beside,
+            node.name,
+            move=move.id,
+            slot=reverse.slot,
+            limit_bytes=reverse.limit_bytes or 0,
+            keep_s=move.plan["options"]["keep_reverse_s"],
+        )
+
+
+def _note_ended(session: Connection, move: str) -> None:
+    reverses.note(session, move, reverses.ENDED, "`moves finish` gave it up")
+    events.record(session, FINISH, f"move {move}: it cannot be reversed any more")
+
+
+def _not_reversible(entry: Entry, why: str, hint: str) -> Refused:
+    return Refused("not_reversible", f"move {entry.move.id} cannot be reversed: {why}", hint=hint)

@@ -1,0 +1,1 @@
+"""Rollouts: migrations in waves, with checks between them, and their way back."""

@@ -1,0 +1,152 @@
+"""The rehearsal of streamed moves: how long it holds writers, and how well it predicts."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.bench import moving
+from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
+from tests.bench.stream_moves import FILLED, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.bench.measure import Scale
+    from tests.bench.moving import Moved, Sandbox
+
+HELD_MS = 15
+"""How long writers may be held, beyond waiting for open transactions."""
+NEAR, NEAR_MS = 0.3, 15
+"""How near a prediction is to the pause, whichever is larger."""
+RIGHT = 0.8
+COMPARED = 1.1
+"""How long the comparison may take, of the same sums asked for by hand on both nodes at once."""
+
+
+def rehearse(scale: Scale) -> list[Row]:
+    """Move 2 of 8 shards ten times, with 8 clients who never rest; half of them with more shards.
+
+    The prediction of each rehearsal stands against the pause of its move.
+    """
+
+    def once(number: int) -> tuple[Moved, dict[str, Any]]:
+        shards = 8 if number % 2 == 0 else scale.of(200, 16)
+        say(f"  move {number + 1}, {shards // 4} of {shards} shards ({moving.busy()})")
+        with moving.sandbox(shards, 2, 0) as fleet:
+            fleet.settle()
+            with fleet.load("shard" if shards == 8 else "node") as load:
+                moved = fleet.move(f"0-{shards // 4 - 1}", "--to", "b", "--method", "stream")
+                load.end(0)
+            return moved, _report(fleet, moved)
+
+    done = rounds(scale.of(10, 2), once)
+    found = [report for _, report in done]
+    held = [one["writers_held_ms"] - one["waited_ms"] for one in found]
+    pairs = [(one["predicted_pause_ms"], moved.pause * 1000) for moved, one in done]
+    near = [abs(said - was) <= max(NEAR * was, NEAR_MS) for said, was in pairs]
+    least = round(RIGHT * len(near))
+    return [
+        moving.limit(
+            "rehearse: writers held beyond open transactions",
+            statistics.median(held),
+            f"{statistics.median(held):.1f} ms",
+            most=HELD_MS,
+            target=f"<= {HELD_MS} ms",
+            note=f"{_listed(held)}; open transactions: "
+            + _listed([one["waited_ms"] for one in found]),
+        ),
+        Row(
+            "  predicted pause against the actual",
+            f"{sum(near)} of {len(near)} near",
+            f"{NEAR:.0%} or {NEAR_MS} ms",
+            target=f">= {least} of {len(near)}",
+            met=sum(near) >= least,
+            note=", ".join(f"{said:.0f}/{was:.0f}" for said, was in pairs) + " ms",
+        ),
+        *(
+            Row(
+                f"  measured: {name}",
+                milliseconds(statistics.median(one["parts_ms"][name] for one in found) / 1000),
+                "",
+                note=_listed([one["parts_ms"][name] for one in found]),
+            )
+            for name in found[0]["parts_ms"]
+        ),
+        *moving.sub_steps([moved for moved, _ in done]),
+    ]
+
+
+def comparison(scale: Scale) -> list[Row]:
+    """Compare 2 GB in the rehearsal of a move, and sum up the same by hand on both nodes at once.
+
+    By hand, one session with each node asks for one table after the other.
+    """
+    ours, hands, sizes = [], [], []
+    with moving.sandbox(8, 2, 0) as fleet:
+        fill(fleet, scale.of(900_000, 2_000))
+        for number in range(scale.of(3, 1)):
+            say(f"  comparison {number + 1} ({moving.busy()})")
+            target = "ba"[number % 2]
+            fleet.settle()
+            moved = fleet.move("2-3", "--to", target, "--method", "stream")
+            report = _report(fleet, moved)
+            ours.append(report["elapsed_ms"] / 1000)
+            sizes.append(report["size_bytes"])
+            hands.append(_by_hand(fleet, moved, target))
+            say(f"  ours {ours[-1]:.2f} s, by hand {hands[-1]:.2f} s")
+            fleet.call("prune", "--now", "--yes")
+    return [
+        compare(
+            f"rehearse-compare: {sizes[0] / 1e9:.2f} GB on both nodes",
+            ours,
+            hands,
+            against="the same sums by hand",
+            shown=seconds,
+            target=COMPARED,
+        )
+    ]
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{one:.1f}" for one in values)
+
+
+def _report(fleet: Sandbox, moved: Moved) -> dict[str, Any]:
+    shown = json.loads(fleet.call("moves", "show", moved.id, "-o", "json"))
+    found: dict[str, Any] = shown["report"]["rehearsal"]
+    return found
+
+
+_TABLES = """
+SELECT format('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM %I.%I AS t',
+              schemaname, tablename)
+FROM pg_tables WHERE schemaname = ANY (%s) ORDER BY 1
+"""
+
+
+def _by_hand(fleet: Sandbox, moved: Moved, target: str) -> float:
+    """Sum up all moved tables on both nodes at the same time; give the seconds of the slower."""
+    source = "ab"[target == "a"]
+    live = [fleet.topology().schema(shard) for shard in FILLED]
+    names = {target: live, source: [f"{schema}__retired_{moved.id}" for schema in live]}
+    sums: dict[str, list[Any]] = {}
+
+    def ask(node: str) -> None:
+        with fleet.connect(node) as session:
+            listed = session.execute(_TABLES.replace("%I", "%%I"), [names[node]]).fetchall()
+            sums[node] = [session.execute(query).fetchone() for (query,) in listed]
+
+    threads = [threading.Thread(target=ask, args=(node,)) for node in names]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - began
+    if sums[source] != sums[target]:
+        raise RuntimeError("the sums differ")
+    return took

@@ -1,0 +1,252 @@
+"""The same moment on both servers of a stream, while clients write."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shardctl.postgres import queries
+from shardctl.postgres.logical import moment
+from shardctl.postgres.logical.moment import Side, Wanted
+from shardctl.postgres.sending import Sent
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.moment import Moment
+    from tests.fixtures.servers.streams import Streamed
+
+ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, cents bigint NOT NULL)"
+NOTES = "CREATE TABLE notes (id bigint PRIMARY KEY, about bigint REFERENCES accounts, note text)"
+FILLED = "INSERT INTO accounts SELECT n, 'owner ' || n, n FROM generate_series(1, 500) AS n"
+MANY_MS = 250
+"""A lock timeout under which a busy machine gets through."""
+
+
+@contextmanager
+def sides(streamed: Streamed) -> Iterator[tuple[Side, Side]]:
+    """Open two sessions with each server."""
+    route = streamed.route
+    with ExitStack() as stack:
+        nodes = (route.source, route.source, route.target, route.target)
+        a, b, c, d = (stack.enter_context(closing(route.connect(node))) for node in nodes)
+        yield Side(a, b, NAME), Side(c, d, NAME)
+
+
+def wanted(streamed: Streamed, mark: str, before: str) -> Wanted:
+    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, MANY_MS)
+
+
+def take(streamed: Streamed, source: Side, target: Side, number: int = 1) -> Moment:
+    before = f"before {number}"
+    streamed.mark(before)
+    return moment.take(source, target, wanted(streamed, f"moment {number}", before))
+
+
+def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list[list[object]]:
+    """Give all rows that a snapshot sees."""
+    found = []
+    with session.transaction():
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        for table in ("accounts", "notes"):
+            question = sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1")
+            rows = session.execute(question.format(sql.Identifier(SCHEMA, table)))
+            found.append([row for (row,) in rows])
+    return found
+
+
+def test_both_snapshots_see_the_same_rows_beside_writers(streamed: Streamed) -> None:
+    """Four writers with savepoints, rollbacks, updates and deletes go on all the time."""
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_write, args=(streamed.client(0, autocommit=False), seed, stop))
+        for seed in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    different = set()
+    try:
+        for number in range(10):
+            with sides(streamed) as (source, target):
+                taken = take(streamed, source, target, number)
+                here = seen(streamed.source, taken.source)
+                assert here == seen(streamed.target, taken.target)
+                different.add(str(here))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(different) > 5, "nobody wrote"
+
+
+def test_nobody_waits_longer_than_the_lock_timeout(streamed: Streamed) -> None:
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    old = streamed.client(0, autocommit=False)
+    old.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 1")
+    with sides(streamed) as (source, target):
+        began = time.monotonic()
+        with pytest.raises(moment.NotLocked):
+            take(streamed, source, target)
+        assert time.monotonic() - began < 5
+        client = streamed.client(0)
+        client.execute("SET lock_timeout = '100ms'")
+        client.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
+        streamed.mark("the stream goes on")
+        old.rollback()
+        taken = take(streamed, source, target, 2)
+        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
+
+
+def test_a_snapshot_for_which_the_disk_has_no_room_leaves_the_gates_open(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locks are not there either, so nobody asks for the snapshot."""
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    old = streamed.client(0, autocommit=False)
+    old.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 1")
+    full = sql.SQL(
+        "BEGIN; SELECT pg_advisory_lock(hashtextextended({go}, 0));"
+        " DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
+    )
+    with sides(streamed) as (source, target):
+        with monkeypatch.context() as patch:
+            patch.setitem(moment.QUERIES, "hold", full)
+            with pytest.raises(moment.NotLocked):
+                take(streamed, source, target)
+        old.rollback()
+        locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory'"
+        assert source.locking.execute(locks).fetchall() == []
+        take(streamed, source, target, 2)
+
+
+def test_a_mark_on_its_way_makes_no_proof(streamed: Streamed) -> None:
+    streamed.make(ACCOUNTS, NOTES)
+    streamed.begin()
+    streamed.mark("one")
+    streamed.mark("two")
+    with sides(streamed) as (source, target), pytest.raises(moment.NotLocked):
+        moment.take(source, target, wanted(streamed, "moment", "one"))
+
+
+def test_a_worker_that_does_not_come_is_not_waited_for(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moment, "SEE_MS", 500)
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    streamed.mark("before")
+    with sides(streamed) as (source, target):
+        ready = target.ready
+
+        def stop() -> None:
+            ready()
+            streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
+            wait_for(lambda: not _works(streamed))
+
+        monkeypatch.setattr(target, "ready", stop)
+        with pytest.raises(moment.NotSeen):
+            moment.take(source, target, wanted(streamed, "moment", "before"))
+    assert _held(streamed) == []
+    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} ENABLE".encode())
+    streamed.mark("after")
+
+
+@pytest.mark.parametrize("message", [0, 1, 2])
+def test_a_process_that_stops_leaves_no_lock(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch, message: int
+) -> None:
+    """It has sent one of the messages that lock something, and reads no answer."""
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    streamed.mark("before")
+    sent, go = threading.Event(), threading.Event()
+    whole, messages = queries.rows_of_all, itertools.count()
+    failed: list[BaseException] = []
+
+    def stopping(session: Connection, text: sql.Composed) -> list[list[object]]:
+        if next(messages) != message:
+            return whole(session, text)
+        waiting = Sent(session, text)
+        sent.set()
+        assert go.wait(60)
+        return [list(rows) for rows in waiting.rows()]
+
+    monkeypatch.setattr(queries, "rows_of_all", stopping)
+
+    def run(source: Side, target: Side) -> None:
+        try:
+            moment.take(source, target, wanted(streamed, "moment", "before"))
+        except BaseException as error:  # noqa: BLE001  # which it is depends on the message
+            failed.append(error)
+
+    with sides(streamed) as (source, target):
+        thread = threading.Thread(target=run, args=(source, target))
+        thread.start()
+        assert sent.wait(60)
+        wait_for(lambda: not _held_tables(streamed))
+        monkeypatch.undo()
+        streamed.source.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
+        streamed.mark("the stream goes on")
+        go.set()
+        thread.join()
+    assert message == 2 or failed, "the target's session was not ended"
+
+
+def _held_tables(streamed: Streamed) -> list[object]:
+    question = (
+        "SELECT mode FROM pg_locks WHERE locktype = 'relation' AND granted"
+        " AND mode IN ('ShareLock', 'ShareRowExclusiveLock')"
+    )
+    return [*streamed.source.execute(question), *streamed.target.execute(question)]
+
+
+def _works(streamed: Streamed) -> bool:
+    question = "SELECT FROM pg_stat_subscription WHERE subname = %s AND pid IS NOT NULL"
+    return streamed.target.execute(question, [NAME]).fetchone() is not None
+
+
+def _held(streamed: Streamed) -> list[object]:
+    question = (
+        "SELECT mode FROM pg_locks WHERE relation = 'shardctl.stream'::regclass"
+        " OR locktype = 'advisory'"
+    )
+    return [*streamed.source.execute(question), *streamed.target.execute(question)]
+
+
+def _write(
+    session: psycopg.Connection[tuple[object, ...]], seed: int, stop: threading.Event
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  # not a secret
+    number = 100_000 * (seed + 1)
+    while not stop.is_set():
+        with session.transaction(force_rollback=chance.random() < 0.2):
+            for _ in range(3):
+                number += 1
+                session.execute("INSERT INTO shard2.accounts VALUES (%s, 'new', 1)", [number])
+                session.execute(
+                    "INSERT INTO shard2.notes VALUES (%s, %s, 'note')", [number, number]
+                )
+                with session.transaction(force_rollback=chance.random() < 0.5):
+                    session.execute(
+                        "UPDATE shard2.accounts SET cents = cents + 1 WHERE id = %s",
+                        [chance.randint(1, 500)],
+                    )
+            session.execute(
+                "DELETE FROM shard2.notes WHERE id = %s", [number - chance.randint(0, 9)]
+            )

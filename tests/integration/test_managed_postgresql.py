@@ -1,0 +1,403 @@
+"""docs/howto/managed-postgresql.md: its grants, and no more, and its commands."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.moves import arrivals
+from shardctl.postgres.logical import stream_login, subscription
+from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
+from tests.fixtures.moves.streamed import _LEFT
+from tests.fixtures.network.pages import block, commands
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from tests.fixtures.fleets.managed import ManagedFleet
+
+SEEN = (
+    "SELECT query FROM pg_stat_activity UNION ALL SELECT command || result FROM shardctl.event"
+    " UNION ALL SELECT concat(m.plan, m.report, m.proof) FROM shardctl.move AS m"
+    " UNION ALL SELECT note::text FROM shardctl.stream"
+)
+STREAMS = (
+    "SELECT s.ssl FROM pg_stat_replication AS r JOIN pg_stat_ssl AS s USING (pid)"
+    " WHERE r.application_name LIKE 'shardctl\\_%'"
+)
+ORIGINS = "pg_replication_origin_advance"
+"""A function that a reverse needs, and that only superusers may execute at first."""
+ROLES = "SELECT rolname::text FROM pg_roles WHERE rolname LIKE 'shardctl\\_%'"
+
+
+@pytest.fixture
+def passwords(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the passwords that are made for streams."""
+    made: list[str] = []
+    whole = secrets.token_urlsafe
+
+    def kept(size: int) -> str:
+        made.append(whole(size))
+        return made[-1]
+
+    monkeypatch.setattr(secrets, "token_urlsafe", kept)
+    return made
+
+
+class Watch:
+    """What others can see while shardctl works."""
+
+    def __init__(self, fleet: ManagedFleet) -> None:
+        self.texts: set[str] = set()
+        self.stored: set[str] = set()
+        self.encrypted: set[bool] = set()
+        """Whether streams are."""
+        self._fleet = fleet
+        self._over = threading.Event()
+
+    def look(self) -> None:
+        """Look again and again."""
+        while not self._over.is_set():
+            for node in self._fleet.servers:
+                self.texts |= {text or "" for (text,) in self._fleet.ask(node, SEEN)}
+                found = self._fleet.ask(node, "SELECT subconninfo FROM pg_subscription")
+                self.stored |= {text for (text,) in found}
+                self.encrypted |= {ssl for (ssl,) in self._fleet.ask(node, STREAMS)}
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    self.texts.add(file.read_bytes().decode(errors="replace"))
+                except OSError:
+                    continue
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.look)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+
+def left(fleet: ManagedFleet) -> list[Any]:
+    """List what streamed moves have made and not removed."""
+    queries = [*_LEFT.values(), ROLES]
+    return [row for node in fleet.servers for query in queries for row in fleet.ask(node, query)]
+
+
+def test_the_pages_grants_are_enough_and_no_secret_shows(
+    fleet_managed: ManagedFleet, passwords: list[str]
+) -> None:
+    fleet = fleet_managed
+    init, verify, dry_run, move, *rest = (c.text.split()[1:] for c in commands(PAGE, "commands"))
+    fleet.done(*init)
+    for node in fleet.servers:
+        with fleet.log_in(node) as session:
+            assert session.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+            assert session.info.parameter_status("is_superuser") == "off"
+            shard = 2 if node == "a" else 5
+            session.execute(
+                f"INSERT INTO shard{shard}.photos (user_id) SELECT generate_series(1, 9)".encode()
+            )
+    fleet.done(*verify)
+    assert "stores the password of the stream's login in pg_subscription" in fleet.done(*dry_run)
+    assert left(fleet) == []
+    watch = Watch(fleet)
+    with watch.at_work():
+        said = fleet.done(*move)
+    assert len(passwords) == 1
+    assert any(passwords[0] in text for text in watch.stored), "it was never stored"
+    assert fleet.ask("b", "SELECT count(*) FROM shard2.photos") == [(9,)]
+    fleet.shards = {"a": "0-1", "b": "2-7"}
+    for words in rest:
+        said += fleet.done(*words)
+    assert left(fleet) == []
+    assert fleet.ask("a", "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'shard2%'") == [
+        (0,)
+    ]
+    logs = [server.log() for server in fleet.servers.values()]
+    assert all("CREATE SUBSCRIPTION" in log or "CREATE ROLE" in log for log in logs)
+    kept = [file.read_text() for file in (fleet.directory / "state").rglob("*") if file.is_file()]
+    for text in (*watch.texts, *logs, *kept, said):
+        assert passwords[0] not in text
+        assert PASSWORD not in text
+
+
+def test_the_column_with_the_password_is_hidden(fleet_managed: ManagedFleet) -> None:
+    fleet_managed.done("init", "--yes")
+    with fleet_managed.log_in("b") as session:
+        row = session.execute(
+            "SELECT has_column_privilege('pg_subscription', 'subconninfo', 'SELECT')"
+        ).fetchone()
+    assert row == (False,)
+
+
+def interrupt(
+    fleet: ManagedFleet, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
+) -> None:
+    """Begin a move that Ctrl-C stops where it calls a function."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, function, interrupted)
+        stopped = fleet.call("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
+    assert stopped.returncode != 0
+
+
+def test_a_move_that_stops_keeps_its_role_until_it_is_aborted(
+    fleet_managed: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    interrupt(fleet, monkeypatch, arrivals, "come_near")
+    [(role,)] = fleet.ask("a", ROLES)
+    wait_for(lambda: fleet.ask("a", f"SELECT 1 FROM pg_stat_replication WHERE usename = '{role}'"))
+    with fleet.log_in("a") as session:  # as the guard that bounds the WAL does
+        ended = session.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        assert ended.fetchall() == [(True,)]
+    fleet.done("moves", "abort", "--yes")
+    assert left(fleet) == []
+    with fleet.log_in("a") as session:
+        stream_login.make(session, role)
+    fleet.done("moves", "doctor", "--yes")
+    assert left(fleet) == []
+    assert len(passwords) == 2
+
+
+def test_a_move_that_ended_between_role_and_subscription_is_resumed(
+    fleet_managed: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    interrupt(fleet, monkeypatch, subscription, "create")
+    assert len(fleet.ask("a", ROLES)) == 1
+    fleet.done("moves", "resume", "--yes")
+    assert len({*passwords}) == 2
+    assert left(fleet) == []
+    assert fleet.ask("b", "SELECT count(*) FROM shard2.photos") == [(0,)]
+
+
+def test_a_stream_that_fails_does_not_log_the_password(
+    fleet_managed: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    made = stream_login.make
+
+    def forgotten(*given: Any) -> dict[str, str]:
+        login = made(*given)
+        with fleet.connect("a") as superuser:
+            superuser.execute(f"ALTER ROLE {login['user']} NOLOGIN".encode())
+        return login
+
+    monkeypatch.setattr(stream_login, "make", forgotten)
+    stopped = fleet.call("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
+    assert stopped.returncode == 3, stopped.stderr
+    assert "is not permitted to log in" in stopped.stderr
+    assert passwords[0] not in stopped.stderr + stopped.stdout
+    assert all(passwords[0] not in server.log() for server in fleet.servers.values())
+    fleet.done("moves", "abort", "--yes")
+    assert left(fleet) == []
+
+
+def test_rights_that_a_role_has_passed_on_are_refused(fleet_managed: ManagedFleet) -> None:
+    """pg_dump writes them by SET SESSION AUTHORIZATION, which only superusers may run."""
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    words = ("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--dry-run")
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(fleet.connect(node)) for node in "ab")
+        for session in (here, there):
+            session.execute("CREATE ROLE passing")
+            session.execute("CREATE ROLE reading")
+            stack.callback(session.execute, "DROP ROLE passing, reading")
+            stack.callback(session.execute, "DROP OWNED BY passing, reading")
+        here.execute("GRANT USAGE ON SCHEMA shard2 TO passing")
+        here.execute("GRANT SELECT ON shard2.photos TO passing WITH GRANT OPTION")
+        fleet.done(*words)  # the owner has granted that
+        here.execute("SET ROLE passing")
+        here.execute("GRANT SELECT ON shard2.photos TO reading")
+        here.execute("RESET ROLE")
+        refused = fleet.call(*words)
+        assert refused.returncode == 1
+        assert "have granted rights to shard2.photos (by passing)" in refused.stderr
+        here.execute("REVOKE GRANT OPTION FOR SELECT ON shard2.photos FROM passing CASCADE")
+        fleet.done(*words)
+
+
+def test_a_move_is_reversed_with_its_grants(
+    fleet_managed: ManagedFleet, passwords: list[str]
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    with fleet.log_in("a") as session:
+        session.execute("INSERT INTO shard2.photos (user_id) SELECT generate_series(1, 9)")
+    there = ("move-shards", "2-3", "--to", "b")
+    assert ORIGINS in fleet.done(*there, "--dry-run")
+    watch = Watch(fleet)
+    with watch.at_work():
+        said = fleet.done(*there, "--yes")
+    fleet.shards = {"a": "0-1", "b": "2-7"}
+    with fleet.log_in("b") as session:
+        session.execute("INSERT INTO shard2.photos (user_id) SELECT generate_series(10, 14)")
+        session.execute("UPDATE shard2.photos SET user_id = 77 WHERE user_id = 1")
+        session.execute("DELETE FROM shard2.photos WHERE user_id = 2")
+    with fleet.log_in("a") as session, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        session.execute(f"DELETE FROM {retired(fleet)}.photos")
+    [(move,)] = fleet.ask("b", "SELECT id FROM shardctl.move")
+    refused = fleet.call("moves", "reverse", move, "--yes")
+    assert refused.returncode == 1
+    assert ORIGINS in refused.stderr
+    with fleet.connect("a") as superuser:
+        for statement in block(PAGE, "reverse").split(";\n"):
+            superuser.execute(statement.encode())
+    assert ORIGINS not in fleet.done("moves", "reverse", move, "--dry-run")
+    again = Watch(fleet)
+    with again.at_work():
+        said += fleet.done("moves", "reverse", move, "--yes")
+    fleet.shards = {"a": "0-3", "b": "4-7"}
+    found = fleet.ask("a", "SELECT user_id FROM shard2.photos ORDER BY 1")
+    assert [user for (user,) in found] == [*range(3, 15), 77]
+    said += fleet.done("verify")
+    said += fleet.done("prune", "--now", "--yes")
+    assert left(fleet) == []
+    assert fleet.ask("b", "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'shard2%'") == [
+        (0,)
+    ]
+    assert len(passwords) == 2
+    stored = {text for text in watch.stored | again.stored if text}
+    kept = [file.read_text() for file in (fleet.directory / "state").rglob("*") if file.is_file()]
+    logs = [server.log() for server in fleet.servers.values()]
+    for password in passwords:
+        assert any(password in text for text in stored), "it was never stored"
+        for text in (*watch.texts, *again.texts, *logs, *kept, said):
+            assert password not in text
+            assert PASSWORD not in text
+
+
+def retired(fleet: ManagedFleet) -> str:
+    """Name the copy of shard 2 that its move has left on node a."""
+    query = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'shard2\\_\\_retired%'"
+    [(name,)] = fleet.ask("a", query)
+    return str(name)
+
+
+def test_what_is_missing_is_refused_by_name(
+    fleet_managed: ManagedFleet,
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    plan = ("move-shards", "2", "--to", "b", "--dry-run")
+    for node, take, give, said in (
+        ("a", "ALTER ROLE shardctl NOCREATEROLE", "ALTER ROLE shardctl CREATEROLE", "stream_role"),
+        (
+            "b",
+            "ALTER ROLE shardctl NOREPLICATION",
+            "ALTER ROLE shardctl REPLICATION",
+            "reverse_rights",
+        ),
+        (
+            "b",
+            "REVOKE pg_create_subscription FROM shardctl GRANTED BY service_admin",
+            "GRANT pg_create_subscription TO shardctl GRANTED BY service_admin",
+            "rights",
+        ),
+    ):
+        with fleet.connect(node) as superuser:
+            superuser.execute(take.encode())
+        refused = fleet.call(*plan, "-o", "json")
+        with fleet.connect(node) as superuser:
+            superuser.execute(give.encode())
+        assert refused.returncode == 1
+        assert f'"code":"{said}"' in refused.stdout.replace('": "', '":"')
+    member = f"GRANT {fleet.role} TO {USER} WITH INHERIT TRUE, SET TRUE".encode()
+    with fleet.connect("a") as superuser:
+        superuser.execute(f"ALTER TABLE shard2.photos OWNER TO {fleet.role}".encode())
+        superuser.execute(member)
+    refused = fleet.call(*plan, "-o", "json")
+    assert f"membership in role {fleet.role}" in refused.stdout
+    with fleet.connect("b") as superuser:
+        superuser.execute(member)
+    fleet.done(*plan)
+    close(fleet.servers["a"], "host", USER)
+    refused = fleet.call(*plan, "-o", "json")
+    close(fleet.servers["a"], "host")
+    assert refused.returncode == 1
+    assert "no pg_hba.conf entry" in refused.stdout
+    assert "add a line `host" in refused.stdout
+
+
+def test_a_stream_verifies_the_sources_certificate(fleet_tls: ManagedFleet) -> None:
+    fleet = fleet_tls
+    fleet.done("init", "--yes")
+    plan = ("move-shards", "2", "--to", "b", "--keep-reverse", "0s")
+    right = fleet.keys["subscription_options"]
+    fleet.keys["subscription_options"] = right.replace("authority.pem", "pgpass")
+    refused = fleet.call(*plan, "--dry-run", "-o", "json")
+    assert refused.returncode == 1
+    assert '"replication_login"' in refused.stdout
+    assert "certificate" in refused.stdout
+    fleet.keys["subscription_options"] = right
+    watch = Watch(fleet)
+    with watch.at_work():
+        fleet.done(*plan, "--yes")
+    assert any("sslmode=verify-full" in text for text in watch.stored)
+    assert watch.encrypted == {True}
+    assert all(PASSWORD not in text for text in watch.stored)
+    assert left(fleet) == []
+
+
+def test_tables_of_another_role_follow_their_stream(
+    fleet_managed: ManagedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    for node in fleet.servers:
+        with fleet.connect(node) as superuser:
+            member = f"GRANT {fleet.role} TO {USER} WITH INHERIT TRUE, SET TRUE"
+            superuser.execute(member.encode())
+    with fleet.connect("a") as superuser:
+        superuser.execute("CREATE TABLE shard2.albums (id int PRIMARY KEY, title text)")
+        superuser.execute("INSERT INTO shard2.albums VALUES (1, 'copied'), (2, 'copied')")
+        superuser.execute("CREATE STATISTICS shard2.of_albums ON id, title FROM shard2.albums")
+        superuser.execute("CREATE SEQUENCE shard2.of_another")
+        superuser.execute("CREATE TABLE shard2.songs (id int REFERENCES shard2.albums PRIMARY KEY)")
+        superuser.execute("INSERT INTO shard2.songs VALUES (1)")
+        for what in ("TABLE albums", "TABLE songs", "STATISTICS of_albums", "SEQUENCE of_another"):
+            kind, name = what.split()
+            statement = f"ALTER {kind} shard2.{name} OWNER TO {fleet.role}"
+            superuser.execute(statement.encode())
+    near = arrivals.come_near
+
+    def changed(context: Any, what: str, *, seconds: float) -> str:
+        with fleet.connect("a") as client:
+            client.execute(
+                "INSERT INTO shard2.albums VALUES (3, 'streamed') ON CONFLICT DO NOTHING"
+            )
+            client.execute("UPDATE shard2.albums SET title = 'streamed' WHERE id = 2")
+        return near(context, what, seconds=seconds)
+
+    monkeypatch.setattr(arrivals, "come_near", changed)
+    fleet.done("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
+    assert fleet.ask("b", "SELECT * FROM shard2.albums ORDER BY 1") == [
+        (1, "copied"),
+        (2, "streamed"),
+        (3, "streamed"),
+    ]
+    allowed = "SELECT nspacl::text FROM pg_namespace WHERE nspname = 'shard2'"
+    [(before,)] = fleet.ask("a", allowed.replace("= 'shard2'", "LIKE 'shard2\\_\\_retired%'"))
+    assert fleet.ask("b", allowed) == [(before,)]
+    owner = "SELECT tableowner::text FROM pg_tables WHERE tablename = 'albums'"
+    assert fleet.ask("b", owner) == [(fleet.role,)]
+    assert left(fleet) == []

@@ -1,0 +1,92 @@
+"""A streamed move that is reversed: the shards go back without a copy, with what came since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.errors import Refused
+from shardctl.moves import reversing
+from shardctl.state.journal import MoveState
+from tests.fixtures.moves.own import messages
+from tests.fixtures.moves.reversals import entry, moved, reverse, state
+from tests.fixtures.moves.stream_moves import left
+
+if TYPE_CHECKING:
+    from shardctl.errors import ShardctlError
+    from tests.fixtures.moves.own import Lab
+
+
+def refused(lab: Lab, move: str) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # the text is looked at
+        reverse(lab, move)
+    error: ShardctlError = caught.value  # type: ignore[assignment]
+    return messages(error)
+
+
+def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
+    first = fleet_own.put(2)
+    there = moved(fleet_own)
+    assert there.reverse is not None
+    assert there.can() == ["reverse", "finish"]
+    assert there.as_json()["reverse"]["state"] == "open"
+    assert there.as_json()["reverse"]["wal_bytes"] is not None
+    second = fleet_own.put(2)
+    with fleet_own.alias("shard2") as session:
+        session.execute("UPDATE photos SET user_id = 77 WHERE id = %s", [first])
+        session.execute("DELETE FROM photos WHERE id <> %s AND id <> %s", [first, second])
+    reverse(fleet_own, there.move.id)
+    assert fleet_own.leads("shard2") == "a"
+    third = fleet_own.put(2)
+    found = fleet_own.ask("a", "SELECT id, user_id FROM shard2.photos ORDER BY id")
+    assert found == [(first, 77), (second, 2), (third, 2)]
+    back = entry(fleet_own, there.reverse.move)
+    assert (back.state, back.move.proof) == ("done", "compared")
+    assert (back.move.source, back.move.target) == ("b", "a")
+    assert back.can() == []
+    assert state(fleet_own, there.move.id) == "reversed"
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+    assert "not_reversible" in refused(fleet_own, there.move.id)
+    assert there.move.id in refused(fleet_own, back.move.id)
+
+
+def test_a_move_can_be_finished(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    assert left(fleet_own) != []
+    with fleet_own.connect("a") as session, pytest.raises(psycopg.Error) as caught:
+        session.execute(f"UPDATE {there.move.retired[0]}.photos SET user_id = 1".encode())
+    assert caught.value.sqlstate == "25006"
+    reversing.finish(fleet_own.topology, there)
+    assert left(fleet_own) == []
+    assert state(fleet_own, there.move.id) == "finished"
+    assert entry(fleet_own, there.move.id).can() == []
+    with pytest.raises(Refused, match="nothing is kept"):
+        reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+
+
+def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
+    there = moved(fleet_own, keep_reverse_s=0.0)
+    assert left(fleet_own) == []
+    assert there.reverse is None
+    assert there.as_json()["reverse"] is None
+    assert "nothing was kept" in refused(fleet_own, there.move.id)
+
+
+def test_an_aborted_move_leaves_nothing_for_a_reverse(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardctl.moves import stream
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "hold_snapshot", stop)
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        moved(fleet_own)
+    assert any(node == "b" for node, *_ in left(fleet_own))
+    fleet_own.abort()
+    assert left(fleet_own) == []
+    assert fleet_own.copy("b").state is MoveState.aborted

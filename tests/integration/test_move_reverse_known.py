@@ -1,0 +1,220 @@
+"""What other commands know of a move that can be reversed, and how that possibility ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks import status as statuses
+from shardctl.checks.verify import verify
+from shardctl.errors import Refused, ShardctlError
+from shardctl.fanout import Silent
+from shardctl.moves import doctor, doctor_clear, prune, reversing, service
+from shardctl.moves.plan import Options
+from shardctl.provision import fleet as provisioning
+from shardctl.state import leash, lock
+from tests.fixtures.moves.reversals import entry, moved, reverse, state
+from tests.fixtures.moves.stream_moves import left, planned
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from shardctl.state.ledger import Entry
+    from tests.fixtures.moves.own import Lab
+
+
+def found(lab: Lab) -> list[tuple[str, str | None]]:
+    every = verify(lab.topology, ["leftovers"], deep=False, progress=Silent()).findings
+    return [(one.code, one.object) for one in every]
+
+
+def slot(move: Entry) -> str:
+    assert move.reverse is not None
+    return move.reverse.slot
+
+
+def prunable(lab: Lab) -> list[str | None]:
+    purpose = lock.purpose("prune")
+    one = prune.plan(
+        lab.topology,
+        service.read(lab.topology),
+        accept_unconfirmed=False,
+        now=True,
+        purpose=purpose,
+    )
+    return [retired.why_not for retired in one]
+
+
+def listed(lab: Lab) -> list[str]:
+    return [
+        f"{one.object.kind} {one.object.move}"
+        for one in doctor.left(doctor.look(lab.topology, purpose="test"))
+    ]
+
+
+def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    move = there.move.id
+    assert found(fleet_own) == [("retired_due", move), ("reverse_open", move)]
+    shown = statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).as_json()["moves"]
+    assert [(one["id"], one["state"], one["can"]) for one in shown] == [
+        (move, "done", ["reverse", "finish"])
+    ]
+    assert shown[0]["reverse"]["state"] == "open"
+    assert listed(fleet_own) == []
+    assert all("moves finish" in str(why) for why in prunable(fleet_own))
+    assert len(prunable(fleet_own)) == 2
+    reversing.finish(fleet_own.topology, there)
+    assert prunable(fleet_own) == [None, None]
+    assert found(fleet_own) == [("retired_due", move)]
+    assert statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).unclosed == ()
+
+
+def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    other = planned(fleet_own, [3], "a")
+    with pytest.raises(ShardctlError) as caught:
+        service.preflight(fleet_own.topology, other)
+    assert "reverse_open" in [one.code for one in caught.value.parts()]
+    assert "--finish-reverse" in " ".join(one.hint for one in caught.value.parts())
+    service.preflight(fleet_own.topology, planned(fleet_own, [5], "a"))  # shards of its own
+    clone = service.plan(
+        fleet_own.topology, [5], "c", Options(5.0, 0.0), method="clone", handover="promote"
+    )
+    with pytest.raises(ShardctlError) as cloned:
+        service.preflight(fleet_own.topology, clone)
+    assert "reverse_open" in [one.code for one in cloned.value.parts()]
+    willing = planned(fleet_own, [3], "a", finish_reverse=True)
+    facts = service.preflight(fleet_own.topology, willing)
+    assert facts.reversible == (there.move.id,)
+    assert any("can no longer be reversed" in note for note in facts.notes)
+    reversing.finish_each(fleet_own.topology, facts.reversible)
+    assert state(fleet_own, there.move.id) == "finished"
+    fleet_own.start(willing)
+    assert fleet_own.leads("shard3") == "a"
+
+
+def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    folder = fleet_own.directory / "migrations"
+    (folder / "0002_more.sql").write_text("ALTER TABLE photos ADD COLUMN more integer;\n")
+    with pytest.raises(Refused) as caught:
+        provisioning.plan_migrate(fleet_own.topology)
+    assert caught.value.code == "reverse_open"
+    assert there.move.id in caught.value.message
+    plan = provisioning.plan_migrate(fleet_own.topology, finish_reverse=True)
+    assert plan.finishing == (there.move.id,)
+    reversing.finish_each(fleet_own.topology, plan.finishing)
+    provisioning.carry_out(plan, provisioning.Options(), Silent())
+    assert provisioning.plan_migrate(fleet_own.topology).changes() == []
+
+
+def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> None:
+    there = moved(fleet_own, keep_reverse_s=2.0)
+    wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"), seconds=30)
+    assert state(fleet_own, there.move.id) == "expired"
+    assert entry(fleet_own, there.move.id).can() == ["finish"]
+    assert ("reverse_expired", there.move.id) in found(fleet_own)
+    [(result,)] = fleet_own.ask(
+        "b", "SELECT result FROM shardctl.event WHERE result LIKE '%dropped slot%'"
+    )
+    assert "time" in result
+    with pytest.raises(Refused, match="possible until"):
+        reverse(fleet_own, there.move.id)
+    assert prunable(fleet_own) == [None, None]
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    assert left(fleet_own) == []
+
+
+def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:
+    there = moved(fleet_own, max_wal_bytes=32 << 20)
+    with fleet_own.connect("b") as session:
+        assert leash.is_armed(session, slot(there))
+        session.execute("CREATE TABLE public.filled (text text)")
+        session.execute(
+            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
+        )
+        assert ("slot_near_limit", slot(there)) in found(fleet_own)
+        session.execute(
+            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
+        )
+    wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"))
+    assert state(fleet_own, there.move.id) == "lost"
+    assert entry(fleet_own, there.move.id).can() == ["finish"]
+    assert ("reverse_lost", there.move.id) in found(fleet_own)
+    with pytest.raises(Refused, match="has lost slot"):
+        reverse(fleet_own, there.move.id)
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    assert left(fleet_own) == []
+
+
+def test_a_guard_that_a_restart_has_ended_is_started_again(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    fleet_own.server("b").stop()
+    fleet_own.server("b").start()
+    assert ("slot_unwatched", slot(there)) in found(fleet_own)
+    [unguarded] = reversing.unguarded(service.read(fleet_own.topology).entries)
+    reversing.guard(fleet_own.topology, unguarded)
+    assert reversing.unguarded(service.read(fleet_own.topology).entries) == []
+    assert ("slot_unwatched", slot(there)) not in found(fleet_own)
+    reverse(fleet_own, there.move.id)
+    assert left(fleet_own) == []
+
+
+def test_a_slot_that_outlasts_its_time_is_named_and_cleared(fleet_own: Lab) -> None:
+    """A restart has ended its guard."""
+    there = moved(fleet_own, keep_reverse_s=20.0)
+    fleet_own.server("b").stop()
+    fleet_own.server("b").start()
+    wait_for(lambda: state(fleet_own, there.move.id) == "expired", seconds=40)
+    assert fleet_own.ask("b", "SELECT count(*) FROM pg_replication_slots") == [(1,)]
+    assert ("reverse_expired", there.move.id) in found(fleet_own)
+    every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
+    assert [one.why_not for one in every] == [None] * len(every)
+    doctor_clear.clear(fleet_own.topology, every, lambda _: None)
+    assert left(fleet_own) == []
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    assert not [code for code, _ in found(fleet_own) if code.startswith("reverse")]
+
+
+def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    notices: list[str] = []
+    fleet_own.server("a").stop()
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id), notice=notices.append)
+    assert "moves doctor" in notices[0]
+    fleet_own.server("a").start()
+    assert state(fleet_own, there.move.id) == "finished"
+    assert listed(fleet_own) != []
+    every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
+    assert [one.why_not for one in every] == [None] * len(every)
+    doctor_clear.clear(fleet_own.topology, every, lambda _: None)
+    assert left(fleet_own) == []
+    assert {f"shard2__retired_{there.move.id}"} <= fleet_own.schemas("a")
+
+
+def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
+    fleet_own.ask("b", "SELECT 1")
+    with fleet_own.connect("b") as session:
+        session.execute("ALTER SYSTEM SET wal_level = replica")
+    fleet_own.server("b").stop()
+    fleet_own.server("b").start()
+    with pytest.raises(ShardctlError) as caught:
+        service.preflight(fleet_own.topology, planned(fleet_own, [2], "b", keep_reverse_s=60.0))
+    assert [one.code for one in caught.value.parts()] == ["reverse_wal_level"]
+    assert "--keep-reverse 0" in caught.value.hint
+    service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))
+
+
+def test_two_operators_do_not_finish_and_reverse_at_once(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    with (
+        lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"),  # type: ignore[index]
+        pytest.raises(lock.NodeLocked),
+    ):
+        reversing.finish(fleet_own.topology, there)
+    assert state(fleet_own, there.move.id) == "open"
+    reverse(fleet_own, there.move.id)
+    with pytest.raises(Refused):
+        reversing.finish(fleet_own.topology, there)
+    assert fleet_own.leads("shard2") == "a"

@@ -1,0 +1,167 @@
+"""The rehearsal of a streamed move: what it compares, reports and refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.errors import ShardctlError
+from shardctl.meter import BYTES
+from shardctl.moves import live_comparison, measured
+from shardctl.moves.refusals import PauseTooShort
+from shardctl.moves.rehearsal import RehearsalRefused
+from shardctl.moves.steps import cutover, rehearse
+from shardctl.moves.stopped import MoveStopped
+from shardctl.state.progress import Kept
+from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.rehearsals import fill, untouched
+from tests.fixtures.moves.stream_moves import left, planned, replace_step
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+    from tests.fixtures.moves.own import Lab
+
+
+def change_copy(lab: Lab, *statements: str) -> None:
+    """Change a copy by hand, which refuses that."""
+    with lab.connect("b") as session:
+        session.execute("UPDATE shardctl.stream_copy SET is_open = true")
+        for statement in statements:
+            session.execute(statement.encode())
+        session.execute("UPDATE shardctl.stream_copy SET is_open = false")
+
+
+def refused(lab: Lab, **options: Any) -> RehearsalRefused:
+    with pytest.raises(RehearsalRefused) as caught:
+        lab.start(planned(lab, [2, 3], "b", **options))
+    return caught.value
+
+
+def test_a_rehearsed_move_reports_what_was_equal(fleet_own: Lab) -> None:
+    fill(fleet_own)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    report = fleet_own.copy("b").report
+    assert report is not None
+    found = report["rehearsal"]
+    assert (found["tables"], found["rows"], found["differing"]) == (3, 7002, [])
+    assert found["size_bytes"] > 7002 * 30
+    assert found["time"] == found["first_time"]
+    assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
+    assert left(fleet_own) == []
+
+
+def test_a_difference_is_named_by_table_and_key(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(fleet_own)
+    run = rehearse.STEP.run
+    [(user,)] = fleet_own.ask("a", "SELECT max(id) FROM shard3.photos")
+
+    def changed(context: MoveContext) -> None:
+        change_copy(
+            fleet_own,
+            f"DELETE FROM shard3.photos WHERE id = {user}",
+            "UPDATE shard2.\"Odd %s\" SET c = '' WHERE a = 7",
+            "INSERT INTO shard2.\"Odd %s\" VALUES (0, ',', '')",
+        )
+        run(context)
+
+    replace_step(monkeypatch, rehearse.STEP, changed)
+    error = refused(fleet_own)
+    assert error.code == "rehearsal_differs"
+    assert f"shard3.photos: 2,001 rows on a, 2,000 on b (key (id): ({user}) only on a)" in str(
+        error
+    )
+    assert (
+        "shard2.Odd %s: 3,000 rows on a, 3,001 on b"
+        ' (key (a, b): (0,",") only on b, (7,b\'7) differs)' in str(error)
+    )
+    untouched(fleet_own)
+    report = fleet_own.copy("a").report
+    assert report is not None
+    assert len(report["rehearsal"]["differing"]) == 2
+
+
+def test_a_comparison_keeps_to_the_rate_and_shows_its_bytes(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(fleet_own)
+    shown: dict[str, int] = {}
+    advance, expect, compared = Kept.advance, Kept.expect, [0]
+
+    def expects(self: Kept, key: str, phase: str, total: int, unit: str = "") -> None:
+        if phase == "comparing":
+            assert unit == BYTES
+            shown[key] = total
+        expect(self, key, phase, total, unit)
+
+    def advances(self: Kept, key: str, done: int = 1) -> None:
+        if shown:
+            compared[0] += done
+        advance(self, key, done)
+
+    monkeypatch.setattr(Kept, "expect", expects)
+    monkeypatch.setattr(Kept, "advance", advances)
+    fleet_own.start(planned(fleet_own, [2, 3], "b", max_rate="256k"))
+    report = fleet_own.copy("a").report
+    assert report is not None
+    found = report["rehearsal"]
+    assert shown == dict.fromkeys("ab", found["size_bytes"])
+    assert compared[0] >= 2 * found["size_bytes"]
+    assert found["elapsed_ms"] > 1000 * found["size_bytes"] / (256 << 10)
+
+
+def test_a_pause_that_is_too_long_ends_the_move_before_it(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = measured.parts
+
+    def slow(*given: Any) -> dict[str, float]:
+        return parts(*given) | {"claim": 5_500.0}
+
+    monkeypatch.setattr(measured, "parts", slow)
+    error = refused(fleet_own)
+    assert error.code == "rehearsal_pause_too_long"
+    assert "--max-pause is 5,000 ms" in str(error)
+    untouched(fleet_own)
+
+
+def test_a_resumed_move_needs_the_pause_that_its_rehearsal_predicted(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = measured.parts
+
+    def slow(*given: Any) -> dict[str, float]:
+        return parts(*given) | {"claim": 3_000.0}
+
+    monkeypatch.setattr(measured, "parts", slow)
+    replace_step(monkeypatch, cutover.STREAM_STEP, lose)
+    with pytest.raises(MoveStopped):
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    monkeypatch.undo()
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.resume(max_pause_s=2.0)
+    assert isinstance(caught.value.error, PauseTooShort)
+    fleet_own.resume(max_pause_s=5.0)
+    report = fleet_own.copy("b").report
+    assert report is not None
+    assert report["predicted_pause_ms"] == report["rehearsal"]["predicted_pause_ms"] > 3_000
+
+
+def test_a_rehearsal_holds_nothing_when_it_has_ended(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when it has failed: no lock, no snapshot, no session."""
+    with monkeypatch.context() as patch:
+        patch.setattr(live_comparison, "compare", lose)
+        with pytest.raises(ShardctlError):
+            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    held = (
+        "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' UNION ALL"
+        " SELECT pid FROM pg_locks WHERE mode IN ('ShareLock', 'ShareRowExclusiveLock')"
+    )
+    wait_for(lambda: fleet_own.ask("a", held) == fleet_own.ask("b", held) == [])
+    fleet_own.abort()
+    assert left(fleet_own) == []

@@ -1,0 +1,71 @@
+"""What the plan of a streamed move predicts and refuses, and what its rehearsal then measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.moves import prediction, round_trips
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.refusals import PauseTooShort
+from tests.fixtures import commands
+from tests.fixtures.moves.stream_moves import planned
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.fixtures.moves.own import Lab
+
+TABLES = 400
+STREAM = ("move-shards", "2-3", "--to", "b", "--method", "stream")
+
+
+def run(lab: Lab, *words: str) -> subprocess.CompletedProcess[str]:
+    return commands.here("--topology", str(lab.file), *words)
+
+
+def predicted(lab: Lab, max_pause_s: float = 5.0) -> float:
+    decided = planned(lab, [2, 3], "b", max_pause_s=max_pause_s)
+    return preflight.check(lab.topology, decided, purpose="test").predicted_pause_ms
+
+
+def test_the_plan_counts_tables_and_the_rehearsal_measures_them(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Count every round trip as near: on a busy machine, even one to its own servers is not.
+    monkeypatch.setattr(round_trips, "NEAR_MS", float("inf"))
+    few = predicted(fleet_own)
+    made = (f"CREATE TABLE shard2.t{n} (id bigint PRIMARY KEY)" for n in range(TABLES))
+    with fleet_own.connect("a") as session:
+        session.execute(";".join(made).encode())
+    more = TABLES * prediction.LOCKED_TABLE_MS
+    assert predicted(fleet_own) == pytest.approx(few + more)
+    least_s = (few + prediction.RESERVED_MS + 1) / 1000
+    with pytest.raises(PauseTooShort) as caught:
+        predicted(fleet_own, max_pause_s=least_s)
+    assert caught.value.needed_ms == pytest.approx(few + more + prediction.RESERVED_MS)
+    assert predicted(fleet_own, max_pause_s=least_s + more / 1000) == pytest.approx(few + more)
+
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    report = fleet_own.copy("b").report
+    assert report is not None
+    shown = report["rehearsal"]["predicted_pause_ms"]
+    assert report["predicted_pause_ms"] == shown
+    parts = report["rehearsal"]["parts_ms"]
+    # What was measured has the tables in it: they do not count again.
+    nodes = sum(parts.values()) - min(parts["arrive"], parts["structure"])
+    assert shown < nodes + prediction.REST_MS + prediction.REST_COMMITS * parts["commit"] + 10
+
+
+def test_a_target_without_a_server_is_one_for_a_clone(fleet_own: Lab) -> None:
+    """A node that owns shards has had one."""
+    done = run(fleet_own, "move-shards", "2-3", "--to", "c", "--method", "stream", "--dry-run")
+    assert done.returncode == 1
+    assert "node c (" in done.stderr
+    assert done.stderr.count("if it has no server, use --method clone") == 1
+    fleet_own.server("b").stop()
+    done = run(fleet_own, *STREAM, "--dry-run")
+    assert done.returncode == 1
+    assert "node b (" in done.stderr
+    assert "--method clone" not in done.stderr

@@ -1,0 +1,48 @@
+"""What is predicted for each sub-step adds up to the predicted pause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardctl.moves import cutover, plan, predicted, prediction
+from shardctl.moves.plan import MovePlan, Options
+from shardctl.moves.round_trips import RoundTrips
+from tests.unit.moves.test_prediction import FAR, NEAR, PARTS, moving, streaming, topology
+
+NEARER = RoundTrips(source=3, target=20, pooler=7)
+
+
+def read_only() -> MovePlan:
+    options = Options(max_pause_s=5, retain_s=60, read_only=True)
+    return replace(moving(topology()), options=options)
+
+
+PLANS = {"clone": moving(topology()), "stream": streaming(topology()), "read-only": read_only()}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("ways", [NEAR, NEARER, FAR])
+@pytest.mark.parametrize("tables", [0, 3000])
+def test_the_sub_steps_take_as_long_as_the_pause(kind: str, ways: RoundTrips, tables: int) -> None:
+    here = topology(ssh=", ssh: {}")
+    found = predicted.ms(here, PLANS[kind], ways, tables)
+    assert sum(found.values()) == pytest.approx(
+        prediction.pause_ms(here, PLANS[kind], ways, tables)
+    )
+
+
+@pytest.mark.parametrize("parts", [{}, {"structure": 50.0}, {"arrive": 50.0, "commit": 7.0}])
+def test_measured_sub_steps_take_as_long_as_the_measured_pause(parts: dict[str, float]) -> None:
+    here = topology()
+    found = predicted.measured_ms(here, streaming(here), NEARER, PARTS | parts)
+    whole = prediction.measured_ms(here, streaming(here), NEARER, PARTS | parts)
+    assert sum(found.values()) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("fence", [plan.RENAME, plan.TRIGGERS, plan.LOCKED_RENAME])
+def test_only_sub_steps_of_the_cutover_are_predicted(fence: str) -> None:
+    names = {row.name for row in cutover.CUTOVERS[fence].between("pause", "route")}
+    assert {*predicted._FIXED[fence]} <= names
+    assert {*predicted._REST} <= {row.name for row in cutover.STREAM.between("pause", "route")}
