@@ -3,6 +3,10 @@
 A move renames the shard's schema on its source node. A statement there then fails with 42P01
 for a table, 3F000 for a schema, with nothing written. A table that the application never created
 gives the same codes, so the node is asked whether the schema exists.
+
+A node to which the shard is about to come back has a copy under the schema's own name, closed
+until the cutover: without USAGE, a statement there fails with 42501. Roles get that for other
+reasons, too, so the node is asked whether this one may use the schema.
 """
 
 from __future__ import annotations
@@ -29,12 +33,15 @@ if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId
 
-ERRORS = (errors.UndefinedTable, errors.InvalidSchemaName)
-"""42P01 and 3F000."""
+ERRORS = (errors.UndefinedTable, errors.InvalidSchemaName, errors.InsufficientPrivilege)
+"""42P01, 3F000 and 42501."""
 IN_TRANSACTION = (*ERRORS, errors.UndefinedFunction, errors.UndefinedObject)
 """And what unqualified names of other things give, once the schema is not on the path any more."""
 
-_STANDING = b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
+_STANDING = (
+    b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
+    b" AND pg_catalog.has_schema_privilege(oid, 'USAGE')"
+)
 _FRESH_S = 0.01
 """How old another caller's answer may be to be used again."""
 _ASK_S = 2.0
@@ -118,7 +125,7 @@ def reasons(outcomes: Iterable[Any]) -> list[str]:
 def _fenced(
     known: Known, node: NodeName, shards: Collection[ShardId], deadline: float
 ) -> Plan[list[ShardId]]:
-    """Give the shards whose schemas are missing on a node; all, if it does not answer."""
+    """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
     schemas = {known.schema(shard): shard for shard in shards}
     until = max(deadline, time.monotonic() + _ASK_S)
     try:

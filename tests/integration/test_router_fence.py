@@ -6,6 +6,7 @@ import itertools
 import operator
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,7 +17,7 @@ from tests.fixtures.fleets.routed import away, moved_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.routed import Open
@@ -284,3 +285,46 @@ def test_a_transaction_is_told_through_an_error_that_an_orm_made_of_it(fleet_rou
 
         with pytest.raises(ShardMoved):
             ask()
+
+
+@contextmanager
+def coming_back(fleet: Fleet, shard: int, node: str) -> Iterator[None]:
+    """Put a closed copy under the shard's own name on a node that had it, as `reopen` does."""
+    name = f"shard{shard}"
+    fleet.execute(
+        node,
+        f"""
+        CREATE SCHEMA {name};
+        CREATE TABLE {name}.photos (LIKE shard0.photos INCLUDING ALL);
+        GRANT ALL ON {name}.photos TO "{fleet.role}";
+        """,
+    )
+    yield
+    fleet.execute(node, f"DROP SCHEMA {name} CASCADE")
+
+
+def test_a_copy_that_is_closed_until_its_shard_comes_back_is_the_fence_too(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    alone, many, own = (router(fleet_routed.topology()) for _ in range(3))
+    for db in (alone, many, own):
+        assert db.node_of(2) == "a"
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        pass
+    with coming_back(fleet_routed, 2, "a"):
+        assert alone.insert("photos", 2, ROW) == 1
+        assert (alone.node_of(2), alone.stats().repeated) == ("b", 1)
+        assert many.fetch_many("caption", "photos", [(2, 1)]) == [("new",)]
+        with pytest.raises(ShardMoved, match="shard 2 has moved from node a to node b"):
+            own.within(2, "SELECT caption FROM photos")
+        assert own.within(2, "SELECT caption FROM photos") == [("new",)]
+
+
+def test_a_right_that_is_missing_is_the_applications_error(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("a", f'REVOKE ALL ON shard2.photos FROM "{fleet_routed.role}"')
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="table photos"):
+        db.select("caption", "photos", 2)
+    assert db.stats().repeated == 0
