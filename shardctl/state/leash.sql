@@ -64,6 +64,7 @@ BEGIN
                  ELSE 'move %s: dropped slot %s, which held back %s bytes of WAL: the limit is %s' END,
             {move}, {slot}, held, {limit}));
     END IF;
+    COMMIT;  -- where nothing watches any more, the report is there
     PERFORM pg_catalog.pg_advisory_unlock({key});
 END
 $leash$
