@@ -15,7 +15,7 @@ from shardctl.state import journal, lock
 from shardctl.traffic import table
 from tests import reference
 from tests.fixtures.servers.postgres import free_ports
-from tests.integration.test_nodes_away import open_move
+from tests.slow.test_nodes_away import open_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

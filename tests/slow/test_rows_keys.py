@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.test_rows_move import journal, move
+from tests.slow.test_rows_move import journal, move
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
