@@ -20,11 +20,11 @@ PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorde
 
 # What the garbage collector meets, and when, is no test's subject.
 test: lint ## Run all that a change must pass, and CI runs: style, types, and the tests
-	@$(PYTEST) -n 2 -m 'not embedded and not timed' -W default::pytest.PytestUnraisableExceptionWarning \
+	@$(PYTEST) -n 2 -m 'not (embedded or timed or long)' -W default::pytest.PytestUnraisableExceptionWarning \
 		tests/lint tests/integration tests/unit shardctl
 
 slow: $(VENV)/.for-test ## Run what needs a quiet machine, other versions, whole stories, and attacks
-	@$(PYTEST) -n 4 -m 'embedded or timed' tests/integration tests/unit
+	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
 
 fault: $(VENV)/.for-test ## Break moves at every point

@@ -82,6 +82,7 @@ def test_a_link_is_refused(cloning: Cloning) -> None:
         cloning.make()
 
 
+@pytest.mark.long
 def test_the_copy_of_a_killed_shardctl_is_gone_on_with(cloning: Cloning) -> None:
     make_and_kill(cloning)
     workers = cloning.workers()
@@ -202,6 +203,7 @@ def _mounted(place: Path, options: str) -> bool:
     return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
+@pytest.mark.long
 def test_the_clone_of_another_move_is_refused_and_left(cloning: Cloning) -> None:
     make_and_kill(cloning)
     mine, other = cloning.move, "0badc0de"

@@ -60,6 +60,7 @@ def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site
     assert guard.disarm(armed).became == "absent"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP])
 def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signals) -> None:
     arguments = [str(site.directory), site.console, site.user or "", "1.5"]
@@ -83,6 +84,7 @@ def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signal
     disarm_fired(site.guard())
 
 
+@pytest.mark.long
 def test_no_signal_but_kill_ends_a_guard_before_its_time(site: Site) -> None:
     site.pause("one")
     armed = site.arm("one", after_s=2)

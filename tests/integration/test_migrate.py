@@ -322,6 +322,7 @@ def test_copy_from_the_client_is_refused(new_fleet: Fleet) -> None:
     assert str(refused.value).startswith(f"{file}:2: ")
 
 
+@pytest.mark.long
 def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_alter.sql", "ALTER TABLE photos ADD COLUMN n int;")
     fleet_8.write()
@@ -361,6 +362,7 @@ def blocked_by(one: Fleet, *arguments: str) -> tuple[str, str]:
     return said, f"session {pid} (user postgres, application a report, query begun 20"
 
 
+@pytest.mark.long
 def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
     told, holder = blocked_by(fleet_8, "--lock-timeout", "3000", "--attempts", "1")
     assert f"node a: waits for a lock of {holder}" in told.splitlines()[0]
@@ -368,6 +370,7 @@ def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
     assert "canceling statement due to lock timeout (1 attempts of 3000 ms); session " in told
 
 
+@pytest.mark.long
 def test_a_lock_that_short_attempts_wait_for_is_named_as_well(fleet_8: Fleet) -> None:
     told, holder = blocked_by(fleet_8, "--lock-timeout", "400", "--attempts", "8")
     assert f"node a: waits for a lock of {holder}" in told

@@ -53,6 +53,7 @@ def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
     assert there.move.id in refused(fleet_own, back.move.id)
 
 
+@pytest.mark.long
 def test_a_move_can_be_finished(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     assert left(fleet_own) != []
@@ -67,6 +68,7 @@ def test_a_move_can_be_finished(fleet_own: Lab) -> None:
         reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
 
 
+@pytest.mark.long
 def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
     there = moved(fleet_own, keep_reverse_s=0.0)
     assert left(fleet_own) == []
@@ -75,6 +77,7 @@ def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
     assert "nothing was kept" in refused(fleet_own, there.move.id)
 
 
+@pytest.mark.long
 def test_an_aborted_move_leaves_nothing_for_a_reverse(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

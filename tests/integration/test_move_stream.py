@@ -56,6 +56,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab) -> None:
     assert not [one for one in fleet_own.notices if "lacks this change" in one]
 
 
+@pytest.mark.long
 def test_the_journals_know_where_the_targets_own_changes_begin(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
     assert fleet_own.copy("b").proof == "compared"
 
 
+@pytest.mark.long
 def test_a_fence_is_put_up_by_a_session_without_its_function(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_fence_is_put_up_by_a_session_without_its_function(
     assert fleet_own.copy("b").proof == "compared"
 
 
+@pytest.mark.long
 def test_a_mark_that_comes_late_is_waited_for(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_mark_that_comes_late_is_waited_for(
     assert left(fleet_own) == []
 
 
+@pytest.mark.long
 def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +254,7 @@ def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
     assert left(fleet_own) == []
 
 
+@pytest.mark.long
 def test_sequences_are_found_in_whichever_order_a_server_looks(fleet_own: Lab) -> None:
     """With many shards it reads all of pg_class, and asks for values before it knows the names."""
     settings = ("enable_indexscan", "enable_bitmapscan", "enable_nestloop", "enable_mergejoin")
@@ -282,6 +287,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(fleet_own: 
     assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + stream_claim.MARGIN + 1,)]
 
 
+@pytest.mark.long
 def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retirement(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +323,7 @@ def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retiremen
     assert left(fleet_own) == []
 
 
+@pytest.mark.long
 def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) -> None:
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     last = fleet_own.put(2)
@@ -346,6 +353,7 @@ def test_a_target_decides_the_method(fleet_own: Lab) -> None:
         planned(fleet_own, [2], "b", read_only=True)
 
 
+@pytest.mark.long
 def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

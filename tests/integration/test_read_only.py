@@ -155,6 +155,7 @@ def test_a_foreign_table_is_refused(fleet_tables: Fleet) -> None:
     assert triggers(fleet_tables, "a") == {}
 
 
+@pytest.mark.long
 def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: StartServer) -> None:
     """The worker that applies changes sees triggers for rows only, and those in force always."""
     publisher = pg_server({"wal_level": "logical"})

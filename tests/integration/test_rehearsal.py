@@ -84,6 +84,7 @@ def test_a_difference_is_named_by_table_and_key(
     assert len(report["rehearsal"]["differing"]) == 2
 
 
+@pytest.mark.long
 def test_a_comparison_keeps_to_the_rate_and_shows_its_bytes(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_comparison_keeps_to_the_rate_and_shows_its_bytes(
     assert found["elapsed_ms"] > 1000 * found["size_bytes"] / (256 << 10)
 
 
+@pytest.mark.long
 def test_a_pause_that_is_too_long_ends_the_move_before_it(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_pause_that_is_too_long_ends_the_move_before_it(
     untouched(fleet_own)
 
 
+@pytest.mark.long
 def test_a_resumed_move_needs_the_pause_that_its_rehearsal_predicted(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_threads_see_no_error_while_shards_move(fleet_points: MovingFleet, throu
         assert db.stats().repeated + work.moved > 0
 
 
+@pytest.mark.long
 def test_tasks_see_no_error_while_shards_move(fleet_points: MovingFleet) -> None:
     work = Work()
 
@@ -147,6 +148,7 @@ def test_tasks_see_no_error_while_shards_move(fleet_points: MovingFleet) -> None
     assert work.lost(fleet_points) == set()
 
 
+@pytest.mark.long
 def test_the_load_through_the_router_sees_no_error_while_shards_move(
     fleet_points: MovingFleet,
 ) -> None:

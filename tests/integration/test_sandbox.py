@@ -367,6 +367,7 @@ def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> Non
     assert directory.log(data_of(prepared_fleet, "b")).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", [".new/PG_VERSION", "/PG_VERSION", "/postmaster.pid"])
 def test_up_goes_on_after_it_was_killed(single: Topology, moment: str) -> None:
     node, base = node_of(single, "a"), single.path.parent

@@ -294,6 +294,7 @@ def test_ctrl_c_cancels_what_runs(fleet_rows: Stated) -> None:
     assert fleet_rows.sleeping() == 0
 
 
+@pytest.mark.long
 def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(fleet_rows: Stated) -> None:
     argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_rows.fleet.write()), "sql"]
     argv += ["SELECT pg_advisory_xact_lock(4711)", "--shards", "0"]
@@ -350,6 +351,7 @@ finally:
 # Not `ru_maxrss`: Linux counts to a program's what the process had that forked it.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output", ["tsv", "json"])
 def test_memory_does_not_grow_with_the_rows(fleet_rows: Stated, output: str) -> None:
     text = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)"  # 120 MB from four shards

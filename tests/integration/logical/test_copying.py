@@ -60,6 +60,7 @@ def look(streamed: Streamed) -> None:
     assert [done for done, _ in streamed.reports] == sorted(done for done, _ in streamed.reports)
 
 
+@pytest.mark.long
 def test_every_kind_of_column_and_table_arrives(streamed: Streamed) -> None:
     streamed.make(*KINDS)
     found = {table.name: table for table in copying.tables(streamed.source, [SCHEMA])}
@@ -93,6 +94,7 @@ def large(streamed: Streamed) -> Streamed:
     return streamed
 
 
+@pytest.mark.long
 def test_a_copy_that_is_stopped_starts_over(large: Streamed) -> None:
     stop = threading.Event()
     with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:

@@ -67,6 +67,7 @@ def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list
     return found
 
 
+@pytest.mark.long
 def test_both_snapshots_see_the_same_rows_beside_writers(streamed: Streamed) -> None:
     """Four writers with savepoints, rollbacks, updates and deletes go on all the time."""
     streamed.make(ACCOUNTS, NOTES, FILLED)
@@ -167,6 +168,7 @@ def test_a_worker_that_does_not_come_is_not_waited_for(
     streamed.mark("after")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("message", [0, 1, 2])
 def test_a_process_that_stops_leaves_no_lock(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch, message: int
