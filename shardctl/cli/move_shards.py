@@ -140,11 +140,12 @@ def move_shards(
     server. Onto a node without a server, it clones the whole source, and each side keeps its
     shards: to split or replace a full server.
 
-    Clients of the poolers wait about a tenth of a second; none gets an error. With --read-only
-    (clone), writes are refused for that time, and reads wait for a small part of it. Each node
-    keeps the schemas that it no longer owns under retired names until `shardctl prune`. If the
-    move is interrupted or killed at any moment, `shardctl moves resume` continues it; until the
-    point of no return, `shardctl moves abort` undoes it.
+    Clients of the poolers wait about a tenth of a second, and before that for transactions that
+    are open on moved shards, at most --max-pause; none gets an error. With --read-only (clone),
+    writes are refused for that time, and reads wait for a small part of it. Each node keeps the
+    schemas that it no longer owns under retired names until `shardctl prune`. If the move is
+    interrupted or killed at any moment, `shardctl moves resume` continues it; until the point of
+    no return, `shardctl moves abort` undoes it.
     """
     from shardctl.cli.moves_found import report_step
     from shardctl.cli.moves_report import finish, finish_rehearsal
