@@ -121,14 +121,14 @@ def chunks(tables: Sequence[Table], room: int) -> Iterator[list[Table]]:
 
 @contextmanager
 def lock_timeout(connection: Connection, wait: str) -> Iterator[None]:
-    """Let statements of the session wait no longer than that for locks."""
-    setting = "SELECT set_config('lock_timeout', %s, false)"
-    connection.execute(setting, (wait,))
+    """Let statements of the session wait no longer than that for locks, and then as before."""
+    setting = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(wait)s, false)"
+    before, _ = queries.one(connection, setting, {"wait": wait})
     try:
         yield
     finally:
         if not connection.closed:
-            connection.execute(setting, ("0",))
+            connection.execute(setting, {"wait": before})
 
 
 def _extremes(

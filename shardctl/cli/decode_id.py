@@ -40,11 +40,15 @@ def decode_id(
     """Decode ids: time, shard and sequence; with a topology also schema and node.
 
     The node is the one in the topology file: decode-id contacts no server, `shardctl route --id`
-    asks the databases. Without a topology (no --topology, no ./topology.yaml) it uses the default
-    layout. It lists bad ids on standard error, decodes the rest, and exits with code 2.
+    asks the databases. A shard that the file does not have gets no schema and no node. Without a
+    topology (no --topology, no ./topology.yaml) it uses the default layout. It lists bad ids on
+    standard error, decodes the rest, and exits with code 2.
     """
+    from shardctl.cli import picture
+    from shardctl.cli.output import say
     from shardctl.ids.decoding import Decoder, Place
     from shardctl.ids.layout import Layout
+    from shardctl.topology import ranges
 
     if not ids and sys.stdin.isatty():
         raise UsageError("no ids given", hint="give ids as arguments or on standard input")
@@ -67,6 +71,9 @@ def decode_id(
     else:
         for first, lines in _blocks():
             write(decoder.decode(enumerate(lines, first), _complain_of("line")))
+    if topology and decoder.unplaced:
+        unplaced = picture.shorten(ranges.of(sorted(decoder.unplaced)))
+        say(f"note: shards that are not in {topology.path.name}: {unplaced}")
     if decoder.bad:
         raise Misused(
             "bad_ids", f"{decoder.bad} of {decoder.bad + decoder.good} could not be decoded"

@@ -21,7 +21,7 @@ from shardctl.cli.options import (
     TerminateOption,
     YesOption,
 )
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def move_shards(
     decided = service.plan(topology, chosen, to, options, method=method)
     facts = service.preflight(topology, decided)
     lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
-    shown = _show(decided, facts, output, later=rehearse_only and not dry_run)
+    shown = _show(decided, facts, output)
     note_changes(ctx, decided.shards)
     if dry_run:
         return
@@ -242,16 +242,13 @@ def _shards(
     )
 
 
-def _show(
-    decided: MovePlan, facts: Facts, output: Report, *, later: bool = False
-) -> dict[str, Any]:
-    """Print the plan and return it as JSON, which is printed `later` if more is to come."""
+def _show(decided: MovePlan, facts: Facts, output: Report) -> dict[str, Any]:
+    """Print the plan and return it as JSON."""
     from shardctl.topology import ranges
 
     shown = _json(decided, facts)
     if output is Report.json:
-        if not later:
-            print_json(shown)
+        print_at_end(shown)
         return shown
     copy = picture.duration(max(1, facts.predicted_copy_s))
     print_table(

@@ -18,8 +18,8 @@ from shardctl.cli.options import (
 from shardctl.cli.output import (
     confirm,
     plural,
+    print_at_end,
     print_csv,
-    print_json,
     print_table,
     print_tsv,
     say,
@@ -78,7 +78,7 @@ def doctor(
 def _show(found: Sequence[Left], output: Listing) -> None:
     rows = [_row(one) for one in found]
     if output is Listing.json:
-        print_json({"format": 1, "left": [one.as_json() for one in found]})
+        print_at_end({"format": 1, "left": [one.as_json() for one in found]})
     elif output is Listing.tsv:
         print_tsv(rows)
     elif output is Listing.csv:

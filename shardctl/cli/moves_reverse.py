@@ -19,7 +19,7 @@ from shardctl.cli.options import (
     TerminateOption,
     YesOption,
 )
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
@@ -122,7 +122,7 @@ def _show(entry: Entry, decided: MovePlan, facts: Facts, output: Report) -> None
 
     held = entry.reverse.held_bytes if entry.reverse is not None else None
     if output is Report.json:
-        print_json(
+        print_at_end(
             {
                 "format": 1,
                 "move": decided.id,

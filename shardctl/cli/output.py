@@ -21,14 +21,34 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
-    PRINTED.json = True
+    PRINTED.json, PRINTED.plan = True, None
     print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def print_tsv(rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as tab-separated values; no cell may have a tab or line break."""
+def print_at_end(plan: Any) -> None:
+    """Print a plan as JSON when the command has ended well; an error is printed in its place."""
+    PRINTED.plan = plan
+
+
+def end_plan() -> None:
+    """Print the plan that waits for the command's end, if there is one."""
+    if PRINTED.plan is not None:
+        print_json(PRINTED.plan)
+
+
+def print_tsv(rows: Iterable[Sequence[str | None]]) -> None:
+    r"""Print rows as COPY does: `\N` for NULL, escapes for tabs, line ends and backslashes.
+
+    >>> print_tsv([("a\tb",), (None,), ("c\\d",)])
+    a\tb
+    \N
+    c\\d
+    """
     for row in rows:
-        print("\t".join(row))
+        print("\t".join(r"\N" if cell is None else cell.translate(_ESCAPES) for cell in row))
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def print_csv(rows: Iterable[Sequence[str | None]]) -> None:

@@ -17,7 +17,15 @@ from shardctl.cli.options import (
     ReportOption,
     YesOption,
 )
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli.output import (
+    confirm,
+    end_plan,
+    plural,
+    print_at_end,
+    print_json,
+    print_table,
+    say,
+)
 from shardctl.errors import Problems
 
 if TYPE_CHECKING:
@@ -134,6 +142,7 @@ def apply(
             poolers.apply(plan, progress)
         say(f"done: {plural(len(plan.changes()), 'pooler')}, map version {agreed.version}")
     if agreed.left_out:
+        end_plan()
         raise Problems(list(agreed.left_out))
 
 
@@ -157,7 +166,7 @@ def _show(plan: PoolersPlan, left_out: Sequence[NodeLeftOut], output: Report) ->
             {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
             for w in plan.wanted
         ]
-        print_json(
+        print_at_end(
             {
                 "format": 1,
                 "map_version": plan.map_version,

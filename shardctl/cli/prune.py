@@ -10,7 +10,7 @@ from shardctl.cli import picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _show(found: list[Retired], ledger: Ledger, output: Report) -> None:
     if output is Report.json:
         free = sum(one.size_bytes for one in found if one.why_not is None)
         retired = [one.as_json() for one in found]
-        print_json({"format": 1, "retired": retired, "reclaimed_bytes": free})
+        print_at_end({"format": 1, "retired": retired, "reclaimed_bytes": free})
     elif not found:
         print("nothing to prune: no node has retired schemas")
     else:

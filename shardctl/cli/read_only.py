@@ -10,7 +10,7 @@ from shardctl.cli import completion, picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,7 @@ def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output:
 
     if output is Report.json:
         nodes = [one.as_json() for one in plans]
-        print_json(
+        print_at_end(
             {
                 "format": 1,
                 "cluster": topology.cluster,

@@ -20,6 +20,7 @@ from shardctl.cli.options import (
 from shardctl.cli.output import (
     confirm,
     plural,
+    print_at_end,
     print_csv,
     print_json,
     print_table,
@@ -87,7 +88,7 @@ def misplaced(
             }
         )
     elif output is Listing.tsv:
-        print_tsv(map(_on_one_line, _lines(report.found)))
+        print_tsv(_lines(report.found))
     elif output is Listing.csv:
         print_csv((_MISPLACED, *_lines(report.found)))
     elif report.found:
@@ -144,7 +145,7 @@ def _show(plan: Plan, output: Report) -> None:
     """Print the plan; an empty one as a sentence."""
     if output is Report.json:
         cluster = plan.topology.cluster
-        print_json({"format": 1, "cluster": cluster, "moves": plan.as_json()})
+        print_at_end({"format": 1, "cluster": cluster, "moves": plan.as_json()})
         return
     if not plan.pairs:
         print("nothing to do: no row is in a wrong shard")

@@ -122,7 +122,7 @@ def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
     """Print rows as TSV or CSV, which has a header."""
     place, batch = _label(answer.place), answer.batch
     if output is Listing.tsv:
-        print_tsv((place, *folding.tsv(row)) for row in batch.rows)
+        print_tsv((place, *row) for row in batch.rows)
         return
     if header:
         label = "node" if answer.place.shard is None else "shard"

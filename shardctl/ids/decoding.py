@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 _ORIGIN = date(1970, 1, 1)
 
+_NOWHERE = -1
+"""Stands for a shard without a place."""
+
 _LINES = {
     "table": "%20d  %s  %6d  %8d%s\n",
     "tsv": "%d\t%s\t%d\t%d%s\n",
@@ -32,20 +35,23 @@ class Place(NamedTuple):
 class Decoder:
     """Turns numbers as text into lines of tsv, csv, JSON or a table with fixed columns.
 
-    With `places`, a shard that is not among them is an error, and each line ends with schema
-    and node. `good` and `bad` count the ids. Times are split into day and second, and the text of
-    each is cached: that makes it fast, and at most some ten thousand of each exist.
+    With `places`, each line ends with schema and node; `unplaced` collects the shards that are not
+    among them, whose schema and node are empty. `good` and `bad` count the ids. Times are split
+    into day and second, and the text of each is cached: that makes it fast, and at most some ten
+    thousand of each exist.
     """
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
         self._layout = layout
         self._line = _LINES[output]
-        self._tails = _tails(output, places)
+        none = Place("-", "-") if output == "table" else Place("", "")
+        self._tails = None if places is None else _tails(output, {**places, _NOWHERE: none})
         self._days: dict[int, str] = {}
         self._seconds: dict[int, str] = {}
         self.header = _header(output, places)
         self.good = 0
         self.bad = 0
+        self.unplaced: set[int] = set()
 
     def decode(
         self, numbered: Iterable[tuple[int, str]], complain: Callable[[int, str], None]
@@ -77,10 +83,6 @@ class Decoder:
                 self._refuse(complain, position, _why_not(text, low, high))
                 continue
             shard = number >> bits & shard_mask
-            if tails is not None and shard not in tails:
-                reason = f"{number} belongs to shard {shard}, which is not in the topology"
-                self._refuse(complain, position, reason)
-                continue
             day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, _DAY_MS)
             second = rest // 1000
             try:
@@ -96,7 +98,10 @@ class Decoder:
                 minute = second // 60
                 seconds[second] = f"{minute // 60:02d}:{minute % 60:02d}:{second % 60:02d}"
                 moment = f"{days[day]}T{seconds[second]}.{rest % 1000:03d}Z"
-            tail = tails[shard] if tails is not None else ""
+            tail = ""
+            if tails is not None and (tail := tails.get(shard, "")) == "":
+                tail = tails[_NOWHERE]
+                self.unplaced.add(shard)
             add(line % (number, moment, shard, number & sequence_mask, tail))
         self.good += len(lines)
         return "".join(lines)
@@ -106,13 +111,11 @@ class Decoder:
         complain(position, reason)
 
 
-def _tails(output: str, places: Mapping[int, Place] | None) -> dict[int, str] | None:
+def _tails(output: str, places: Mapping[int, Place]) -> dict[int, str]:
     """Return the end of a line for each shard."""
-    if places is None:
-        return None
     if output == "json":
         return {
-            shard: f',"schema":{json.dumps(p.schema)},"node":{json.dumps(p.node)}'
+            shard: f',"schema":{json.dumps(p.schema or None)},"node":{json.dumps(p.node or None)}'
             for shard, p in places.items()
         }
     if output == "csv":

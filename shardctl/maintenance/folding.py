@@ -153,15 +153,3 @@ def _value(text: str | None, column: Column) -> Any:
             return json.loads(text)
         case _:
             return text
-
-
-def tsv(row: Row) -> list[str]:
-    r"""Write values as COPY does: `\N` for NULL, escapes for tabs, line ends and backslashes.
-
-    >>> tsv(("a\tb", None, "c\\d"))
-    ['a\\tb', '\\N', 'c\\\\d']
-    """
-    return [r"\N" if value is None else value.translate(_ESCAPES) for value in row]
-
-
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
