@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks.status_nodes import Disk
 from shardctl.errors import Refused
-from shardctl.hosts import accounts, ports
+from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.reach import host_of
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Node
-
-_SECONDS = 10.0
-_KB = 1024
 
 
 def measure(node: Node) -> Disk | None:
@@ -32,11 +29,6 @@ def measure(node: Node) -> Disk | None:
             raise Refused("disk_unknown", f"{node.data_directory}: {error.strerror}") from error
         return Disk(free_bytes=usage.free, total_bytes=usage.total)
     host = host_of(node)
-    argv = ["df", "-P", "-k", "--", str(node.data_directory)]
     user = accounts.account_on(host, node.os_user)
-    lines = host.run(argv, user=user, timeout=_SECONDS).stdout.splitlines()
-    try:
-        _, total, _, free = lines[-1].split()[:4]
-        return Disk(free_bytes=int(free) * _KB, total_bytes=int(total) * _KB)
-    except (IndexError, ValueError) as error:
-        raise Refused("disk_unknown", f"cannot read the output of df: {' '.join(lines)}") from error
+    total, free = files.disk(host, node.data_directory, user=user)
+    return Disk(free_bytes=free, total_bytes=total)

@@ -10,6 +10,7 @@ from shardctl.cli import completion, picture, values
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
+    DANGEROUS,
     DryRunOption,
     FinishReverseOption,
     IgnoreStandbyOption,
@@ -129,7 +130,11 @@ def move_shards(
     ] = False,
     duplicate_shared: Annotated[
         bool,
-        typer.Option("--duplicate-shared", help="With clone: copy tables outside shards, too."),
+        typer.Option(
+            "--duplicate-shared",
+            help="With clone: copy tables outside shards, too.",
+            rich_help_panel=DANGEROUS,
+        ),
     ] = False,
     ignore_standby: IgnoreStandbyOption = False,
 ) -> None:
@@ -219,9 +224,13 @@ def _shards(
     from shardctl.topology import routes
     from shardctl.topology.model import NodeName
 
-    listed = text is not None and source is None and not half and not everything
-    of_node = text is None and source is not None and half != everything
-    if not listed and not of_node:
+    if half and everything:
+        raise UsageError("--half and --all exclude each other", hint="give one of them")
+    if text is not None and (source is not None or half or everything):
+        raise UsageError(
+            "SHARDS and --from, --half, --all exclude each other", hint="give one or the other"
+        )
+    if text is None and (source is None or not (half or everything)):
         raise UsageError(
             "no shards given", hint="specify SHARDS, or --from NODE with --half or --all"
         )

@@ -46,12 +46,23 @@ MaxPauseOption = Annotated[
         help="The longest time that clients may wait, for example 2s.",
     ),
 ]
+DANGEROUS = "Dangerous"
+"""The panel of options that end others' work or take the operator's word."""
 TerminateOption = Annotated[
-    bool, typer.Option("--terminate", help="End transactions that block the cutover.")
+    bool,
+    typer.Option(
+        "--terminate",
+        help="End transactions that block the cutover.",
+        rich_help_panel=DANGEROUS,
+    ),
 ]
 IgnoreStandbyOption = Annotated[
     bool,
-    typer.Option("--ignore-standby", help="Confirm that failover is disabled on the source."),
+    typer.Option(
+        "--ignore-standby",
+        help="Confirm that failover is disabled on the source.",
+        rich_help_panel=DANGEROUS,
+    ),
 ]
 MaxWalOption = Annotated[
     int | None,

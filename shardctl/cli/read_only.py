@@ -141,7 +141,9 @@ def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
     from shardctl.topology.model import NodeName
 
     text, name = named
-    if (text is None) == (name is None):
+    if text is not None and name is not None:
+        raise UsageError("SHARDS and --node exclude each other", hint="give one of them")
+    if text is None and name is None:
         raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
     if text is not None:
         return routes.listed(topology, text)

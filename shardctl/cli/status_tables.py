@@ -24,7 +24,10 @@ _RANGES = 3
 
 def title(found: Status) -> str:
     """Give the first line: which cluster, which map, when."""
-    version = "no map yet" if found.map_version is None else f"map version {found.map_version}"
+    version = f"map version {found.map_version}"
+    if found.map_version is None:
+        up = any(node.state == "up" for node in found.nodes)
+        version = "no map yet" if up else "map unknown"
     return f"cluster {found.cluster}, {version}, {found.time:%Y-%m-%d %H:%M:%S} UTC"
 
 

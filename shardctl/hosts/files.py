@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import local, scripts
 from shardctl.hosts.host import (
     CommandFailed,
@@ -150,6 +150,23 @@ def place_of(host: Host, path: Path, *, user: str | None = None) -> str:
 def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
     """Count a file's bytes, 0 where there is none; raises FileRefused."""
     return int(_carry_out(host, "size", path, user=user))
+
+
+_DISK_S = 10.0
+"""How long `df` may take: a network file system may hang."""
+
+
+def disk(host: Host, path: Path | str, *, user: str | None = None) -> tuple[int, int]:
+    """Measure the file system of a path, by POSIX `df`: all its bytes, and the free ones.
+
+    Raises disk_unknown where df printed something else, and what `Host.run` raises.
+    """
+    lines = host.run(["df", "-P", "-k", "--", str(path)], user=user, timeout=_DISK_S).stdout
+    try:
+        _, total, _, free = lines.splitlines()[-1].split()[:4]
+        return int(total) * 1024, int(free) * 1024
+    except (IndexError, ValueError) as error:
+        raise Refused("disk_unknown", f"cannot read the output of df: {lines.strip()}") from error
 
 
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:

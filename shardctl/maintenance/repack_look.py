@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import Refused, ShardctlError, together
+from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_program
@@ -31,7 +32,6 @@ MARK = "repacked file "
 
 _LOCK_TIMEOUT = "1s"
 _LONG_S = 60
-_KB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,8 @@ def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlErro
 
 
 def free_bytes(node: Node, directory: str) -> int:
-    """Ask the node's host how much room its data directory has; raises what `Host.run` raises."""
-    said = host_of(node).run(["df", "-P", "-k", "--", directory]).stdout
-    return int(said.splitlines()[-1].split()[3]) * _KB
+    """Ask the node's host how much room its data directory has; raises as `files.disk`."""
+    return files.disk(host_of(node), directory)[1]
 
 
 def data_directory(session: Connection, node: Node) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts
+from shardctl.hosts import accounts, files
 from shardctl.hosts.reach import host_of, is_reached
 from shardctl.moves import plan as planning
 from shardctl.moves.refusals import SourceUnfit
@@ -222,10 +222,7 @@ def free_bytes(
     try:
         host = host_of(node)
         account = accounts.account_on(host, node.os_user)
-        argv = ["df", "-P", "-k", "--", f"{directory}/{inside}"]
-        lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
-        return int(lines[-1].split()[3]) * _KB, ""
-    except (IndexError, ValueError):
-        return None, "df printed no number"
+        room = files.disk(host, f"{directory}/{inside}", user=account)
+        return room[1], ""
     except ShardctlError as error:
         return None, error.message

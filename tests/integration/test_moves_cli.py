@@ -169,7 +169,6 @@ USAGE = {
     "no shards": ["--to", "c"],
     "shards twice": ["2", "--from", "a", "--all", "--to", "c"],
     "a node without how many": ["--from", "a", "--to", "c"],
-    "half and all": ["--from", "a", "--half", "--all", "--to", "c"],
     "half of what": ["--half", "--to", "c"],
     "no such source": ["--from", "x", "--all", "--to", "c"],
     "a source without shards": ["--from", "d", "--all", "--to", "c"],
@@ -197,6 +196,12 @@ REFUSED = {
     "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "--max-rate"),
     "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause is 10 ms"),
 }
+
+
+def test_what_excludes_each_other_is_named(fleet_spares: MovedFleet) -> None:
+    done = fleet_spares.here("move-shards", "--from", "a", "--half", "--all", "--to", "c")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--half and --all exclude each other" in done.stderr
 
 
 def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(fleet_spares: MovedFleet) -> None:

@@ -80,7 +80,7 @@ def test_without_a_terminal_yes_is_required(fleet_tables: Fleet) -> None:
     ("arguments", "said"),
     [
         (("on",), "no shards given"),
-        (("on", "2", "--node", "a"), "no shards given"),
+        (("on", "2", "--node", "a"), "SHARDS and --node exclude each other"),
         (("off", "--node", "z"), "unknown node 'z'"),
         (("on", "2-99"), "shard 99 is not in the topology"),
         (("on", "2", "--wait", "soon"), "is not a duration"),

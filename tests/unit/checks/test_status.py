@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
 from shardctl.checks.status_disk import measure
 from shardctl.checks.status_look import _retired
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
+from shardctl.cli.status_tables import title
 from shardctl.fanout import Silent
+from shardctl.hosts import files
+from shardctl.hosts.local import Local
 from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, local_node, local_topology
+
+if TYPE_CHECKING:
+    import pytest
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
 A, B = NodeName("a"), NodeName("b")
@@ -136,6 +144,7 @@ def test_nodes_that_are_not_there_are_down_or_absent(tmp_path: Path) -> None:
     assert [(n.name, n.state) for n in seen.nodes] == [("a", "down"), ("b", "absent")]
     assert all("refused" in (n.error or "") for n in seen.nodes)
     assert seen.map_version is None
+    assert title(seen).startswith("cluster test, map unknown, ")
 
 
 def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None:
@@ -143,6 +152,17 @@ def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None
     disk = measure(there)
     assert disk is not None
     assert 0 <= disk.free_bytes <= disk.total_bytes
+
+
+def test_what_df_prints_instead_of_numbers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "df"
+    program.write_text("#!/bin/sh\necho df: not today\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with raises_code("disk_unknown", match="df: not today"):
+        files.disk(Local(), "/")
 
 
 def test_a_disk_that_is_not_there_says_why(tmp_path: Path) -> None:

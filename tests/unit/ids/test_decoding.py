@@ -174,7 +174,7 @@ def test_ids_of_other_widths_are_refused() -> None:
 @pytest.mark.parametrize(("output", "end"), ENDS.items())
 def test_a_shard_that_is_not_in_the_topology_has_no_place(output: str, end: str) -> None:
     decoder = Decoder(Layout(), output, {1: Place("shard1", "a")})
-    out = decoder.decode([(1, str(KNOWN))], pytest.fail)
+    out = decoder.decode([(1, str(KNOWN))], lambda _, reason: pytest.fail(reason))
     assert "1341" in out
     assert out.endswith(end)
     assert decoder.unplaced == {1341}
