@@ -229,7 +229,7 @@ def _look(
         raise Refused(
             "shards_not_here",
             f"node {node.name}: shards {ranges.of(sorted(absent))} are not live on it",
-            hint="check `shardctl moves` for a move of these shards; `shardctl verify` "
+            hint="check `shardctl moves list` for a move of these shards; `shardctl verify` "
             "shows the differences",
         )
     tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}

@@ -25,6 +25,7 @@ def log_file() -> Path:
 def open_log(*, verbose: bool) -> None:
     """Write the package's log to the day's file, and to standard error if `verbose`.
 
+    What psycopg warns of, such as a cancellation that Ctrl-C interrupts, goes there, too.
     A log that cannot be written must not stop an operator: one line on standard error reports it,
     and the command continues.
     """
@@ -48,9 +49,13 @@ def open_log(*, verbose: bool) -> None:
         print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:
         handlers.append(logging.StreamHandler())
+    library = logging.getLogger("psycopg")
+    library.propagate = False  # without a handler, Python prints warnings on standard error
+    library.addHandler(logging.NullHandler())
     for handler in handlers:
         handler.setFormatter(line)
         logger.addHandler(handler)
+        library.addHandler(handler)
     logger.info("shardctl %s", shlex.join(map(without_passwords, sys.argv[1:])))
 
 

@@ -39,12 +39,13 @@ was committed before it, and what clients change there is committed behind it.""
 
 
 class MoveUnderWay(ShardctlError):
-    """Another move is unfinished; a cluster has one at a time."""
+    """Another move of these shards or onto this node is unfinished."""
 
     def __init__(self, node: str) -> None:
         super().__init__(
             f"node {node}: another move is unfinished",
-            hint="run `shardctl moves` to see it, and `shardctl moves resume` or `abort` to end it",
+            hint="run `shardctl moves list` to see it, and `shardctl moves resume` or `abort` to "
+            "end it",
         )
 
 
