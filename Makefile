@@ -23,7 +23,7 @@ test: lint ## Run all that a change must pass, and CI runs: style, types, and th
 	@$(PYTEST) -n 2 -m 'not (embedded or timed or long)' -W default::pytest.PytestUnraisableExceptionWarning \
 		tests/lint tests/integration tests/unit shardctl
 
-slow: $(VENV)/.for-test ## Run what needs a quiet machine, other versions, whole stories, and attacks
+slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other versions, whole stories, and attacks
 	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
 
