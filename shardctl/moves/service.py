@@ -242,11 +242,11 @@ def require_resumable(
 ) -> MovePlan:
     """Check that a move can continue with this topology; return its plan.
 
-    Raises move_ended, TopologyChanged, PlanUnreadable, PauseTooShort, PoolerUnfit where clients
-    time out during the pause, SourceNeeded, SourceThere, NodeLocked while another process runs the
+    Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PauseTooShort, PoolerUnfit
+    where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another process runs the
     move, and NodeUnavailable of a source that is still needed.
     """
-    decided = _decided(topology, entry, may_be_there=False)
+    decided = _decided(topology, entry, may_be_there=False, command="moves resume")
     if source_destroyed:
         purpose = lock.purpose("moves resume")
         destroyed.require_source_gone(topology, entry.move, purpose=purpose)
@@ -270,7 +270,7 @@ def require_abortable(
 ) -> MovePlan:
     """Check that a move can be aborted: the source owns the shards, or can get them back.
 
-    Raises move_ended, NotAbortable, TopologyChanged, PlanUnreadable, what
+    Raises move_ended, NotAbortable, TopologyChanged, OwnershipDiffers, PlanUnreadable, what
     `destroyed.require_gone` raises, NodeLocked while another command changes source or target, and
     NodeUnavailable of the source.
     """
@@ -278,7 +278,7 @@ def require_abortable(
     promoting = entry.move.state is MoveState.promoting
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
-    decided = _decided(topology, entry, may_be_there=not promoting)
+    decided = _decided(topology, entry, may_be_there=not promoting, command="moves abort")
     try:
         lock.require_all_free(topology, [decided.source], command="moves abort")
     except NodeUnavailable as error:
@@ -307,12 +307,13 @@ def at_work(
     return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
 
 
-def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePlan:
+def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, command: str) -> MovePlan:
     """Return the plan of an unfinished move, if this version and this topology fit it.
 
     A pooler may have been removed from the topology if nothing listens at its address any more, or
     with `may_be_there`: otherwise its clients would lose the moved shards, or it would not be
-    asked.
+    asked. The shards that the move leaves where they are must be where the databases' map has
+    them: its poolers' files and the topology file are written from this topology.
     """
     entry.require_open()
     decided = MovePlan.of_journal(entry.move)
@@ -323,6 +324,8 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool) -> MovePla
     missing = planning.missing_poolers(topology, decided)
     gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
     planning.require_same(topology, decided, gone=gone)
+    between = (decided.source, decided.target)
+    maps.require_beside(topology, decided.shards, between, purpose=lock.purpose(command))
     return decided
 
 

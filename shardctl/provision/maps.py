@@ -14,10 +14,10 @@ from shardctl.provision.observe import Said
 from shardctl.state import cluster, identity, ledger, observer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 
 def map_unwritten() -> Refused:
@@ -48,6 +48,33 @@ def require(
             "done",
             hint="run the command again to see the new plan",
         )
+
+
+def require_beside(
+    topology: Topology,
+    shards: Collection[int],
+    between: Collection[str],
+    *,
+    purpose: str,
+) -> None:
+    """Refuse a topology that contradicts a node's map, while a move of `shards` is unfinished.
+
+    Either node of `between` may own these. Nodes that cannot be read are left out: no other move
+    has begun since this one, so every map knows the owners of the shards beside it. Raises
+    OwnershipDiffers, or Problems of several.
+    """
+    wanted = topology.owners()
+
+    def beside(session: Connection, _node: Node) -> dict[ShardId, NodeName]:
+        known = cluster.read_map(session) if cluster.is_present(session) else {}
+        return {
+            shard: wanted.get(shard, owner) if shard in shards and owner in between else owner
+            for shard, owner in known.items()
+        }
+
+    asked = observer.ask(topology, beside, purpose=purpose)
+    if problems := refusals.ownership(topology, asked.values):
+        raise together(problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ _CLASS = 0x5AADC72
 UNMADE_S = 60
 """How long a leash waits for a slot that is still missing."""
 
-_FENCED, _WAITING = ["fenced", "drained"], ["reserved", "undone"]
+_FENCED, _WAITING = ["fenced", "drained", "promoting"], ["reserved", "undone"]
+_CLAIMING_S = 60
+"""How long behind the decision a slot is kept beyond its limit, so that the target can claim."""
 _POLL_S = 0.5
 _LOCK_TIMEOUT = "1s"
 _ARMED_S = 10.0
@@ -64,6 +66,7 @@ def arm(
         limit=sql.Literal(limit_bytes),
         # The move itself needs no slot that is for its reverse.
         fenced=sql.Literal([] if keep_s is not None else _FENCED),
+        claiming=sql.SQL("interval {}").format(sql.Literal(f"{_CLAIMING_S} s")),
         waiting=sql.Literal([] if keep_s is not None else _WAITING),
         keep=sql.SQL("interval {}").format(sql.Literal(f"{keep_s} s"))
         if keep_s is not None

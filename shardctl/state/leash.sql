@@ -24,7 +24,10 @@ BEGIN
         overdue := false;
         BEGIN
             -- A fence lasts no longer than its guard allows; without the slot it would be undone.
-            SELECT m.state = ANY ({fenced}),
+            -- Behind the decision the target may need the slot to claim; not for ever.
+            SELECT m.state = ANY ({fenced})
+                       AND (m.state <> 'promoting'
+                            OR pg_catalog.clock_timestamp() < m.changed + {claiming}),
                    coalesce(m.state IN ('done', 'unconfirmed')
                             AND pg_catalog.clock_timestamp() > m.ended + {keep}, false)
             INTO changing, overdue FROM shardctl.move AS m WHERE m.id = {move};

@@ -199,6 +199,20 @@ def test_it_holds_no_snapshot_and_ends_when_the_slot_is_gone(
     assert session.execute("SELECT report FROM shardctl.move").fetchall() == [(None,)]
 
 
+def test_a_target_has_a_minute_to_claim_what_is_decided(
+    server: PgServer, session: psycopg.Connection[Any]
+) -> None:
+    physical(session)
+    session.execute("UPDATE shardctl.move SET state = 'promoting', changed = clock_timestamp()")
+    arm_and_die(server)
+    write(session, 8)
+    with server.connect(DATABASE) as other, pytest.raises(AssertionError):
+        wait_for(lambda: not left(other), seconds=1.5)
+    session.execute("UPDATE shardctl.move SET changed = changed - interval '1 min'")
+    wait_for(lambda: not left(session))
+    wait_for(lambda: not leash.is_armed(session, SLOT))
+
+
 def test_it_waits_for_a_cutover_and_works_without_a_journal(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:

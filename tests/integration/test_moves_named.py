@@ -48,3 +48,24 @@ def test_a_source_that_takes_logins_is_not_restarted(fleet_spares: MovedFleet) -
     assert "unknown node 'x'" in unknown.stderr
     [(started,)] = fleet_spares.query("a", "SELECT now() - pg_postmaster_start_time() < '1 s'")
     assert not started
+
+
+def test_a_move_goes_on_and_is_aborted_only_with_the_shards_beside_it_where_the_map_has_them(
+    fleet_spares: MovedFleet,
+) -> None:
+    world = fleet_spares.world([2, 3], "c")
+    drive(world, [one for one in METHODS[METHOD].steps if one.name == "reserve"], lambda _: None)
+    world.close()
+    for node in "ab":  # as a move would have, with which another copy of the file was written
+        fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard = 0")
+    for command in ("resume", "abort"):
+        refused = fleet_spares.here("moves", command, "--yes")
+        assert refused.returncode == 1, refused.stderr
+        assert (
+            "shardctl: the map on node a gives shards 0 to b, the topology gives them to a"
+            in refused.stderr
+        )
+    for node in "ab":
+        fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'a' WHERE shard = 0")
+        fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'c' WHERE shard = 2")  # its own
+    assert fleet_spares.here("moves", "abort", "--yes").returncode == 0
