@@ -316,8 +316,6 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
         if one.database
         else "",
     }
-    if not (node.shards or one.database):
-        return []
     return [
         Refused(
             "right_missing",
