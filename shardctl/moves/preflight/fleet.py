@@ -13,11 +13,10 @@ from shardctl import fanout
 from shardctl.meter import listed
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
-from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, journal, reverses
+from shardctl.state import cluster, identity, journal, reverses
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""
 _WIDTH = 16
-_SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,6 @@ def _ask(context: Context, node: Node) -> Peer:
         ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
             live = session.execute(QUERIES["live"], {"schemas": schemas})
-            (system,) = queries.one(session, _SYSTEM)
             missing = cluster.missing(session, row)
             has_moves = (
                 row is not None
@@ -254,7 +251,7 @@ def _ask(context: Context, node: Node) -> Peer:
             return Peer(
                 format=row.format if row else None,
                 live=tuple(name for (name,) in live),
-                system=system,
+                system=identity.system(session),
                 moves=moves,
                 missing=missing,
                 kept=reverses.read(session, [one for one in moves if one.target == node.name]),
