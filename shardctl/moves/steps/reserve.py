@@ -97,7 +97,7 @@ def _systems(context: MoveContext) -> dict[str, str]:
     """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
     plan = context.plan
     nodes = [plan.source, plan.target] if plan.streams else [plan.source]
-    found = {}
+    found: dict[str, str] = {}
     for node in nodes:
         with context.on(node):
             found[node] = identity.system(context.session(node))
