@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, methods, prediction, rehearsal
+from shardctl.moves import conclusion, destroyed, methods, prediction, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -66,7 +66,8 @@ def plan(
     chosen = METHODS[method]
     chosen.accepts(topology.nodes[decided.target])
     _require_options(method, options)
-    version = maps.version(topology, purpose=lock.purpose(COMMAND))
+    needed = (decided.source, decided.target)
+    version = maps.version(topology, purpose=lock.purpose(COMMAND), needed=needed)
     keep_s = options.keep_reverse_s if chosen.handover.reversible else 0.0
     return replace(
         decided,
@@ -139,8 +140,13 @@ def start(
         context.lock(decided.source)
         context.session(decided.source)
         # The operator may have looked at the plan for a long time.
-        maps.require(topology, decided.map_version, purpose=context.purpose)
+        needed = (decided.source, decided.target)
+        maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
         reserve.require_alone(context)
+        for node in locked(decided):
+            # It may have been away while shards moved between other nodes.
+            with context.on(node):
+                conclusion.write_map(context, node, topology.owners(), decided.map_version)
         _drive(context, on_step)
     return context
 

@@ -14,10 +14,10 @@ from shardctl.provision.observe import Said
 from shardctl.state import cluster, identity, ledger, observer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 
 def map_unwritten() -> Refused:
@@ -35,12 +35,13 @@ def require(
     *,
     purpose: str,
     absent: Sequence[NodeUnavailable] = (),
+    needed: Collection[NodeName] | None = None,
 ) -> None:
     """See that the map is still the one of a plan that was made without `absent` nodes.
 
-    Raises map_changed, and what `agreed` raises.
+    `needed` as of `version`. Raises map_changed, and what `agreed` raises.
     """
-    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent).version
+    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent, needed=needed).version
     if now != planned:
         raise Refused(
             "map_changed",
@@ -63,13 +64,20 @@ class Agreed:
         return tuple(NodeLeftOut(one.node, one.reason) for one in self.unread)
 
 
-def version(topology: Topology, *, purpose: str) -> int:
+def version(topology: Topology, *, purpose: str, needed: Collection[NodeName] | None = None) -> int:
     """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
-    Every node that owns shards has to be reachable. Raises map_unwritten, NodeUnavailable,
-    OwnershipDiffers and what `identity.check` raises, or Problems of several.
+    Every node that owns shards has to be reachable; with `needed`, only these, where there are
+    poolers: their files have the version of the newest map, and the caller compares them. Raises
+    map_unwritten, NodeUnavailable, OwnershipDiffers and what `identity.check` raises, or Problems
+    of several.
     """
-    return agreed(topology, purpose=purpose, strict=True).version
+    return agreed(topology, purpose=purpose, strict=True, needed=needed).version
+
+
+def required(topology: Topology, needed: Collection[NodeName]) -> Collection[NodeName]:
+    """Name the nodes that a move between the `needed` ones cannot do without."""
+    return needed if topology.poolers else [node.name for node in topology.owning()]
 
 
 def agreed(
@@ -78,6 +86,7 @@ def agreed(
     purpose: str,
     strict: bool,
     absent: Sequence[NodeUnavailable] = (),
+    needed: Collection[NodeName] | None = None,
 ) -> Agreed:
     """Read the map's version as `version` does; unless `strict`, nodes may be away.
 
@@ -91,7 +100,9 @@ def agreed(
     said = asked.values
     unread = [*absent, *(one for one in asked.problems if isinstance(one, NodeUnavailable))]
     problems = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
-    problems += refusals.ownership(topology, {name: one.map for name, one in said.items()})
+    problems += refusals.ownership(topology, said)
+    if needed is not None:
+        unread = [one for one in unread if one.node in required(topology, needed)]
     if problems:
         raise together([*unread, *problems])
     agreement.left_out(topology, said, unread, strict=strict)

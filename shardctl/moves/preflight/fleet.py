@@ -57,21 +57,31 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes that answer; one without shards may be missing."""
+    """All nodes that answer; one without shards may be missing, and so may one not in the move."""
 
     peers: Mapping[NodeName, Peer]
     problems: tuple[ShardctlError, ...]
+    away: tuple[NodeUnavailable, ...] = ()
+    """Why nodes that own shards and are not in the move could not be asked."""
 
 
 def look_at_map(context: Context) -> None:
     """Check that the map is still the plan's; raises what `maps.require` raises."""
-    maps.require(context.topology, context.plan.map_version, purpose=context.purpose)
+    plan = context.plan
+    maps.require(
+        context.topology,
+        plan.map_version,
+        purpose=context.purpose,
+        needed=(plan.source, plan.target),
+    )
 
 
 def look(context: Context) -> Fleet:
     """Ask every node; the result has the errors of those that could not be asked."""
     peers: dict[NodeName, Peer] = {}
     problems: list[ShardctlError] = []
+    away: list[NodeUnavailable] = []
+    needed = maps.required(context.topology, (context.plan.source, context.plan.target))
     outcomes = fanout.run(
         context.topology.nodes.values(), lambda node: _ask(context, node), width=_WIDTH
     )
@@ -79,10 +89,12 @@ def look(context: Context) -> Fleet:
         with collected(problems):
             try:
                 peers[outcome.item.name] = outcome.result()
-            except NodeUnavailable:
-                if outcome.item.shards:
+            except NodeUnavailable as error:
+                if outcome.item.shards and outcome.item.name in needed:
                     raise
-    return Fleet(peers, tuple(problems))
+                if outcome.item.shards:
+                    away.append(error)
+    return Fleet(peers, tuple(problems), tuple(away))
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
@@ -134,6 +146,15 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             f"{move.state}{_step(fleet, move)}",
             hint=f"run `shardctl moves show {move.id}`, then finish it with `shardctl moves "
             "resume` or undo it with `shardctl moves abort`",
+        )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say which nodes do not learn of the move for now."""
+    for error in context.need(look).away:
+        yield (
+            f"{error.message}: the move does not need it; it keeps an older map until "
+            "`shardctl init`"
         )
 
 
