@@ -46,9 +46,9 @@ def init(
 ) -> None:
     """Bring the fleet to the state of the topology file; a second run changes nothing.
 
-    Creates what is missing: database and roles, schema `shardctl`, and for each shard its
-    schema, sequences, next_id(), grants and migrations; then the map, and last the aliases of
-    the poolers. Shows the plan and asks first.
+    Creates what is missing on every running node, with or without shards: database and roles,
+    schema `shardctl`, and for each shard its schema, sequences, next_id(), grants and migrations;
+    then the map, and last the aliases of the poolers. Shows the plan and asks first.
     If it is killed at any moment, the next run completes it (except a migration that asks for no
     transaction: its finished statements stay done). It never gives a shard to another node than
     the one in the map, and never changes a schema that it did not create (except with --adopt).

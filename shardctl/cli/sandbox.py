@@ -69,8 +69,9 @@ def up(
 ) -> None:
     """Start a server for every node that owns shards, and every pooler; skips running ones.
 
-    Creates missing data directories. The servers keep running after the command. Without PgBouncer
-    on this machine it starts only the nodes, and reports that.
+    Also starts other nodes that have data: members without shards, and the target of an unfinished
+    move. Creates missing data directories of nodes that own shards. The servers keep running after
+    the command. Without PgBouncer on this machine it starts only the nodes, and reports that.
     """
     from shardctl.sandbox import poolers, servers
 

@@ -40,6 +40,8 @@ def unreached(found: Status) -> list[str]:
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"unreachable: {', '.join(missed)}"] if missed else []
     lines += [f"not the node in the topology: {', '.join(others)}"] if others else []
+    older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
+    lines += [f"older map (run `shardctl init`): {', '.join(older)}"] if older else []
     disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]
     return lines + ([f"free disk space unknown: {', '.join(disks)}"] if disks else [])
 

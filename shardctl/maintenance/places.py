@@ -11,6 +11,7 @@ from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import refusals
 from shardctl.provision.maps import map_unwritten
+from shardctl.provision.observe import Said
 from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
@@ -87,8 +88,8 @@ class Fleet:
         """
         entries = ledger.entries(copy for view in self.views.values() for copy in view.journal)
         problems: list[ShardctlError] = [move_unfinished(one) for one in entries if one.open]
-        maps = {name: view.map for name, view in self.views.items()}
-        if problems := problems or list(refusals.ownership(self.topology, maps)):
+        said = {name: Said(view.version, view.map, ()) for name, view in self.views.items()}
+        if problems := problems or list(refusals.ownership(self.topology, said)):
             raise together(problems)
 
 

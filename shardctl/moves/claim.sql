@@ -43,7 +43,3 @@ FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);
 -- name: map_version
 -- The node's row, locked, unless its map is of a later move
 SELECT map_version FROM shardctl.cluster WHERE map_version <= %(version)s FOR UPDATE
-
--- name: map
--- Write a move's new owner into another node's map
-UPDATE shardctl.map SET node = %(target)s WHERE shard = ANY (%(shards)s)

@@ -84,8 +84,3 @@ def is_older_map(session: Connection, version: int) -> bool:
     """Lock a node's row, and return whether its map is older than `version`."""
     row = session.execute(QUERIES["map_version"], {"version": version}).fetchone()
     return row is not None
-
-
-def write_map(session: Connection, plan: MovePlan) -> None:
-    """Write the new owner of the moved shards into a node's map."""
-    session.execute(QUERIES["map"], {"target": plan.target, "shards": list(plan.shards)})

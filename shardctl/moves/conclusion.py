@@ -11,13 +11,14 @@ from shardctl.moves import blocks, claims, file, sub_steps, undoing
 from shardctl.moves.budget import REST_S
 from shardctl.moves.context import Use
 from shardctl.moves.paused_pooler import PauseFailed, PauseLost
+from shardctl.postgres import queries
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import cluster, events, journal
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
-    from shardctl.topology.model import Node
+    from shardctl.topology.model import NodeName, ShardId
 
 _CLOSE_S = 1.0
 """How long to retry renaming the source's schemas against DDL, while readers wait."""
@@ -78,21 +79,31 @@ def serve(at: Attempt) -> None:
 
 
 def spread_map(context: MoveContext) -> None:
-    """Write the new owners to every other node that has a map, and the journal to the source.
+    """Write the target's map to every other node that has one, and the journal to the source.
 
-    A node without shards may be missing, and so may a lost source. Raises what could not be
-    written, after writing the rest.
+    A node that is away keeps its older map, until `init` or the next move of its shards; so does a
+    lost source. Raises what could not be written, after writing the rest.
     """
     plan = context.plan
     errors: list[ShardctlError] = []
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        version = queries.one(session, "SELECT map_version FROM shardctl.cluster")[0]
+        owners = cluster.read_map(session)
     for node in context.topology.nodes.values():
         if node.name == plan.target or (node.name == plan.source and context.source_lost):
             continue
         try:
             with context.on(node.name):
-                _tell(context, node)
+                write_map(context, node.name, owners, version)
         except ShardctlError as error:
-            if node.shards or node.name == plan.source:
+            if node.name == plan.source:
+                errors.append(error)
+            elif node.shards and isinstance(error, NodeLost | NodeUnavailable):
+                context.notice(
+                    f"{error.message}; its map stays at an older version until `shardctl init`"
+                )
+            elif node.shards:
                 errors.append(error)
     if errors:
         raise together(errors)
@@ -102,23 +113,27 @@ def spread_map(context: MoveContext) -> None:
             journal.copy(context.session(plan.source), known)
 
 
-def _tell(context: MoveContext, node: Node) -> None:
-    """Write the new owners into a node's map, unless that is newer or of another cluster."""
-    plan, version = context.plan, context.plan.map_version + 1
-    session = context.session(node.name)
+def write_map(
+    context: MoveContext, node: NodeName, owners: dict[ShardId, NodeName], version: int
+) -> None:
+    """Write the whole map to a node, unless its own is newer or of another cluster.
+
+    The node may have missed earlier moves.
+    """
+    session = context.session(node)
     if not cluster.is_present(session):
         return
     row = cluster.read(session)
-    if row is None or (row.cluster, row.node) != (context.topology.cluster, node.name):
+    if row is None or (row.cluster, row.node) != (context.topology.cluster, node):
         return
     with session.transaction():
         # A process that was suspended for days must not write an outdated map.
         if not claims.is_older_map(session, version):
             return
-        claims.write_map(session, plan)
+        cluster.write_map(session, context.topology, owners)
         cluster.set_map_version(session, version)
-        if row.map_version < version and node.name != plan.source:
-            result = f"move {plan.id}: shards {ranges.of(plan.shards)} are on {plan.target}"
+        if row.map_version < version:
+            result = f"move {context.plan.id}: map version {version}"
             events.record(session, "move-shards", result)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from shardctl.errors import ShardctlError, UsageError
@@ -31,6 +31,9 @@ _POOLERS = "poolers."
 
 _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
 """Fields that a move does not depend on, changes itself, or that may be corrected during it."""
+
+_ADDRESS = ("host", "port", "pooler_host", "ssh", "data_directory", "bin_directory", "os_user")
+"""Fields that say where a node is: a failover changes them, and the node stays what it is."""
 
 
 class MoveRefused(ShardctlError):
@@ -111,6 +114,8 @@ class MovePlan:
     """The id of the move that can reverse this one; None where none is to."""
     reverses: Reversed | None = None
     """What this move reverses, if it is a reverse."""
+    systems: Mapping[str, str] = field(default_factory=dict)
+    """The system identifiers of the nodes that have to run when the move begins."""
 
     @property
     def fence(self) -> str:
@@ -137,6 +142,7 @@ class MovePlan:
             "fence": self.waiting,
             "reverse": self.reverse,
             "reverses": self.reverses and asdict(self.reverses),
+            "systems": dict(self.systems),
         }
 
     @classmethod
@@ -158,6 +164,7 @@ class MovePlan:
                 waiting=move.plan.get("fence", RENAME),
                 reverse=move.plan.get("reverse"),
                 reverses=_reversed(move.plan.get("reverses")),
+                systems=move.plan.get("systems", {}),
             )
         except KeyError as error:
             raise PlanUnreadable(move.id, f"it lacks {error.args[0]}") from error
@@ -346,14 +353,32 @@ def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, 
     }
 
 
-def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = ()) -> None:
+def elsewhere(topology: Topology, plan: MovePlan) -> list[NodeName]:
+    """List the nodes of a move that the topology now has at another place than its plan."""
+    now = depends_on(topology, plan.source, plan.target)
+    changed = {place for place, was in plan.said.items() if now.get(place, was) != was}
+    return [
+        name
+        for name in (plan.source, plan.target)
+        if any(f"nodes.{name}.{one}" in changed for one in _ADDRESS)
+    ]
+
+
+def require_same(
+    topology: Topology,
+    plan: MovePlan,
+    *,
+    gone: Collection[str] = (),
+    proved: Collection[NodeName] = (),
+) -> None:
     """Refuse to continue with a topology that has changed; raises TopologyChanged.
 
-    A field that only one of two versions of shardctl knows is not a change, and poolers that are
-    `gone` may be missing.
+    A field that only one of two versions of shardctl knows is not a change, poolers that are
+    `gone` may be missing, and nodes that are `proved` to be the same may be elsewhere.
     """
     now = depends_on(topology, plan.source, plan.target)
     left_out = {f"{_POOLERS}{name}" for name in gone}
+    addresses = {f"nodes.{name}.{one}" for name in proved for one in _ADDRESS}
     if digest(now) == plan.digest:
         return
     for node in (plan.source, plan.target):
@@ -361,7 +386,7 @@ def require_same(topology: Topology, plan: MovePlan, *, gone: Collection[str] = 
             raise TopologyChanged(plan.id, "nodes", f"node {node}", "no such node")
     parts = {_part(place) for place in plan.said} & {_part(place) for place in now}
     for place in sorted({*plan.said, *now}):
-        if _part(place) in left_out:
+        if _part(place) in left_out or place in addresses:
             continue
         was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
         unknown = place not in plan.said or place not in now

@@ -51,10 +51,10 @@ def plan(
 ) -> list[Retired]:
     """Check every retired schema, and return whether it may be dropped; changes nothing.
 
-    `now` ignores `retain`. Every node that owns shards must be reachable: only a shard's own node
-    can prove that it is live there. Raises NodeUnavailable, NodeLocked and EventTriggerRefuses for
-    a node where something may be dropped, and what `identity.check` raises, or Problems for
-    several.
+    `now` ignores `retain`. A retired schema is kept while the node that owns its shard cannot be
+    reached: only that node can prove that the shard is live there. Raises NodeUnavailable,
+    NodeLocked and EventTriggerRefuses for a node where something may be dropped, and what
+    `identity.check` raises, or Problems for several.
     """
     fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -198,12 +198,12 @@ def _why_not_proved(
     shard = one.shard
     if shard is None:
         return "it belongs to no shard of this topology"
-    unasked = sorted(fleet.owning - fleet.views.keys())
-    if unasked:
-        return f"node {unasked[0]} owns shards in the map, but is unreachable"
-    owners = {fleet.views[name].map.get(shard) for name in fleet.owning}
+    # The node's own map has every move of its shards, whatever a node that is away knows.
+    owners = {view.map.get(shard) for view in (*fleet.newest, fleet.views[one.node])}
     owner = owners.pop() if len(owners) == 1 else None
-    if owner is None:
+    if owner is not None and owner not in fleet.views:
+        return f"node {owner} owns shard {shard} in the map, but is unreachable"
+    if owner is None or fleet.views[owner].map.get(shard) != owner:
         return f"the nodes' maps disagree about the owner of shard {shard}"
     if owner == one.node:
         why = _why_not_returned(entries, one, shard, accept_unconfirmed=accept_unconfirmed)

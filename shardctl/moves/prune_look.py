@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.postgres import event_triggers, queries
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.state import cluster, identity, lock, observer
 from shardctl.state.lock import NodeLocked
@@ -32,6 +33,7 @@ class View:
     `users` a session that uses it; `sizes` its bytes, unless a lock prevented the measurement.
     """
 
+    version: int
     map: Mapping[ShardId, NodeName]
     live: frozenset[str]
     retired: Sequence[str]
@@ -45,22 +47,29 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes' views; `owning` are the nodes that own shards, whose maps must agree."""
+    """The views of all nodes that could be asked."""
 
     topology: Topology
     views: Mapping[NodeName, View]
-    owning: frozenset[NodeName]
+
+    @property
+    def newest(self) -> list[View]:
+        """List the views with the newest version of the map."""
+        version = max((view.version for view in self.views.values()), default=0)
+        return [view for view in self.views.values() if view.version == version]
 
 
 def look(topology: Topology, purpose: str) -> Fleet:
-    """Query all nodes; one without shards may be unreachable.
+    """Query all nodes; some may be unreachable.
 
-    Raises NodeUnavailable and what `identity.check` raises, or Problems for several.
+    Raises NodeUnavailable where no node that owns shards answers, and what `identity.check` raises,
+    or Problems for several.
     """
-    views = observer.ask(topology, partial(_view, topology), purpose=purpose).every()
-    owning = {node.name for node in topology.owning()}
-    owning |= {owner for view in views.values() for owner in view.map.values()}
-    return Fleet(topology, views, frozenset(owning))
+    asked = observer.ask(topology, partial(_view, topology), purpose=purpose)
+    others = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
+    if others or not any(node.name in asked.values for node in topology.owning()):
+        asked.every()
+    return Fleet(topology, asked.values)
 
 
 def _view(topology: Topology, session: Connection, node: Node) -> View:
@@ -69,12 +78,13 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
     standby = cluster.is_clone_of_a_move(session, node)
     state = cluster.read(session) if cluster.is_present(session) else None
     if state is None or standby:
-        return View({}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
+        return View(0, {}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
     named = {"schemas": retired or [], "passing": False}
     live = session.execute(QUERIES["live"], {"schemas": wanted})
     return View(
+        version=state.map_version,
         map=cluster.read_map(session),
         live=frozenset(name for (name,) in live),
         retired=retired or (),

@@ -40,7 +40,11 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
         raise _not_reversible(
             entry, f"node {decided.source} owns its shards in the topology", COPY_INSTEAD
         )
-    version = maps.version(topology, purpose=lock.purpose("moves reverse"))
+    version = maps.version(
+        topology,
+        purpose=lock.purpose("moves reverse"),
+        needed=(decided.source, decided.target),
+    )
     return replace(
         decided,
         map_version=version,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import destroyed, methods, prediction, rehearsal
+from shardctl.moves import conclusion, destroyed, methods, prediction, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -20,11 +20,11 @@ from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.steps import reserve
+from shardctl.moves.steps import reserve, subscribe
 from shardctl.moves.stopped import aborting, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
-from shardctl.state import cluster, leash, lock
+from shardctl.state import cluster, identity, leash, lock
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def plan(
     chosen = METHODS[method]
     chosen.accepts(topology.nodes[decided.target])
     _require_options(method, options)
-    version = maps.version(topology, purpose=lock.purpose(COMMAND))
+    needed = (decided.source, decided.target)
+    version = maps.version(topology, purpose=lock.purpose(COMMAND), needed=needed)
     keep_s = options.keep_reverse_s if chosen.handover.reversible else 0.0
     return replace(
         decided,
@@ -139,8 +140,13 @@ def start(
         context.lock(decided.source)
         context.session(decided.source)
         # The operator may have looked at the plan for a long time.
-        maps.require(topology, decided.map_version, purpose=context.purpose)
+        needed = (decided.source, decided.target)
+        maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
         reserve.require_alone(context)
+        for node in locked(decided):
+            # It may have been away while shards moved between other nodes.
+            with context.on(node):
+                conclusion.write_map(context, node, topology.owners(), decided.map_version)
         _drive(context, on_step)
     return context
 
@@ -195,6 +201,8 @@ def resume(
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             context.method.admit(context)
+            if decided.source in planning.elsewhere(topology, decided):
+                (subscribe.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)
     return context
 
@@ -323,10 +331,31 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, command: s
         raise PlanUnreadable(decided.id, f"unknown fence {decided.fence}")
     missing = planning.missing_poolers(topology, decided)
     gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
-    planning.require_same(topology, decided, gone=gone)
+    proved = _proved(topology, decided)
+    planning.require_same(topology, decided, gone=gone, proved=proved)
     between = (decided.source, decided.target)
     maps.require_beside(topology, decided.shards, between, purpose=lock.purpose(command))
     return decided
+
+
+def _proved(topology: Topology, decided: MovePlan) -> list[NodeName]:
+    """List the nodes that listen elsewhere than the plan has them and are what they were.
+
+    The target of a clone gets its address from the plan. Raises NodeUnavailable, node_unfit.
+    """
+    found = [one for one in planning.elsewhere(topology, decided) if one in decided.systems]
+    for name in found:
+        node = topology.nodes[name]
+        purpose = lock.purpose("moves")
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            identity.check_moved(
+                session,
+                topology,
+                node,
+                expected=decided.systems[name],
+                clone_slot=decided.slot,
+            )
+    return found
 
 
 def _tell_missing(topology: Topology, decided: MovePlan, notice: Notice) -> None:

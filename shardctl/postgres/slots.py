@@ -55,6 +55,11 @@ def keeps(session: Connection, name: str) -> bool:
     return found is not None and found[1] != "lost"
 
 
+def is_active(session: Connection, name: str) -> bool:
+    """Return whether a session uses the slot."""
+    return session.execute(_QUERIES["slot_user"], {"name": name}).fetchone() is not None
+
+
 def require(session: Connection, node: str, name: str) -> None:
     """See that the source of a clone on `node` keeps WAL for it; raises slot_gone."""
     if not keeps(session, name):

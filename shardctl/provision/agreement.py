@@ -107,11 +107,11 @@ def _why(move: Move, away: Collection[str]) -> str:
 def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlError]:
     """List what keeps these nodes from proving who owns the shards."""
     known = {name: one for name, one in said.items() if one.version is not None}
-    if stale := refusals.ownership(topology, {name: one.map for name, one in known.items()}):
+    if stale := refusals.ownership(topology, known):
         return list(stale)
     doubts: list[ShardctlError] = []
     versions = {one.version for one in known.values()}
-    if len(versions) > 1:
+    if 0 in versions and len(versions) > 1:  # an init was broken off; an older map is only older
         listed = ", ".join(f"{name} has {one.version}" for name, one in known.items())
         what = f"the nodes have different versions of the map ({listed})"
         doubts.append(nodes_do_not_agree(what))

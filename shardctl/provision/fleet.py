@@ -142,8 +142,10 @@ def plan_migrate(
 
 
 def _migrations_only(plan: FleetPlan) -> FleetPlan:
-    """Keep what `migrate` does; raises init_pending."""
-    other = [c for c in plan.changes() if c.kind not in {"migration", "check"}]
+    """Keep what `migrate` does, which needs no node without shards; raises init_pending."""
+    owning = [one for one in plan.nodes if plan.topology.nodes[one.node].shards]
+    changes = [change for node in owning for change in node.changes()]
+    other = [change for change in changes if change.kind not in {"migration", "check"}]
     if other:
         nodes = ", ".join(dict.fromkeys(str(change.node) for change in other))
         raise Refused(
@@ -151,7 +153,7 @@ def _migrations_only(plan: FleetPlan) -> FleetPlan:
             f"shards on {nodes} are missing or out of date",
             hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
         )
-    return replace(plan, nodes=tuple(n.migrations_only() for n in plan.nodes if n.shards))
+    return replace(plan, nodes=tuple(n.migrations_only() for n in owning if n.shards))
 
 
 def _plan(
@@ -178,6 +180,11 @@ def _plan(
         raise together([refusals.reverse_open(move) for move in reversible])
     notes += [
         f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
+    ]
+    notes += [
+        f"node {one.node} owns no shards: init makes it a member, to which shards can be streamed"
+        for one in plans
+        if one.from_format == 0 and not topology.nodes[one.node].shards and command == "init"
     ]
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")

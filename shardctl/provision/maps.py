@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 
 def map_unwritten() -> Refused:
@@ -35,12 +35,13 @@ def require(
     *,
     purpose: str,
     absent: Sequence[NodeUnavailable] = (),
+    needed: Collection[NodeName] | None = None,
 ) -> None:
     """See that the map is still the one of a plan that was made without `absent` nodes.
 
-    Raises map_changed, and what `agreed` raises.
+    `needed` as of `version`. Raises map_changed, and what `agreed` raises.
     """
-    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent).version
+    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent, needed=needed).version
     if now != planned:
         raise Refused(
             "map_changed",
@@ -60,17 +61,18 @@ def require_beside(
     """Refuse a topology that contradicts a node's map, while a move of `shards` is unfinished.
 
     Either node of `between` may own these. Nodes that cannot be read are left out: no other move
-    has begun since this one, so every map knows the owners of the shards beside it. Raises
-    OwnershipDiffers, or Problems of several.
+    has begun since this one. Raises OwnershipDiffers, or Problems of several.
     """
     wanted = topology.owners()
 
-    def beside(session: Connection, _node: Node) -> dict[ShardId, NodeName]:
-        known = cluster.read_map(session) if cluster.is_present(session) else {}
-        return {
+    def beside(session: Connection, _node: Node) -> Said:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        known = cluster.read_map(session) if row is not None else {}
+        owners = {
             shard: wanted.get(shard, owner) if shard in shards and owner in between else owner
             for shard, owner in known.items()
         }
+        return Said(row.map_version if row is not None else None, owners, ())
 
     asked = observer.ask(topology, beside, purpose=purpose)
     if problems := refusals.ownership(topology, asked.values):
@@ -90,13 +92,20 @@ class Agreed:
         return tuple(NodeLeftOut(one.node, one.reason) for one in self.unread)
 
 
-def version(topology: Topology, *, purpose: str) -> int:
+def version(topology: Topology, *, purpose: str, needed: Collection[NodeName] | None = None) -> int:
     """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
-    Every node that owns shards has to be reachable. Raises map_unwritten, NodeUnavailable,
-    OwnershipDiffers and what `identity.check` raises, or Problems of several.
+    Every node that owns shards has to be reachable; with `needed`, only these, where there are
+    poolers: their files have the version of the newest map, and the caller compares them. Raises
+    map_unwritten, NodeUnavailable, OwnershipDiffers and what `identity.check` raises, or Problems
+    of several.
     """
-    return agreed(topology, purpose=purpose, strict=True).version
+    return agreed(topology, purpose=purpose, strict=True, needed=needed).version
+
+
+def required(topology: Topology, needed: Collection[NodeName]) -> Collection[NodeName]:
+    """Name the nodes that a move between the `needed` ones cannot do without."""
+    return needed if topology.poolers else [node.name for node in topology.owning()]
 
 
 def agreed(
@@ -105,6 +114,7 @@ def agreed(
     purpose: str,
     strict: bool,
     absent: Sequence[NodeUnavailable] = (),
+    needed: Collection[NodeName] | None = None,
 ) -> Agreed:
     """Read the map's version as `version` does; unless `strict`, nodes may be away.
 
@@ -118,7 +128,9 @@ def agreed(
     said = asked.values
     unread = [*absent, *(one for one in asked.problems if isinstance(one, NodeUnavailable))]
     problems = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
-    problems += refusals.ownership(topology, {name: one.map for name, one in said.items()})
+    problems += refusals.ownership(topology, said)
+    if needed is not None:
+        unread = [one for one in unread if one.node in required(topology, needed)]
     if problems:
         raise together([*unread, *problems])
     agreement.left_out(topology, said, unread, strict=strict)

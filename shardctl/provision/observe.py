@@ -195,8 +195,7 @@ def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str
         logger.info("node %s: %s: %s", node.name, template, error.reason)
         return _Template()
     with connection:
-        if node.shards:
-            _require_template(connection, node)
+        _require_template(connection, node)
         return _Template(
             schemas=catalog.read_schemas(connection, list(topology.database.app_roles)),
             behind=catalog.read_behind(connection, topology, tables),

@@ -171,13 +171,8 @@ def plan(
     problems = refusals(topology, observed, migrations, adopt=adopt)
     if problems:
         raise together(problems)
-    plans = []
     version = map_version(observed)
-    for one in observed:
-        if not topology.nodes[one.node].shards and not one.database:
-            continue  # a spare node without a database waits to be cloned onto
-        plans.append(_node(topology, one, migrations, version))
-    return plans
+    return [_node(topology, one, migrations, version) for one in observed]
 
 
 def _from_format(one: Observed) -> int | None:

@@ -13,7 +13,7 @@ from shardctl.topology.model import NodeName
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from shardctl.provision.observe import Observed
+    from shardctl.provision.observe import Observed, Said
     from shardctl.state.journal import Move
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import ShardId, Topology
@@ -90,7 +90,7 @@ def refusals(
 ) -> list[ShardctlError]:
     """List all reasons not to change the fleet; `adopt` allows schemas of other origin."""
     moves = _changing_hands(observed)
-    stale = ownership(topology, {one.node: one.map for one in observed}, moves)
+    stale = ownership(topology, {one.node: one.said() for one in observed}, moves)
     problems: list[ShardctlError] = list(stale)
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
@@ -170,19 +170,22 @@ def _end(move: Move | None) -> str | None:
 
 def ownership(
     topology: Topology,
-    maps: Mapping[NodeName, Mapping[ShardId, NodeName]],
+    said: Mapping[NodeName, Said],
     moves: Sequence[Move] = (),
 ) -> list[OwnershipDiffers]:
     """Compare every node's map with the topology: a stale file must bring no shard to life.
 
-    What one of some open `moves` explains names it.
+    A node that was away while shards moved between other nodes has an older map, which is right
+    about its own shards only. What one of some open `moves` explains names it.
     """
     differing: dict[tuple[NodeName, str, str], list[int]] = {}
     owners = topology.owners()
-    for witness, known in maps.items():
-        for shard, node in known.items():
+    newest = max((one.version or 0 for one in said.values()), default=0)
+    for witness, one in said.items():
+        is_older = 0 < (one.version or 0) < newest
+        for shard, node in one.map.items():
             wanted = owners.get(shard, NodeName("no node"))
-            if node != wanted:
+            if node != wanted and (not is_older or witness in (node, wanted)):
                 differing.setdefault((witness, node, wanted), []).append(shard)
     reported: set[tuple[str, str, tuple[int, ...]]] = set()
     errors: list[OwnershipDiffers] = []
@@ -316,8 +319,6 @@ def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
         if one.database
         else "",
     }
-    if not (node.shards or one.database):
-        return []
     return [
         Refused(
             "right_missing",

@@ -97,12 +97,17 @@ def met(error: BaseException | None) -> bool:
 
 
 def reread(known: Known) -> Plan[None]:
-    """Read the map again; raises MapUnread where no node returns it, and MapWentBack."""
+    """Read the map again; raises MapUnread where no node returns it.
+
+    Raises MapWentBack where the newest map of all nodes is older than the known one.
+    """
     outcomes = yield from _ask(known, known.owning(), newer_than=None)
     versions = [one.map.version for one in outcomes if isinstance(one, maps.NodeMap)]
     if not versions:
         raise MapUnread(reasons(outcomes))
-    if max(versions) < known.map.version:
+    # A node that was away while shards moved between others has an older map.
+    everyone = len(versions) == len(outcomes)
+    if everyone and max(versions) < known.map.version:
         raise MapWentBack(known.map.version, max(versions))
 
 

@@ -10,7 +10,8 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, Problems, Refused, ShardctlError, named
 from shardctl.hosts import accounts, ports
-from shardctl.postgres import binaries, connection
+from shardctl.postgres import binaries, connection, hosted
+from shardctl.postgres import clone as clones
 from shardctl.postgres.control import Server
 from shardctl.sandbox import removal
 
@@ -99,20 +100,31 @@ def some_failed(done: Sequence[str], failed: Sequence[str], what: str) -> Incomp
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
     """Return what `up` would do with each node; changes nothing. Raises Problems."""
     require_local(topology)
-    return _each(topology.owning(), lambda node: (node, _server(node).foresee()))
+
+    def foreseen(node: Node) -> tuple[Node, Foreseen]:
+        if _is_clone(node):
+            return node, "up" if status_of(node).pid is not None else "start"
+        return node, _server(node).foresee()
+
+    return _each(_serving(topology), foreseen)
 
 
 def up(topology: Topology, progress: Progress) -> list[Up]:
     """Start a server for every node that owns shards, and create what it needs.
 
-    Raises Problems without starting any if a node is not local or has no data directory; also
-    Problems for servers that did not start: running ones keep running, and a second call starts the
-    rest.
+    Other nodes that have data are started, too: members, and the target of an open move. Raises
+    Problems without starting any if a node is not local or has no data directory; also Problems for
+    servers that did not start: running ones keep running, and a second call starts the rest.
     """
     require_local(topology)
 
     def start(node: Node) -> Up:
         progress.expect(node.name, "starting", 2)
+        if _is_clone(node):
+            # Its move has written its settings, and keeps everybody else out.
+            clone = hosted.find(node, _directory(node)).start()
+            progress.advance(node.name, 2)
+            return Up(node, clone, False, ())
         server = _server(node)
         made = server.init(
             superuser=topology.database.user,
@@ -124,7 +136,7 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         progress.advance(node.name)
         return Up(node, did, made, waiting)
 
-    return _each(topology.owning(), start, begun="started")
+    return _each(_serving(topology), start, begun="started")
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
@@ -184,6 +196,21 @@ def _local(topology: Topology) -> list[Node]:
         for node in topology.nodes.values()
         if ports.is_loopback(node.host) and node.ssh is None and node.data_directory is not None
     ]
+
+
+def _serving(topology: Topology) -> list[Node]:
+    """Return the nodes that own shards, and those whose data is made."""
+    local = _local(topology)
+    return [
+        node
+        for node in topology.nodes.values()
+        if node.shards or (node in local and removal.look(_directory(node)).major is not None)
+    ]
+
+
+def _is_clone(node: Node) -> bool:
+    """Return whether a node's data is the clone of a move that has not ended."""
+    return (_directory(node) / clones.MARK).is_dir()
 
 
 def _directory(node: Node) -> Path:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
+from shardctl.postgres import queries
+from shardctl.state import cluster
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
+    from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
@@ -36,6 +39,45 @@ def clone(node: Node, move: Move) -> Refused:
         hint=f"run `shardctl moves show {move.id}` to see its phase; run this command again "
         "when the move has ended",
     )
+
+
+def system(session: Connection) -> str:
+    """Read the server's system identifier, which its standbys share."""
+    (found,) = queries.one(session, "SELECT system_identifier::text FROM pg_control_system()")
+    return str(found)
+
+
+def check_moved(
+    session: Connection, topology: Topology, node: Node, *, expected: str, clone_slot: str
+) -> None:
+    """See that the server at a node's new address is that node, as after a failover.
+
+    `expected` is the system identifier that the node had, and `clone_slot` the slot that the clone
+    of a move follows until it has claimed. Raises format_too_new or node_unfit.
+    """
+    row = cluster.read(session) if cluster.is_present(session) else None
+    if row is None:
+        raise node_unfit(
+            node.name,
+            f"{node.host}:{node.port} has no schema shardctl",
+            hint="correct the node's host and port in the topology",
+        )
+    check(row, topology, node.name)
+    recovering, slot = queries.one(
+        session, "SELECT pg_is_in_recovery(), current_setting('primary_slot_name')"
+    )
+    if recovering:
+        raise standby(node)
+    if (found := system(session)) != expected or slot == clone_slot:
+        what = (
+            "is the clone of the move" if slot == clone_slot else f"has system identifier {found}"
+        )
+        raise node_unfit(
+            node.name,
+            f"{node.host}:{node.port} {what}, so it is not the server of the node, which has "
+            f"{expected}",
+            hint="correct the node's host and port in the topology",
+        )
 
 
 def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:

@@ -134,7 +134,7 @@ def test_the_maps_of_all_nodes_have_to_agree(fleet_retired: Pruned) -> None:
         changed(fleet_retired, "b", "shardctl.map.node", "z", "shard = 2"),
         changed(fleet_retired, "a", "shardctl.map.node", "z", "shard = 2"),
     ):
-        assert fleet_retired.verdict() == "node z owns shards in the map, but is unreachable"
+        assert fleet_retired.verdict() == "node z owns shard 2 in the map, but is unreachable"
 
 
 def test_a_shard_that_came_back_has_to_be_proved_to_have_done_so(fleet_retired: Pruned) -> None:
@@ -274,7 +274,7 @@ def test_a_running_node_without_shards_has_no_say(fleet_retired: Pruned) -> None
     shards = dict(fleet.shards)
     fleet.shards = {"a": "none", "b": "0-7"}
     try:
-        assert fleet_retired.verdict() == "node c owns shards in the map, but is unreachable"
+        assert fleet_retired.verdict() == "the nodes' maps disagree about the owner of shard 2"
         fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
         fleet.execute("a", "DELETE FROM shardctl.map WHERE shard = 3")
         assert fleet_retired.verdict() is None

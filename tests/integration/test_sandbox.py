@@ -169,6 +169,11 @@ def test_down_stops_a_spare_node_that_runs(prepared_fleet: Topology) -> None:
     assert [one.was_up for one in down(prepared_fleet)] == [True, True, True]
 
 
+def test_up_starts_a_node_without_shards_that_has_data(prepared_fleet: Topology) -> None:
+    assert [node.name for node, _ in servers.foresee(prepared_fleet)] == ["a", "b", "c"]
+    assert up(prepared_fleet) == dict.fromkeys("abc", "started")
+
+
 def test_changed_settings_are_reloaded_and_those_for_a_start_are_named(prepared: Topology) -> None:
     up(prepared)
     prepared = changed(

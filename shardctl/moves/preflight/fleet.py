@@ -13,11 +13,10 @@ from shardctl import fanout
 from shardctl.meter import listed
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
-from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, journal, reverses
+from shardctl.state import cluster, identity, journal, reverses
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 WITH_MOVES = 2
 """The first format of schema shardctl that has a journal of moves."""
 _WIDTH = 16
-_SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +57,31 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes that answer; one without shards may be missing."""
+    """All nodes that answer; one without shards may be missing, and so may one not in the move."""
 
     peers: Mapping[NodeName, Peer]
     problems: tuple[ShardctlError, ...]
+    away: tuple[NodeUnavailable, ...] = ()
+    """Why nodes that own shards and are not in the move could not be asked."""
 
 
 def look_at_map(context: Context) -> None:
     """Check that the map is still the plan's; raises what `maps.require` raises."""
-    maps.require(context.topology, context.plan.map_version, purpose=context.purpose)
+    plan = context.plan
+    maps.require(
+        context.topology,
+        plan.map_version,
+        purpose=context.purpose,
+        needed=(plan.source, plan.target),
+    )
 
 
 def look(context: Context) -> Fleet:
     """Ask every node; the result has the errors of those that could not be asked."""
     peers: dict[NodeName, Peer] = {}
     problems: list[ShardctlError] = []
+    away: list[NodeUnavailable] = []
+    needed = maps.required(context.topology, (context.plan.source, context.plan.target))
     outcomes = fanout.run(
         context.topology.nodes.values(), lambda node: _ask(context, node), width=_WIDTH
     )
@@ -81,10 +89,12 @@ def look(context: Context) -> Fleet:
         with collected(problems):
             try:
                 peers[outcome.item.name] = outcome.result()
-            except NodeUnavailable:
-                if outcome.item.shards:
+            except NodeUnavailable as error:
+                if outcome.item.shards and outcome.item.name in needed:
                     raise
-    return Fleet(peers, tuple(problems))
+                if outcome.item.shards:
+                    away.append(error)
+    return Fleet(peers, tuple(problems), tuple(away))
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
@@ -136,6 +146,15 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             f"{move.state}{_step(fleet, move)}",
             hint=f"run `shardctl moves show {move.id}`, then finish it with `shardctl moves "
             "resume` or undo it with `shardctl moves abort`",
+        )
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Say which nodes do not learn of the move for now."""
+    for error in context.need(look).away:
+        yield (
+            f"{error.message}: the move does not need it; it keeps an older map until "
+            "`shardctl init`"
         )
 
 
@@ -242,7 +261,6 @@ def _ask(context: Context, node: Node) -> Peer:
         ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
             live = session.execute(QUERIES["live"], {"schemas": schemas})
-            (system,) = queries.one(session, _SYSTEM)
             missing = cluster.missing(session, row)
             has_moves = (
                 row is not None
@@ -254,7 +272,7 @@ def _ask(context: Context, node: Node) -> Peer:
             return Peer(
                 format=row.format if row else None,
                 live=tuple(name for (name,) in live),
-                system=system,
+                system=identity.system(session),
                 moves=moves,
                 missing=missing,
                 kept=reverses.read(session, [one for one in moves if one.target == node.name]),

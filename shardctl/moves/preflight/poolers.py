@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from shardctl import fanout
 from shardctl.checks import host_tests
 from shardctl.errors import Refused, ShardctlError, together
+from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import asking
 from shardctl.moves import plan as planning
+from shardctl.moves.preflight import fleet
 from shardctl.moves.refusals import PoolerUnfit, collected
 from shardctl.moves.round_trips import shortest_ms
 from shardctl.pgbouncer import apply, faults
@@ -66,6 +68,8 @@ class Looked:
     """The round trip to its console."""
     held: bool = False
     """Whether the whole pooler is paused."""
+    staged: bool = False
+    """Whether a move has put a file beside the pooler's."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
     busy: frozenset[int] = frozenset()
@@ -94,6 +98,8 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
     with collected(looked.problems), _named(pooler):
         host = host_of(pooler)
         _look_at_host(topology, plan, host, looked)
+        there = files.read(host, apply.staged(pooler), user=pooler.os_user)
+        looked.staged = there is not None
         try:
             seen = apply.observe(topology, pooler, host, purpose=purpose)
         except PoolerUnavailable as error:
@@ -114,6 +120,16 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     """Refuse what would give clients errors during the cutover."""
     for looked in context.need(look):
         yield from looked.problems
+        # An open move between nodes that are away shows at the poolers only.
+        if looked.staged and context.need(fleet.look).away:
+            yield PoolerUnfit(
+                looked.pooler.name,
+                "file_staged",
+                f"{apply.staged(looked.pooler)} belongs to a move, possibly of nodes that cannot "
+                "be read",
+                hint="start these nodes and end the move (`shardctl moves list`), then run the "
+                "command again",
+            )
         yield from _of_host(context, looked)
         yield from _of_guard(context, looked)
         if looked.fact is not None:

@@ -69,6 +69,7 @@ _NODES = Subject(
     FLEET,
     fleet.look,
     fleet.judge,
+    notes=fleet.notes,
 )
 _REVERSES = Subject(
     "reverses",

@@ -66,14 +66,23 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
     if there.major == source.major:
         return
     fitting = binaries.of_major(source.major, context.need(look).host)
+    streams = (
+        f"to use PostgreSQL {there.major}, start the node's server and run `shardctl init`, which "
+        "makes it a member: shards are streamed to members. To clone, "
+        if there.major > source.major
+        else ""
+    )
     yield TargetUnfit(
         node.name,
         "version",
         f"expected PostgreSQL {source.major} (the source has {source.version}), found "
         f"{there.major} in {there.directory}",
-        hint=f"set bin_directory of node {node.name} to {fitting.directory}"
-        if fitting
-        else f"install PostgreSQL {source.major} there, and set the node's bin_directory",
+        hint=streams
+        + (
+            f"set bin_directory of node {node.name} to {fitting.directory}"
+            if fitting
+            else f"install PostgreSQL {source.major} there, and set the node's bin_directory"
+        ),
     )
 
 

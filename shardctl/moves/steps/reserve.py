@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
@@ -10,7 +11,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import slots
-from shardctl.state import events, journal, leash, states
+from shardctl.state import events, identity, journal, leash, states
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
@@ -68,9 +69,10 @@ def write(context: MoveContext) -> Move | None:
 
     Raises MoveUnderWay where another move began at the same moment.
     """
-    plan, session = context.plan, context.session(context.plan.source)
-    if (known := journal.find(session, plan.id)) is not None:
+    session = context.session(context.plan.source)
+    if (known := journal.find(session, context.plan.id)) is not None:
         return known
+    plan = context.plan = replace(context.plan, systems=_systems(context))
     journal.open_move(
         session,
         move=plan.id,
@@ -91,9 +93,21 @@ def write(context: MoveContext) -> Move | None:
     return None
 
 
+def _systems(context: MoveContext) -> dict[str, str]:
+    """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
+    plan = context.plan
+    nodes = [plan.source, plan.target] if plan.streams else [plan.source]
+    found: dict[str, str] = {}
+    for node in nodes:
+        with context.on(node):
+            found[node] = identity.system(context.session(node))
+    return found
+
+
 def _begin_again(context: MoveContext, move: Move, why: str) -> None:
     """Delete a copy that cannot catch up any more, because the WAL that it needs is gone."""
     plan, reached = context.plan, journal.wal_limit(move)
+    context.forget(plan.target)  # its server may be the copy's
     if clones.remove(cloned.of(context)):
         if reached is not None:
             held = wal.megabytes(reached["held_bytes"])
@@ -115,6 +129,15 @@ def require_alone(context: MoveContext) -> None:
     for entry in found.entries:
         if entry.move.id != context.plan.id and entry.state in ("running", "unfinished"):
             raise journal.MoveUnderWay(entry.move.source)
+
+
+def leave_behind(context: MoveContext) -> None:
+    """Give up a copy that does not reach its source, which is elsewhere now: it is made again."""
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        if not context.past_cutover() and not slots.is_active(session, plan.slot):
+            slots.drop(session, plan.slot)
 
 
 def undo(context: MoveContext) -> None:

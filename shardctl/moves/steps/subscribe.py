@@ -43,9 +43,7 @@ def run(context: MoveContext) -> None:
         session = context.session(plan.target)
         stream_origin.require_subscription(session, plan)
         if not subscription.exists(session, plan.slot):
-            login = _login(context) if stream_login.is_needed(session) else {}
-            database = context.topology.database
-            conninfo = subscription.conninfo(context.source, database, plan.slot, **login)
+            conninfo = _conninfo(context)
             subscription.create(session, plan.slot, conninfo, publication=plan.slot, slot=plan.slot)
         if plan.reverses is not None:
             # What came to the source by the move that is reversed must not come back.
@@ -55,6 +53,22 @@ def run(context: MoveContext) -> None:
         shown.expect(plan.target, held_wal.CATCHING_UP, 0, BYTES)
         arrivals.come_near(context, _MARK, seconds=_SECONDS)
     context.own(_Near, _Near)
+
+
+def reconnect(context: MoveContext) -> None:
+    """Let the subscription, if it is there, follow the source to where the topology has it now."""
+    plan = context.plan
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        if subscription.exists(session, plan.slot):
+            subscription.reconnect(session, plan.slot, _conninfo(context))
+
+
+def _conninfo(context: MoveContext) -> str:
+    login = _login(context) if stream_login.is_needed(context.session(context.plan.target)) else {}
+    return subscription.conninfo(
+        context.source, context.topology.database, context.plan.slot, **login
+    )
 
 
 def _login(context: MoveContext) -> dict[str, str]:

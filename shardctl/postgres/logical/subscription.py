@@ -112,6 +112,12 @@ def enable(session: Connection, name: str) -> None:
     session.execute(_QUERIES["enable"].format(name=sql.Identifier(name)))
 
 
+def reconnect(session: Connection, name: str, conninfo: str) -> None:
+    """Let the subscription follow its source by another connection string."""
+    statement = _QUERIES["reconnect"].format(name=sql.Identifier(name), conninfo=sql.SQL("%L"))
+    stream_login.execute(session, statement, conninfo)
+
+
 def begin_at(session: Connection, name: str, lsn: str) -> None:
     """Let a subscription that has never followed begin behind a position of its source.
 

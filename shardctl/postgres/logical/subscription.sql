@@ -10,6 +10,10 @@ CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {publication} WITH 
     copy_data = false, create_slot = false, slot_name = {slot}, enabled = false,
     disable_on_error = false, streaming = on, binary = false, synchronous_commit = off{more})
 
+-- name: reconnect
+-- Follow the same source at another address
+ALTER SUBSCRIPTION {name} CONNECTION {conninfo}
+
 -- name: advance
 -- Let a disabled subscription begin at a position, unless its origin is beyond that already
 SELECT pg_catalog.pg_replication_origin_advance('pg_' || s.oid, %(lsn)s::pg_lsn)

@@ -68,9 +68,16 @@ def test_where_no_map_can_be_read_nothing_is_proved() -> None:
     assert refused({A: said(0, map={}), C: said(None, map={})}) == ""
 
 
-def test_one_version_is_asked_of_all_also_of_nodes_without_shards() -> None:
-    assert "versions of the map (a has 3, c has 4)" in refused({A: said(), C: said(4)})
-    assert "(a has 3, d has 4)" in refused({A: said(), D: said(4)})
+def test_an_older_map_is_right_about_the_nodes_own_shards_only() -> None:
+    owned = {
+        node: [s for s, owner in TOPOLOGY.owners().items() if owner == node] for node in (A, B)
+    }
+    assert names({A: said(), C: said(4)}) == ["b"]
+    moved_between_others = TOPOLOGY.owners() | {owned[A][0]: B}
+    assert names({A: said(), C: said(2, map=moved_between_others)}) == ["b"]
+    assert "the map on node c gives" in refused({A: said(), C: said(map=moved_between_others)})
+    its_own = TOPOLOGY.owners() | {owned[A][0]: C}
+    assert "the map on node c gives" in refused({A: said(), C: said(2, map=its_own)})
     assert "(a has 3, c has 0)" in refused({A: said(), C: said(0)})
 
 

@@ -1,0 +1,68 @@
+"""Moves and prune while a node is away that they do not concern, and what it then catches up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.checks.verify import verify
+from shardctl.errors import ShardctlError
+from shardctl.fanout import Silent
+from shardctl.moves import prune, service
+from shardctl.state.journal import MoveState
+from tests.fixtures.moves.stream_moves import planned
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.own import Lab
+
+
+@pytest.fixture
+def missed(fleet_own: Lab) -> Lab:
+    """Give a fleet in which shards 2 and 3 have moved from a to c while b was away."""
+    fleet_own.server("b").stop()
+    fleet_own.move([2, 3], "c")
+    return fleet_own
+
+
+def known(fleet: Lab, node: str) -> list[tuple[object, ...]]:
+    """Read a node's map, and its version."""
+    query = "SELECT map_version, shard, m.node FROM shardctl.map m, shardctl.cluster ORDER BY 2"
+    return fleet.ask(node, query)
+
+
+def test_a_move_and_prune_need_no_node_that_they_do_not_concern(missed: Lab) -> None:
+    assert any(notice.startswith("node b ") for notice in missed.notices)
+    assert missed.copy("a").state is missed.copy("c").state is MoveState.done
+    found = prune.plan(
+        missed.topology,
+        service.read(missed.topology),
+        accept_unconfirmed=False,
+        now=True,
+        purpose="test",
+    )
+    assert [(one.node, one.shard) for one in found] == [("a", 2), ("a", 3), ("c", 0), ("c", 1)]
+    assert [one.why_not for one in found] == [None] * 4
+    prune.carry_out(missed.topology, found, Silent())
+
+    missed.server("b").start()
+    seen = verify(missed.topology, ["map"], deep=False, progress=Silent()).findings
+    assert [(one.code, one.severity.name, one.node) for one in seen] == [
+        ("map_version", "warning", "b")
+    ]
+    missed.provision()
+    assert known(missed, "b") == known(missed, "c")
+    assert missed.problems() == []
+
+
+def test_a_node_that_missed_a_move_learns_of_it_by_the_next_one(missed: Lab) -> None:
+    missed.server("b").start()
+    now = missed.file.read_text()
+    before = now.replace("shards: 0-1", "shards: 0-3").replace("shards: 2-3", "shards: none")
+    missed.file.write_text(before)
+    with pytest.raises(ShardctlError, match="to c, the topology gives them to a"):
+        planned(missed, [4], "a")  # the newest map decides, not the file nor the older map
+    missed.file.write_text(now)
+    missed.start(planned(missed, [4], "a"))
+    assert known(missed, "a") == known(missed, "b") == known(missed, "c")
+    assert missed.problems() == []

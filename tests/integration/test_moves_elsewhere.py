@@ -1,0 +1,110 @@
+"""Nodes of a move that listen elsewhere when it is resumed: who a node is, its identity says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from shardctl.errors import Refused
+from shardctl.fanout import Silent
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import METHOD
+from shardctl.moves.steps import cutover, subscribe
+from shardctl.moves.stopped import MoveStopped
+from shardctl.provision import poolers as pooling
+from shardctl.sandbox import servers
+from shardctl.state.journal import MoveState
+from shardctl.topology.model import NodeName
+from tests.fixtures.moves.failover import make_standby
+from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.stream_moves import left, planned, replace_step
+from tests.fixtures.servers.postgres import SUPERUSER, free_ports
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.own import Lab
+
+
+@pytest.fixture
+def stopped(fleet_own: Lab) -> Lab:
+    """Give a fleet with a streamed move that stopped when its rows were copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_step(patch, subscribe.STEP, lose)
+        with pytest.raises(MoveStopped):
+            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    return fleet_own
+
+
+def put_elsewhere(fleet: Lab, before: str, now: str) -> None:
+    """Change the topology, once."""
+    text = fleet.file.read_text()
+    assert text.count(before) == 1
+    fleet.file.write_text(text.replace(before, now))
+
+
+def fleet_port(fleet: Lab, node: str) -> int:
+    return fleet.topology.nodes[NodeName(node)].port
+
+
+def apply_poolers(fleet: Lab) -> None:
+    """Do what `pgbouncer apply` does, when nodes listen elsewhere."""
+    topology = fleet.topology
+    poolers = list(topology.poolers.values())
+    pooling.apply(pooling.plan(topology, poolers, 1, force=False, purpose="test"), Silent())
+
+
+def test_a_source_that_fails_over_to_another_address_keeps_its_move(stopped: Lab) -> None:
+    old = fleet_port(stopped, "a")
+    (port,) = free_ports(1)
+    standby = make_standby(stopped.server("a"), stopped.directory / "nodes" / "a2", port)
+    put_elsewhere(stopped, f"port: {old}", f"port: {port}")
+    with pytest.raises(Refused, match="is a standby"):
+        stopped.resume()
+    stopped.server("a").stop(mode="immediate")
+    where = f"host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres"
+    with psycopg.connect(where, autocommit=True) as session:
+        session.execute("SELECT pg_promote(true, 30)")
+    apply_poolers(stopped)
+    stopped.resume()
+    assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
+    assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    assert left(stopped) == []
+    standby.stop()
+
+
+def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: Lab) -> None:
+    ports = {node: fleet_port(stopped, node) for node in "ab"}
+    whole = stopped.file.read_text()
+    put_elsewhere(stopped, f"port: {ports['b']}", "port: 1")
+    put_elsewhere(stopped, f"port: {ports['a']}", f"port: {ports['b']}")
+    with pytest.raises(Refused, match="the server is node b of cluster lab"):
+        stopped.resume()
+    stopped.file.write_text(whole)
+    for node, port in zip("ab", free_ports(2), strict=True):
+        stopped.server(node).stop()
+        put_elsewhere(stopped, f"port: {ports[node]}", f"port: {port}")
+        stopped.server(node).start()
+    apply_poolers(stopped)
+    stopped.resume()
+    assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
+    assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    assert left(stopped) == []
+
+
+def test_a_clone_is_made_again_where_its_source_listens_elsewhere(fleet_own: Lab) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        steps = [replace(s, run=lose) if s is cutover.STEP else s for s in METHODS[METHOD].steps]
+        patch.setitem(METHODS, METHOD, replace(METHODS[METHOD], steps=steps))
+        fleet_own.stopped([2, 3], "c")
+    servers.down(fleet_own.topology, Silent(), delete=False)
+    assert {one.node.name for one in servers.up(fleet_own.topology, Silent())} == {*"abc"}
+    fleet_own.server("a").stop()
+    (port,) = free_ports(1)
+    put_elsewhere(fleet_own, f"port: {fleet_port(fleet_own, 'a')}", f"port: {port}")
+    fleet_own.server("a").start()
+    apply_poolers(fleet_own)
+    fleet_own.resume()
+    assert fleet_own.copy("a").state is fleet_own.copy("c").state is MoveState.done
+    assert fleet_own.problems() == []
