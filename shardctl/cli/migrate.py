@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from shardctl.cli.command import command_app
@@ -20,6 +22,9 @@ from shardctl.cli.options import (
     YesOption,
 )
 
+if TYPE_CHECKING:
+    from shardctl.provision.fleet import FleetPlan
+
 app = command_app()
 
 
@@ -27,6 +32,10 @@ app = command_app()
 def migrate(
     ctx: typer.Context,
     *,
+    shards: Annotated[
+        str | None,
+        typer.Option("--shards", metavar="LIST", help="For example 0-3,17; all by default."),
+    ] = None,
     output: ReportOption = Report.table,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -39,6 +48,9 @@ def migrate(
 ) -> None:
     """Run new migrations on every shard; shows pending migrations and asks first.
 
+    With --shards it runs them on these only, for example to try them on a few; without, later,
+    on the rest.
+
     A migration never waits longer for a lock than --lock-timeout. Then it releases its locks,
     waits and tries again, so that the application's sessions do not queue behind it.
     While a move can be reversed, migrations of its shards are refused: rows that go back would not
@@ -48,16 +60,23 @@ def migrate(
     from shardctl.cli import provision
     from shardctl.provision.fleet import Options, plan_migrate
     from shardctl.provision.job import Retrying
+    from shardctl.topology import routes
 
     retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
     options = Options(jobs=jobs, retrying=retrying)
-    provision.run(
-        ctx,
-        lambda: plan_migrate(
-            load_topology(ctx, lock_wait=lock_wait),
+
+    def plan() -> FleetPlan:
+        topology = load_topology(ctx, lock_wait=lock_wait)
+        return plan_migrate(
+            topology,
             strict=all_or_nothing,
             finish_reverse=finish_reverse,
-        ),
+            only=None if shards is None else frozenset(routes.listed(topology, shards)),
+        )
+
+    provision.run(
+        ctx,
+        plan,
         options,
         output,
         dry_run=dry_run,

@@ -124,11 +124,15 @@ def _report(plan: FleetPlan, took_s: float) -> None:
 
 def show(plan: FleetPlan) -> None:
     """Print the plan; an empty one as a sentence."""
+    from shardctl.topology import ranges
+
     changes = plan.changes()
     if changes:
         print_table(("where", "action", "what", "name", "shards"), _rows(changes))
     elif plan.left_out:
         print("nothing to do on the reachable nodes")
+    elif plan.only is not None:
+        print(f"nothing to do: shards {ranges.of(plan.only)} are up to date")
     else:
         topology = plan.topology
         poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""

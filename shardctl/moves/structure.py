@@ -102,11 +102,22 @@ def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
 
 @contextmanager
 def explaining(context: MoveContext) -> Iterator[None]:
-    """Raise StructureChanged instead of a refusal where DDL on the source is the reason."""
+    """Raise StructureChanged instead of a refusal where DDL on the source is the reason.
+
+    It is for steps that begin with another copy when they are resumed.
+    """
     try:
         yield
     except Refused:
-        require_same(context, context.plan.schemas)
+        try:
+            require_same(context, context.plan.schemas)
+        except StructureChanged as changed:
+            changed.resumable = True
+            changed.hint = (
+                "run `shardctl moves resume`: shardctl copies the shards again, as they are now; "
+                "run no DDL on them until the move is over"
+            )
+            raise
         raise
 
 

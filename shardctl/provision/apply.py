@@ -19,13 +19,15 @@ from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import connect
 from shardctl.provision import chunks, key_checks
 from shardctl.provision.blocked import Watch
+from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Job, Retrying
 from shardctl.provision.observe import connect_for_maintenance
 from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.cancelling import Running
@@ -39,7 +41,7 @@ QUERIES = queries.load("shardctl.provision", "apply.sql")
 
 _RENUMBERED_AT_ONCE = 200
 _LARGEST_CHUNK = 50
-"""Shards a transaction: more gain nothing (measured), and a failure would undo more."""
+"""Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,13 @@ def apply(
 ) -> Applied:
     """Carry out `plan` on its node, over `jobs` sessions; the caller holds the node's lock.
 
-    Whatever the database refuses is in the result. Where a batch of shards fails the rest
-    are done all the same. The map is not written: see `write_map`.
+    Whatever the database refuses is in the result. Where a shard fails the rest are done all
+    the same. The map is not written: see `write_map`.
     """
     node = topology.nodes[plan.node]
     left = {work.shard for work in plan.shards}
     errors: list[Exception] = []
+    failed_shards: dict[ShardId, ShardctlError] = {}
     try:
         with ExitStack() as stack:
 
@@ -125,18 +128,32 @@ def apply(
             ]
             for outcome in _apply_shards(plan, free, session, progress):
                 if outcome.error is None:
-                    left -= {work.shard for work in outcome.item}
+                    failed_here = outcome.result().failed
+                    left -= {work.shard for work in outcome.item} - failed_here.keys()
+                    failed_shards |= failed_here
                 else:
                     errors.append(outcome.error)
+            errors += failed_shards.values()
             ready = [work for work in plan.shards if work.shard not in left]
             for shard, failed in _validate(ready, free, session, progress):
                 left.add(shard)
                 errors += failed
             with connect(node, topology.database, purpose=lock.purpose(command)) as last:
+                for result in _results(failed_shards):
+                    events.record(last, command, result)
                 events.record(last, command, f"unfinished: {len(left)}" if left else "done")
     except (psycopg.Error, ShardctlError) as error:
         errors.append(error)
     return Applied(tuple(sorted(left)), tuple(errors))
+
+
+def _results(failed: Mapping[ShardId, ShardctlError]) -> list[str]:
+    """Give an event of each file and line that failed; no value of a row is in it."""
+    shards: dict[str, list[ShardId]] = {}
+    for shard, error in failed.items():
+        where = error.where if isinstance(error, ShardFailed) and error.where else error.code
+        shards.setdefault(where, []).append(shard)
+    return [f"failed: {where} in shards {ranges.of(here)}" for where, here in shards.items()]
 
 
 def write_map(topology: Topology, plan: NodePlan, *, command: str) -> None:
@@ -223,7 +240,7 @@ def _apply_shards(
     free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
-) -> list[Outcome[chunks.Chunk, int]]:
+) -> list[Outcome[chunks.Chunk, chunks.Ran]]:
     """Work through the shards in chunks; the first runs singly and shows how many locks it takes.
 
     `session` opens another one in the place of one that broke.
@@ -234,7 +251,7 @@ def _apply_shards(
     progress.expect(plan.node, phase, len(plan.shards), "shards")
     width, stop = len(free), free[0].stop
 
-    def work(chunk: chunks.Chunk) -> int:
+    def work(chunk: chunks.Chunk) -> chunks.Ran:
         try:
             return _with_job(free, session, lambda job: chunks.run(job, chunk))
         finally:
@@ -245,7 +262,7 @@ def _apply_shards(
     rest = [work for work in plan.shards if work is not largest]
     first: chunks.Chunk = (largest,)
     outcomes = fanout.run([first], work, width=1, stop=stop)
-    locks = outcomes[0].value if outcomes else None
+    locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
     parts = [tuple(rest[i : i + size]) for i in range(0, len(rest), size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.errors import Interrupted
-from shardctl.libpq import reason_of
+from shardctl.errors import Interrupted, Refused
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.connection import NodeLost
 from shardctl.provision import key_checks
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import StatementFailed, named, pause_or_raise
@@ -23,8 +23,9 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
     from shardctl.provision.job import Job
     from shardctl.state.migrations import Migration
@@ -45,55 +46,92 @@ def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int)
     return max(1, min(largest, room // max(per_shard or 40, 1)))
 
 
-def run(job: Job, chunk: Chunk) -> int:
-    """Make and migrate the shards of a chunk; give the locks that one of them took.
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of a chunk: the locks that one of its shards took, and the shards that failed."""
+
+    locks: int | None
+    failed: Mapping[ShardId, ShardctlError]
+
+
+def run(job: Job, chunk: Chunk) -> Ran:
+    """Make and migrate the shards of a chunk; those that fail are rolled back, the others done.
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
-    Raises ShardFailed, table_shadowed, NodeLost, Interrupted (without a
-    transaction only between shards); nothing of the open transaction then stays.
+    Raises NodeLost, Interrupted (without a transaction only between shards); nothing of the open
+    transaction then stays.
     """
     began = time.monotonic()
-    try:
-        locks = _run(job, chunk)
-    except StatementFailed as failure:
-        raise named(job, failure) from failure.error
-    except psycopg.Error as error:
-        if is_lost(error):
-            raise NodeLost(job.node, reason_of(error)) from error
-        raise named(job, StatementFailed(chunk[0], None, error)) from error
+    failed: dict[ShardId, ShardctlError] = {}
+    locks = _run(job, chunk, failed)
     files = sorted({m.name for work in chunk for m in work.migrations})
-    logger.info(
-        "node %s: shards %s are finished (migrations: %s), %d ms",
-        job.node,
-        ranges.of(work.shard for work in chunk),
-        ", ".join(files) or "none",
-        (time.monotonic() - began) * 1000,
-    )
-    return locks
+    if done := [work.shard for work in chunk if work.shard not in failed]:
+        logger.info(
+            "node %s: shards %s are finished (migrations: %s), %d ms",
+            job.node,
+            ranges.of(done),
+            ", ".join(files) or "none",
+            (time.monotonic() - began) * 1000,
+        )
+    return Ran(locks, failed)
 
 
-def _run(job: Job, chunk: Chunk) -> int:
+def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | None:
+    """Run all on the shards of a chunk, and add those that fail to `failed`."""
     files = sorted({m for work in chunk for m in work.migrations}, key=lambda m: m.number)
     groups = [(kind, list(group)) for kind, group in groupby(files, lambda m: m.transactional)]
     if not groups or not groups[0][0]:
         groups.insert(0, (True, []))  # what makes the shards needs a transaction
-    locks = 0
+    locks = None
     for number, (transactional, group) in enumerate(groups):
-        if not transactional:
-            _without_transaction(job, chunk, group)
-            continue
-        for attempt in count(1):
+        left = tuple(work for work in chunk if work.shard not in failed)
+        parts = [left] if transactional else [(work,) for work in left]
+        while parts:
+            part = parts.pop()
             try:
-                with job.running.statement(job.connection):
-                    taken = _in_transaction(job, chunk, group, make=number == 0)
+                if transactional:
+                    taken = _patiently(job, part, group, make=number == 0)
+                    locks = max(locks or 0, taken // len(part))
+                else:
+                    _without_transaction(job, part[0], group)
             except StatementFailed as failure:
-                pause_or_raise(job, failure, attempt)
-                job.connection.rollback()
-            else:
-                locks = max(locks, taken)
-                break
-    return locks // len(chunk)
+                parts += _rest(job, part, failure, failed)
+            except Refused as error:
+                failed |= dict.fromkeys((work.shard for work in part), error)
+            if parts and job.stop.is_set():
+                raise Interrupted("interrupted between two shards")
+    return locks
+
+
+def _rest(
+    job: Job, part: Chunk, failure: StatementFailed, failed: dict[ShardId, ShardctlError]
+) -> list[Chunk]:
+    """Put the shard of a failure into `failed`, and give the others, which are to be run again.
+
+    Where it is not certain which shard it was, that is each by itself. Raises NodeLost,
+    Interrupted.
+    """
+    error = named(job, failure)
+    if isinstance(error, NodeLost | Interrupted):
+        raise error from failure.error
+    if failure.migration is None and len(part) > 1:
+        return [(work,) for work in part]
+    failed[failure.work.shard] = error
+    rest = tuple(work for work in part if work is not failure.work)
+    return [rest] if rest else []
+
+
+def _patiently(job: Job, part: Chunk, files: Sequence[Migration], *, make: bool) -> int:
+    """Run all in one transaction, again while other sessions are in the way; count its locks."""
+    for attempt in count(1):
+        try:
+            with job.running.statement(job.connection):
+                return _in_transaction(job, part, files, make=make)
+        except StatementFailed as failure:
+            pause_or_raise(job, failure, attempt)
+            job.connection.rollback()
+    raise AssertionError  # pragma: no cover  # the last attempt raises
 
 
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
@@ -136,22 +174,21 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
     return int(row[0]) if row else 0
 
 
-def _without_transaction(job: Job, chunk: Chunk, files: Sequence[Migration]) -> None:
-    """Run files statement by statement, each in a transaction of its own, shard by shard."""
+def _without_transaction(job: Job, work: ShardWork, files: Sequence[Migration]) -> None:
+    """Run files in a shard statement by statement, each in a transaction of its own."""
     connection = job.connection
     connection.autocommit = True
     own = ddl.clean_slate(None, job.retrying.lock_timeout_ms, session=True)
     try:
-        for work in chunk:
-            if job.stop.is_set():
-                raise Interrupted("interrupted between two shards")
-            for migration in files:
-                if migration in work.migrations:
-                    _one_by_one(job, work, migration)
-                    connection.execute(own)
-                    _require_valid_indexes(connection, work, migration)
-                    _add_checks(job, work, migration)
-                    _record(connection, [work.shard], migration)
+        for migration in files:
+            if migration in work.migrations:
+                _one_by_one(job, work, migration)
+                connection.execute(own)
+                _require_valid_indexes(connection, work, migration)
+                _add_checks(job, work, migration)
+                _record(connection, [work.shard], migration)
+    except psycopg.Error as error:
+        raise StatementFailed(work, None, error) from error
     finally:
         if not connection.closed:
             connection.execute(own)

@@ -25,22 +25,33 @@ _CONCURRENTLY_CHANGED = ("tuple concurrently updated", "tuple concurrently delet
 
 
 class ShardFailed(Refused):
-    """What failed in a shard; shards that failed for the same reason share the `cause`."""
+    """What failed in a shard; shards that failed for the same reason share the `cause`.
+
+    `where` is the migration's file and line, if there is one.
+    """
 
     exit_code = 3
 
-    def __init__(self, code: str, message: str, *, hint: str, cause: str) -> None:
+    def __init__(self, code: str, message: str, *, hint: str, cause: str, where: str = "") -> None:
         super().__init__(code, message, hint=hint)
         self.cause = cause
+        self.where = where
 
 
 def migration_failed(
-    node: NodeName, shard: int, migration: Migration, line: int | None, reason: str
+    node: NodeName,
+    shard: int,
+    migration: Migration,
+    line: int | None,
+    reason: str,
+    *,
+    detail: str = "",
 ) -> ShardFailed:
     """Report a statement of a migration that failed in a shard; `line` is the file's, from 1."""
-    where = f"{migration.file}:{line}" if line else str(migration.file)
+    at = f":{line}" if line else ""
+    where, told = f"{migration.file}{at}", reason + detail
     what = (
-        "batch rolled back; fix the cause"
+        "the shard's changes were rolled back; fix the cause"
         if migration.transactional
         else (
             "a no-transaction migration is not rolled back: undo its statements by hand or "
@@ -49,9 +60,10 @@ def migration_failed(
     )
     return ShardFailed(
         "migration_failed",
-        f"{where}: shard {shard} on node {node}: {reason}",
+        f"{where}: shard {shard} on node {node}: {told}",
         hint=f"{what}, then run the command again",
         cause=f"{where}: {reason}",
+        where=f"{migration.name}{at}",
     )
 
 
@@ -109,17 +121,20 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
         reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
         if holder := job.holders.get(job.connection.info.backend_pid):
             reason += f"; {holder} held the lock"
+    detail = "; ".join((error.diag.message_detail or "").splitlines())
+    detail = f" (DETAIL: {detail})" if detail else ""
+    told = reason + detail
     if migration is None:
         return ShardFailed(
             "shard_failed",
-            f"node {job.node}: shard {work.shard}: {reason}",
-            hint="batch rolled back; fix the cause, then run the command again",
+            f"node {job.node}: shard {work.shard}: {told}",
+            hint="the shard's changes were rolled back; fix the cause, then run the command again",
             cause=reason,
         )
     line = failure.line
     if line is None and not failure.busy:
         line = _line(job, failure, migration, error)
-    return migration_failed(job.node, work.shard, migration, line, reason)
+    return migration_failed(job.node, work.shard, migration, line, reason, detail=detail)
 
 
 def _line(

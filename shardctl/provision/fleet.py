@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shardctl.provision.apply import Applied
     from shardctl.provision.plan import Action, NodePlan
     from shardctl.provision.poolers import PoolersPlan
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class FleetPlan:
     """Those nodes, and the other nodes of their moves."""
     doubts: tuple[ShardctlError, ...] = ()
     """Moves that keep the poolers' aliases from being proved."""
+    only: frozenset[ShardId] | None = None
+    """The shards that `migrate` is for; None is all."""
     finishing: tuple[str, ...] = ()
     """Moves that can no longer be reversed when the plan is carried out."""
 
@@ -129,15 +131,27 @@ def plan_init(
 
 
 def plan_migrate(
-    topology: Topology, *, strict: bool = True, finish_reverse: bool = False
+    topology: Topology,
+    *,
+    strict: bool = True,
+    finish_reverse: bool = False,
+    only: frozenset[ShardId] | None = None,
 ) -> FleetPlan:
     """Observe the fleet and plan the migrations that are pending; changes nothing.
 
-    `finish_reverse` accepts that moves can no longer be reversed then. Raises init_pending where
-    more than migrations is missing, and what `plan_init` raises.
+    `only` are the shards to migrate, None is all. `finish_reverse` accepts that moves can no
+    longer be reversed then. Raises init_pending where more than migrations is missing, and what
+    `plan_init` raises.
     """
     return _migrations_only(
-        _plan(topology, "migrate", adopt=False, strict=strict, finish_reverse=finish_reverse)
+        _plan(
+            topology,
+            "migrate",
+            adopt=False,
+            strict=strict,
+            finish_reverse=finish_reverse,
+            only=only,
+        )
     )
 
 
@@ -153,7 +167,8 @@ def _migrations_only(plan: FleetPlan) -> FleetPlan:
             f"shards on {nodes} are missing or out of date",
             hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
         )
-    return replace(plan, nodes=tuple(n.migrations_only() for n in owning if n.shards))
+    kept = [node.migrations_only(plan.only) for node in owning]
+    return replace(plan, nodes=tuple(node for node in kept if node.shards))
 
 
 def _plan(
@@ -164,6 +179,7 @@ def _plan(
     strict: bool,
     absent: Sequence[NodeUnavailable] = (),
     finish_reverse: bool = False,
+    only: frozenset[ShardId] | None = None,
 ) -> FleetPlan:
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
@@ -175,7 +191,7 @@ def _plan(
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
-    reversible = refusals.reversible(topology, observed, migrations)
+    reversible = refusals.reversible(topology, observed, migrations, only)
     if reversible and not finish_reverse:
         raise together([refusals.reverse_open(move) for move in reversible])
     notes += [
@@ -206,6 +222,7 @@ def _plan(
         unread=tuple(unread),
         left_out=left_out,
         doubts=tuple(agreement.doubted_moves(said, unread)),
+        only=only,
         finishing=tuple(move.id for move in reversible),
     )
 
@@ -344,6 +361,7 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
         adopt=options.adopt,
         strict=not plan.unread,
         absent=plan.unread,
+        only=plan.only,
     )
     if plan.command == "migrate":
         now = _migrations_only(now)

@@ -12,7 +12,7 @@ from shardctl.provision.refusals import refusals
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from shardctl.postgres.catalog import Schema
     from shardctl.provision.observe import Observed
@@ -142,12 +142,12 @@ class NodePlan:
             chosen = of(w for w in self.shards if table in w.validate)
             yield Change("validate", "check", self.node, chosen, table)
 
-    def migrations_only(self) -> NodePlan:
-        """Keep what `migrate` does."""
+    def migrations_only(self, only: Collection[ShardId] | None) -> NodePlan:
+        """Keep what `migrate` does, in these shards; None is in all."""
         work = tuple(
             ShardWork(w.shard, w.schema, migrations=w.migrations, validate=w.validate)
             for w in self.shards
-            if w.migrations or w.validate
+            if (w.migrations or w.validate) and (only is None or w.shard in only)
         )
         return NodePlan(self.node, self.lock_slots, shards=work)
 

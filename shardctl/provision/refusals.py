@@ -131,11 +131,15 @@ def _streaming(
 
 
 def reversible(
-    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+    topology: Topology,
+    observed: Sequence[Observed],
+    migrations: Sequence[Migration],
+    only: frozenset[ShardId] | None,
 ) -> list[Move]:
     """List moves that can be reversed, to nodes where migrations are pending.
 
-    Rows that go back would not fit there any more.
+    Without `only` for any shards, otherwise moves of which a shard is in it. Rows that go back
+    would not fit there any more.
     """
     waiting = {one.node for one in observed if pending(topology, one, migrations)}
     entries = ledger.entries(copy for one in observed for copy in one.journal or ())
@@ -144,6 +148,7 @@ def reversible(
         for entry in entries
         if entry.reverse is not None and entry.reverse.state == "open"
         if entry.move.target in waiting
+        if only is None or not only.isdisjoint(entry.move.shards)
     ]
 
 

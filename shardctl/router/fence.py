@@ -73,7 +73,7 @@ def look(known: Known, node: NodeName, shards: Collection[ShardId]) -> Plan[Look
         return Look.STANDS if len(here) == len(shards) else Look.SETTLED
     waits = pauses()
     while True:
-        yield Alone(_newest(known, time.monotonic()))
+        yield Alone(_newest(known, node, away, time.monotonic()))
         away = known.still(node, away)
         if away:
             away = yield from _fenced(known, node, away, deadline)
@@ -142,35 +142,70 @@ def _fenced(
     return [shard for schema, shard in schemas.items() if schema not in standing]
 
 
-def _newest(known: Known, came: float) -> Plan[None]:
-    """Read the map, unless another caller just did; `came` is when this caller asked."""
-    if known.asked_at > came - _FRESH_S:
+def _newest(known: Known, node: NodeName, shards: Collection[ShardId], came: float) -> Plan[None]:
+    """Read the map, unless another caller just did, or found where these shards of `node` are.
+
+    `came` is when this caller asked.
+    """
+    if known.asked_at > came - _FRESH_S or not known.still(node, shards):
         return
     known.asked_at = time.monotonic()
     version = known.map.version
     yield from _ask(known, known.owning(), newer_than=version)
-    if known.map.version == version and (others := known.others()):
-        # The target owned nothing until now. It is asked last: where no server listens yet, a
-        # pooler would remember the failed login, and make clients wait.
-        yield from _ask(known, others, newer_than=version)
+    if known.map.version != version:
+        return
+    # The target owned nothing until now. It is asked last: where no server listens yet, a
+    # pooler would remember the failed login, and make clients wait.
+    asked = set(known.others())
+    if asked:
+        over = _over_meanwhile(known, node, shards, asked)
+        yield from _ask(known, sorted(asked), newer_than=version, asked=asked, meanwhile=[over])
 
 
-def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> Plan[list[Any]]:
-    """Ask nodes for the map, all at once, until one returns a newer map; keep the newest."""
+def _over_meanwhile(
+    known: Known, node: NodeName, shards: Collection[ShardId], asked: Collection[NodeName]
+) -> Plan[bool]:
+    """Watch, while nodes of `asked` have not answered, whether the shards' cutover ends.
 
-    def newer(reported: object) -> bool:
-        return (
-            newer_than is not None
-            and isinstance(reported, maps.NodeMap)
-            and reported.map.version > newer_than
-        )
+    A spare node that is not running may never answer, and another node may be the target.
+    """
+    version = known.map.version
+    until = time.monotonic() + _ASK_S
+    waits = pauses()
+    while True:
+        yield Wait(next(waits))
+        if not asked or time.monotonic() >= until:
+            return False
+        known.asked_at = time.monotonic()
+        yield from _ask(known, known.owning(), newer_than=version)
+        if known.map.version != version or not (yield from _fenced(known, node, shards, until)):
+            return True
+
+
+def _ask(
+    known: Known,
+    nodes: Sequence[NodeName],
+    *,
+    newer_than: int | None,
+    asked: set[NodeName] | None = None,
+    meanwhile: Sequence[Plan[bool]] = (),
+) -> Plan[list[Any]]:
+    """Ask nodes for the map, all at once, until one returns a newer map; keep the newest.
+
+    A plan of `meanwhile` that returns True ends it, too. Nodes that have answered leave `asked`.
+    """
+
+    def enough(reported: object) -> bool:
+        if isinstance(reported, maps.NodeMap):
+            return newer_than is not None and reported.map.version > newer_than
+        return reported is True
 
     if newer_than is None:  # it is not asked again
         until = time.monotonic() + _ASK_S
         plans = [outwaited(known, partial(_of_node, known, node), until) for node in nodes]
     else:
-        plans = [_of_node(known, node) for node in nodes]
-    outcomes: list[NodeMap | BaseException | None] = yield First(plans, newer, _ASK_S)
+        plans = [_of_node(known, node, asked=asked) for node in nodes]
+    outcomes: list[Any] = yield First([*plans, *meanwhile], enough, _ASK_S)
     for one in outcomes:
         if isinstance(one, AnotherCluster):
             raise one
@@ -179,9 +214,15 @@ def _ask(known: Known, nodes: Sequence[NodeName], *, newer_than: int | None) -> 
     return outcomes
 
 
-def _of_node(known: Known, node: NodeName, _: float | None = None) -> Plan[NodeMap | None]:
+def _of_node(
+    known: Known, node: NodeName, _: float | None = None, *, asked: set[NodeName] | None = None
+) -> Plan[NodeMap | None]:
     """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
-    reported: NodeMap | None = yield from reported_by(known.places.asking(node))
+    try:
+        reported: NodeMap | None = yield from reported_by(known.places.asking(node))
+    finally:
+        if asked is not None:
+            asked.discard(node)
     if reported is None or reported.node != node:
         return None
     known.require_same(reported)

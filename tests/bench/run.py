@@ -70,6 +70,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-ids": routing.many_ids,
     "router-top": routing.top_of_all,
     "router-tasks": routing.tasks,
+    "router-spare": stream_moves.beside_a_spare,
     "decode-one": cli.one_id,
     "decode-many": cli.many_ids,
     "test-fleet": testing.start_and_reset,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MEDIAN, WORST = 0.45, 0.7
 """How long clients of a streamed move may wait, of what they wait in a clone's."""
 PACED_MS = 25
+BEYOND_MS = 50
+"""How much longer than the pause a request of the router may take beside a move."""
 SCRIPT = 1.3
 """How long the pause may be, of the quick script's."""
 MANY_S = 20
@@ -89,6 +91,38 @@ def move(scale: Scale) -> list[Row]:
         ),
         Row("  the whole command", seconds(statistics.median(m.took for m in streamed.moves)), ""),
         *moving.sub_steps(streamed.moves),
+    ]
+
+
+def beside_a_spare(scale: Scale) -> list[Row]:
+    """Move 2 of 8 shards by a stream, five times, with 8 clients of the router who never rest.
+
+    The file has a spare node that is not running; the longest request on a moved shard is set
+    against the move's own pause.
+    """
+    lasting = scale.of(10, 5)
+
+    def once(number: int) -> tuple[Moved, Found]:
+        say(f"  move {number + 1} ({moving.busy()})")
+        with moving.sandbox(8, 2, 1) as fleet:
+            fleet.settle()
+            return _with(fleet, _STREAM, lasting, aliases="router")
+
+    done = rounds(scale.of(5, 1), once)
+    waits = [found["longest_moved_ms"] for _, found in done]
+    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for _, found in done)
+    beyond = [wait - one.pause * 1000 for wait, (one, _) in zip(waits, done, strict=True)]
+    return [
+        moving.limit(
+            "router, a spare not running: longest request beyond the pause",
+            max(beyond),
+            f"{max(beyond):.1f} ms",
+            most=BEYOND_MS,
+            target=f"<= {BEYOND_MS} ms",
+            note=f"{moving.busy()}; longest: {', '.join(f'{wait:.1f}' for wait in waits)}; load "
+            f"held up itself: {held_up} ms",
+        ),
+        moving.flaws("moves", [found for _, found in done]),
     ]
 
 

@@ -107,6 +107,60 @@ def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
 
 
+@pytest.mark.parametrize("first_line", ["", "-- shardctl: no-transaction\n"])
+def test_a_shard_fails_alone_and_its_detail_and_place_are_told(
+    fleet_8: Fleet, first_line: str
+) -> None:
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (7), (7)")
+    text = f"{first_line}ALTER TABLE photos ADD n int;\nCREATE UNIQUE INDEX ON photos (user_id);\n"
+    file = fleet_8.migration("0002_unique.sql", text)
+    line = 2 + bool(first_line)
+    done = fleet_8.here("migrate", "--yes", "-o", "json")
+    assert done.returncode == 3
+    message = (
+        f'{file}:{line}: shard 2 on node a: could not create unique index "photos_user_id_idx"'
+        " (DETAIL: Key (user_id)=(7) is duplicated.)"
+    )
+    told = [one["message"] for one in json.loads(done.stdout)["errors"]]
+    assert told == [message, "node a: 3 of 4 shards are finished; shards 2 remain"]
+    assert message in done.stderr
+    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0002' ORDER BY 1"
+    assert fleet_8.query("a", ran) == [(0,), (1,), (3,)]
+    assert fleet_8.query("b", ran) == [(4,), (5,), (6,), (7,)]
+    events = "SELECT result FROM shardctl.event WHERE command = 'migrate' ORDER BY id"
+    assert fleet_8.query("a", events) == [
+        ("begun",), (f"failed: 0002_unique.sql:{line} in shards 2",), ("unfinished: 1",)
+    ]  # fmt: skip
+
+
+def test_a_mistake_that_only_the_commit_finds_stops_only_its_shard(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_deferred.sql",
+        "ALTER TABLE photos ADD UNIQUE (user_id) DEFERRABLE INITIALLY DEFERRED;",
+    )
+    migrate(fleet_8)
+    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (7)")
+    fleet_8.migration("0003_twice.sql", "INSERT INTO photos (user_id) SELECT user_id FROM photos;")
+    with pytest.raises(Problems, match="2 problems") as refused:
+        migrate(fleet_8)
+    assert "shard 2: duplicate key" in str(refused.value.errors[0])
+    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0003' ORDER BY 1"
+    assert fleet_8.query("a", ran) == [(0,), (1,), (3,)]
+
+
+def test_migrate_tries_some_shards_first(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    assert fleet_8.here("migrate", "--yes", "--shards", "1-2,8").returncode == 2
+    assert fleet_8.here("migrate", "--yes", "--shards", "1-2").returncode == 0
+    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0002' ORDER BY 1"
+    assert fleet_8.query("a", ran) == [(1,), (2,)]
+    assert fleet_8.query("b", ran) == []
+    again = fleet_8.here("migrate", "--yes", "--shards", "1-2")
+    assert again.stdout == "nothing to do: shards 1-2 are up to date\n"
+    migrate(fleet_8)
+    assert fleet_8.query("a", ran) == [(0,), (1,), (2,), (3,)]
+
+
 def test_without_a_transaction_an_index_is_made_concurrently(fleet_8: Fleet) -> None:
     fleet_8.migration(
         "0002_index.sql",

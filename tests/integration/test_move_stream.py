@@ -27,7 +27,7 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import confirm, reserve, stream_reserve, subscribe
+from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import lock
@@ -343,6 +343,29 @@ def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) 
     assert fleet_own.schemas("b") == {f"shard{n}" for n in range(4, 8)}
     assert (last,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
     assert fleet_own.problems() == []
+
+
+def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_says_so(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = indexes.STEP.run
+
+    def altered(context: MoveContext) -> None:
+        with fleet_own.connect("a") as session:
+            session.execute("ALTER TABLE shard2.photos ADD note text")
+            session.execute("CREATE INDEX noted ON shard2.photos (note)")
+        run(context)
+
+    replace_step(monkeypatch, indexes.STEP, altered)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert [one.code for one in caught.value.parts()] == ["structure_changed", "move_stopped"]
+    for one in caught.value.parts():
+        assert one.hint.startswith("run `shardctl moves resume`"), one.hint
+    monkeypatch.undo()
+    fleet_own.resume()
+    assert fleet_own.copy("b").state is MoveState.done
+    assert fleet_own.ask("b", "SELECT to_regclass('shard2.noted')::text") == [("shard2.noted",)]
 
 
 def test_a_target_decides_the_method(fleet_own: Lab) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.router import AnotherCluster, MapWentBack, ShardedDatabase, ShardMoved
+from shardctl.router import AnotherCluster, MapWentBack, ShardedDatabase, ShardMoved, fence, places
 from tests.fixtures.fleets.routed import away, moved_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.routed import Open
@@ -170,6 +172,42 @@ def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
     for one in waiting:
         one.join(120)
     assert sorted(done) == list(range(5))
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_spare_that_never_answers_holds_nobody_up(
+    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch, *, undone: bool
+) -> None:
+    # Nothing ends a question to the spare in this test, so only what others say can.
+    monkeypatch.setattr(fence, "_ASK_S", 600.0)
+    monkeypatch.setitem(places._ASKING, "connect_timeout", 600)
+    monkeypatch.setitem(places._ASKING, "tcp_user_timeout", 0)
+    done: list[int] = []
+    fleet_routed.shards = {**fleet_routed.shards, "c": "none"}
+    with socket.create_server(("127.0.0.1", 0)) as spare:
+        with fleet_routed.at_ports(c=spare.getsockname()[1]):
+            db = router(fleet_routed.topology(), patience=600)
+        threads = [
+            threading.Thread(
+                target=lambda n=n: done.append(db.insert("photos", 2, ROW | {"id": n})), daemon=True
+            )
+            for n in range(3)
+        ]
+        with (away if undone else moved_to_b)(fleet_routed, 2, "a"):
+            for one in threads:
+                one.start()
+            asked, _ = spare.accept()
+            wait_for(lambda: db.stats().pools["a"]["requests_num"] >= len(threads) * 2)
+        with asked:
+            for one in threads:
+                one.join(60)
+            assert sorted(done) == [0, 1, 2]
+            assert db.node_of(2) == ("a" if undone else "b")
+
+
+def moved_to_b(fleet: Fleet, shard: int, source: str) -> AbstractContextManager[None]:
+    """Move a shard by hand."""
+    return moved_by_hand(fleet, shard, source, "b")
 
 
 def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open) -> None:

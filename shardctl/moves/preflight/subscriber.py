@@ -30,6 +30,8 @@ _SETTINGS = {
 """With which values a worker applies all rows as they are."""
 _OWN = ("array_nulls", "xmloption")
 """Those that shardctl's sessions leave as they are."""
+_FOR_OTHERS = 16
+"""The first major version where roles other than superusers make subscriptions."""
 _OWN_ORIGINS = 18
 """The first major version with `max_active_replication_origins`."""
 _RETRY_MS = 5000
@@ -119,13 +121,17 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             )
     if used.lacking:
         user = context.topology.database.user
+        role = quote_identifier(user)
         yield TargetUnfit(
             context.plan.target,
             "rights",
             f"{user} lacks rights that a streamed move needs there: {'; '.join(used.lacking)}",
-            hint="run as a superuser there: GRANT pg_create_subscription, pg_monitor TO "
-            f"{quote_identifier(user)} (before PostgreSQL 16, {user} has to be a superuser), and "
-            "grant the other rights",
+            hint=f"run as a superuser there: GRANT pg_create_subscription, pg_monitor TO {role}, "
+            "and grant the other rights"
+            if server.major >= _FOR_OTHERS
+            else f"it has PostgreSQL {server.version}, which lets only superusers make "
+            f"subscriptions: run ALTER ROLE {role} SUPERUSER there for the move, or upgrade it to "
+            f"{_FOR_OTHERS}",
         )
     if used.passed_on:
         user = context.topology.database.user

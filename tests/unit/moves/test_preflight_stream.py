@@ -262,6 +262,21 @@ def test_targets_without_room_for_a_subscription(
     assert seen.only(code)
 
 
+def test_who_may_make_subscriptions_is_told_as_the_targets_version_has_it() -> None:
+    seen = streamed()
+    seen.found[subscriber.look] = subscriber.Subscriber(lacking=("pg_monitor",))
+    seen.found[member.look] = dataclasses.replace(
+        seen.found[member.look], version_number=150_013, version="15.13"
+    )
+    told = seen.only("rights")
+    assert "has PostgreSQL 15.13, which lets only superusers make subscriptions" in told
+    assert "pg_create_subscription" not in told
+    seen.found[member.look] = dataclasses.replace(seen.found[member.look], version_number=160_009)
+    told = seen.only("rights")
+    assert "GRANT pg_create_subscription, pg_monitor TO" in told
+    assert "superusers make" not in told
+
+
 def test_what_is_noted_of_a_target() -> None:
     seen = streamed()
     there = seen.found[member.look]
