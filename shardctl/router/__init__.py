@@ -15,6 +15,7 @@ from shardctl.router.errors import (
     NothingReturned,
     OrderUnsupported,
     ShardMoved,
+    WritesUnseen,
 )
 from shardctl.router.settings import NodeHealth, PoolSettings, Stats
 from shardctl.router.statements import Order
@@ -40,4 +41,5 @@ __all__ = [
     "ShardMoved",
     "ShardedDatabase",
     "Stats",
+    "WritesUnseen",
 ]

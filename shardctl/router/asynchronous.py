@@ -109,7 +109,7 @@ class AsyncShardedDatabase(InTasks):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            async with self._transaction(node) as connection:
+            async with self._transaction(node, shard) as connection:
                 # The same text means another shard's tables and types next time.
                 connection.prepare_threshold = None
                 await connection.execute(statements.search_path(self._known.schema(shard)))
@@ -130,9 +130,12 @@ class AsyncShardedDatabase(InTasks):
         """Read the rows of pairs of key and id, with one statement a node, all nodes at once.
 
         They come in the order asked for, None where there is none. An id is unique in its shard.
+        Raises WritesUnseen, as `scatter` does, within a `shard()` that has changed one of them.
         """
         return await self._run(
-            plans.fetch_many(self._known, fields, table, wanted, id_field, self._width)
+            plans.fetch_many(
+                self._known, fields, table, wanted, id_field, self._width, self._open_here()
+            )
         )
 
     def scatter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.router.places import Through
+    from shardctl.router.plans import Opened
     from shardctl.router.requests import Parameters, Plan
     from shardctl.router.statements import Names, Order, Where
     from shardctl.topology.keys import Key
@@ -52,6 +54,7 @@ class Routed:
         self._width = width
         self._source: Source | None = None
         self._closed = False
+        self._opened: dict[Any, list[Opened]] = {}
         self._set_up()
         _open.add(self)
         given = dict(connect or {})
@@ -97,8 +100,31 @@ class Routed:
         """Make what the face needs of its own: locks, and no pools yet."""
         raise NotImplementedError
 
+    def _who(self) -> Any:
+        """Identify the thread or task that calls."""
+        raise NotImplementedError
+
+    def _open_here(self) -> list[Opened]:
+        """List the open transactions of the thread or task that calls."""
+        return list(self._opened.get(self._who(), ()))
+
+    @contextmanager
+    def _noted(self, shard: ShardId, held: Any) -> Iterator[None]:
+        """Know of a transaction of the thread or task that calls, until it ends."""
+        who = self._who()
+        self._opened.setdefault(who, []).append((shard, held))
+        try:
+            yield
+        finally:
+            mine = self._opened.get(who, [])  # none in a child of the process
+            if (shard, held) in mine:
+                mine.remove((shard, held))
+            if not mine:
+                self._opened.pop(who, None)
+
     def _begin_in_child(self) -> None:
         """Leave pools, locks and threads to the parent, and begin with none."""
+        self._opened = {}
         self._known.renew_lock()
         self._set_up()
 
@@ -151,7 +177,7 @@ class Routed:
             statements.number(limit),
         )
         until = None if deadline is None else time.monotonic() + deadline
-        return Scatter(self._known, asked, named, self._width, until, partial)
+        return Scatter(self._known, asked, named, self._width, until, partial, self._open_here())
 
     def _check_one(self, node: NodeName, until: float) -> Plan[NodeHealth]:
         """Ask a node for its map over a connection of its pool."""

@@ -104,7 +104,7 @@ class ShardedDatabase(InThreads):
         shard = self._known.shard_of(shard_key)
         node = self._known.owner(shard)
         try:
-            with self._transaction(node) as connection:
+            with self._transaction(node, shard) as connection:
                 # The same text means another shard's tables and types next time.
                 connection.prepare_threshold = None
                 connection.execute(statements.search_path(self._known.schema(shard)))
@@ -125,9 +125,12 @@ class ShardedDatabase(InThreads):
         """Read the rows of pairs of key and id, with one statement a node, all nodes at once.
 
         They come in the order asked for, None where there is none. An id is unique in its shard.
+        Raises WritesUnseen, as `scatter` does, within a `shard()` that has changed one of them.
         """
         return self._run(
-            plans.fetch_many(self._known, fields, table, wanted, id_field, self._width)
+            plans.fetch_many(
+                self._known, fields, table, wanted, id_field, self._width, self._open_here()
+            )
         )
 
     def scatter(

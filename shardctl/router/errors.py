@@ -140,6 +140,19 @@ class DeadlinePassed(ShardctlError):
         )
 
 
+class WritesUnseen(UsageError):
+    """A read of many shards in the middle of a transaction that has changed one of them."""
+
+    def __init__(self, shard: ShardId) -> None:
+        super().__init__(
+            f"the open transaction of shard {shard} has changed tables: fetch_many and scatter "
+            "read on other connections, which would not see that",
+            hint="commit first, or read that shard by its own connection; tests that roll "
+            "everything back can reset a test fleet instead",
+        )
+        self.shard = shard
+
+
 class IdsUnlike(UsageError):
     """Ids of a different type than the column's: no row would compare equal to them."""
 

@@ -172,14 +172,13 @@ def _over_meanwhile(
     version = known.map.version
     until = time.monotonic() + _ASK_S
     waits = pauses()
-    while True:
+    while asked and time.monotonic() < until:
         yield Wait(next(waits))
-        if not asked or time.monotonic() >= until:
-            return False
         known.asked_at = time.monotonic()
         yield from _ask(known, known.owning(), newer_than=version)
         if known.map.version != version or not (yield from _fenced(known, node, shards, until)):
             return True
+    return False
 
 
 def _ask(
@@ -192,13 +191,17 @@ def _ask(
 ) -> Plan[list[Any]]:
     """Ask nodes for the map, all at once, until one returns a newer map; keep the newest.
 
-    A plan of `meanwhile` that returns True ends it, too. Nodes that have answered leave `asked`.
+    A plan of `meanwhile` that returns True ends it, too. Nodes that have answered leave `asked`,
+    and the last of them ends it.
     """
 
     def enough(reported: object) -> bool:
-        if isinstance(reported, maps.NodeMap):
-            return newer_than is not None and reported.map.version > newer_than
-        return reported is True
+        newer = (
+            newer_than is not None
+            and isinstance(reported, maps.NodeMap)
+            and reported.map.version > newer_than
+        )
+        return newer or reported is True or (asked is not None and not asked)
 
     if newer_than is None:  # it is not asked again
         until = time.monotonic() + _ASK_S

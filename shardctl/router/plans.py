@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from shardctl.router import fence, idents, places, refusals, statements
-from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved
+from shardctl.router.errors import MapUnread, NothingReturned, ShardMoved, WritesUnseen
 from shardctl.router.fence import Look
-from shardctl.router.requests import Alone, Begin, Execute, Hold, Release, Together
+from shardctl.router.requests import Alone, Begin, Execute, Hold, On, Release, Together
 from shardctl.topology.keys import shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.router.known import Known
     from shardctl.router.requests import Answer, Parameters, Plan, Row
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId
 
+Opened = tuple["ShardId", Any]
+"""A shard with an open transaction, and the held connection of that."""
+
+_CHANGING = (
+    b"SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b" WHERE l.pid = pg_catalog.pg_backend_pid() AND c.relkind IN ('r', 'p') AND l.mode IN"
+    b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+    b" LIMIT 1"
+)
+"""Not what SELECT ... FOR UPDATE takes: it changes nothing that others read."""
 SHARDS_A_STATEMENT = 256
 """Each takes locks for its table and indexes; a server has a few thousand locks."""
 
@@ -120,6 +132,23 @@ def delete(
     return answer.touched
 
 
+def require_seen(opened: Sequence[Opened], asked: Collection[int]) -> Plan[None]:
+    """See that open transactions have changed none of the shards asked; raises WritesUnseen.
+
+    `opened` are the caller's own.
+    """
+    for shard, held in opened:
+        connection = held.connection
+        if shard in asked and connection.info.transaction_status is TransactionStatus.INTRANS:
+            chosen, connection.row_factory = connection.row_factory, tuple_row
+            try:
+                answer: Answer = yield On(held, _CHANGING)
+            finally:
+                connection.row_factory = chosen
+            if answer.rows:
+                raise WritesUnseen(shard)
+
+
 def transaction(known: Known, node: NodeName) -> Plan[tuple[Any, Any]]:
     """Begin a transaction on a node; the result is a connection, and psycopg's transaction."""
 
@@ -147,10 +176,11 @@ def fetch_many(
     wanted: Sequence[tuple[Key, Any]],
     id_field: str,
     width: int,
+    opened: Sequence[Opened] = (),
 ) -> Plan[list[Row | None]]:
     """Read rows by key and id; the result has a row or None for each, in the order asked for.
 
-    Raises IdsUnlike.
+    Raises IdsUnlike, WritesUnseen.
     """
     terms = statements.terms(fields)
     ids: dict[ShardId, dict[Any, None]] = {}
@@ -158,6 +188,7 @@ def fetch_many(
     asked = [(shard_of(key, count), number) for key, number in wanted]
     for shard, number in asked:
         ids.setdefault(shard, {})[number] = None
+    yield from require_seen(opened, ids)
     plans = [
         _fetch(known, node, terms, table, {s: ids[s] for s in part}, id_field, again=True)
         for node, shards in known.by_node(ids).items()

@@ -18,7 +18,7 @@ from shardctl.router.bounded import GRACE_S
 from shardctl.router.errors import DeadlinePassed, NoConnection
 from shardctl.router.fence import Look
 from shardctl.router.merging import Merging, sort_key
-from shardctl.router.plans import parts
+from shardctl.router.plans import parts, require_seen
 from shardctl.router.requests import Answer, Execute, Hold, On, Release, Reserve, Rows, Together
 from shardctl.topology.model import ShardId
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.router.known import Known
+    from shardctl.router.plans import Opened
     from shardctl.router.requests import Plan, Row
     from shardctl.router.statements import Gathering
     from shardctl.topology.model import NodeName
@@ -50,11 +51,17 @@ class Scatter:
     deadline: float | None
     """On `time.monotonic`."""
     partial: bool
+    opened: Sequence[Opened] = ()
+    """The caller's own transactions."""
     missing: dict[ShardId, str] = field(default_factory=dict)
     """Shards whose rows are missing, and why."""
 
     def plan(self) -> Plan[None]:
-        """Ask, and hand out rows; raises DeadlinePassed, NoConnection and psycopg's errors."""
+        """Ask, and hand out rows.
+
+        Raises WritesUnseen, DeadlinePassed, NoConnection and psycopg's errors.
+        """
+        yield from require_seen(self.opened, range(len(self.known.map.owners)))
         asking = self._asking(_every(self.known))
         if self.asked.order or self._is_small:
             yield from self._wave(asking, self.asked.limit)

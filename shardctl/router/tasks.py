@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
 
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.model import NodeName, ShardId
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Holding = list["_Held | _Reserved"]
@@ -60,6 +60,12 @@ class InTasks(Routed):
             requests.Together: self._together,
             requests.First: self._first,
         }
+
+    def _who(self) -> asyncio.Task[Any] | None:
+        try:
+            return asyncio.current_task()
+        except RuntimeError:  # a scatter may be prepared outside of the loop
+            return None
 
     async def _run(self, plan: Plan[Result], holding: Holding | None = None) -> Result:
         """Carry a plan out; give what it returns. Raises AnotherLoop."""
@@ -184,7 +190,7 @@ class InTasks(Routed):
         self._room_changed = asyncio.Event()  # for those who wait from now on
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, node: NodeName) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(self, node: NodeName, shard: ShardId) -> AsyncIterator[AsyncConnection]:
         """Give a connection in a transaction, which ends with the block."""
         holding: Holding = []
         try:
@@ -192,6 +198,7 @@ class InTasks(Routed):
             connection, transaction = begun
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_exit(transaction)
+                stack.enter_context(self._noted(shard, holding[-1]))
                 yield connection
         finally:
             await _release(holding)

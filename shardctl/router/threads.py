@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.bounded import Bounded
     from shardctl.router.requests import Parameters, Plan, Request, Result, Row
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.model import NodeName, ShardId
 
 Connection = psycopg.Connection[Any]
 
@@ -56,6 +56,9 @@ class InThreads(Routed):
             requests.Together: self._together,
             requests.First: self._first,
         }
+
+    def _who(self) -> int:
+        return threading.get_ident()
 
     def _run(self, plan: Plan[Result], task: _Task | None = None) -> Result:
         """Carry a plan out; give what it returns."""
@@ -135,13 +138,14 @@ class InThreads(Routed):
         return reserved
 
     @contextlib.contextmanager
-    def _transaction(self, node: NodeName) -> Iterator[Connection]:
+    def _transaction(self, node: NodeName, shard: ShardId) -> Iterator[Connection]:
         """Give a connection in a transaction, which ends with the block."""
         task = _Task()
         try:
             connection, transaction = self._run(plans.transaction(self._known, node), task)
             with contextlib.ExitStack() as stack:
                 stack.push(transaction)
+                stack.enter_context(self._noted(shard, task.held[-1]))
                 yield connection
         finally:
             for held in task.held:  # at once: a signal's exception may come before any call

@@ -10,7 +10,14 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from shardctl.router import DeadlinePassed, IdsUnlike, Order, OrderUnsupported, PoolSettings
+from shardctl.router import (
+    DeadlinePassed,
+    IdsUnlike,
+    Order,
+    OrderUnsupported,
+    PoolSettings,
+    WritesUnseen,
+)
 from shardctl.router.scatter import CHUNK
 from tests.fixtures.fleets.routed import fill
 from tests.fixtures.servers.postgres import wait_for
@@ -36,6 +43,24 @@ def test_rows_come_in_the_order_asked_for_and_missing_ones_are_told(
         (6, "photo 2"), (1, "photo 3"), None, (0, "photo 1"), (6, "photo 2"), (6, "photo 1"),
     ]  # fmt: skip
     assert db.fetch_many("caption", "photos", []) == []
+
+
+def test_what_an_open_transaction_has_changed_is_not_missed_in_silence(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    fill(fleet_routed, 1)
+    db = router(fleet_routed.topology())
+    lock = "SELECT id FROM photos WHERE id = 1 FOR UPDATE"
+    insert = "INSERT INTO photos (id, user_id) VALUES (7, 2)"
+    assert len(db.read_within(2, lock, "scatter", "id", "photos").rows) == 8
+    assert db.read_within(2, lock, "fetch_many", "id", "photos", [(2, 1)]) == [(1,)]
+    with pytest.raises(WritesUnseen, match="open transaction of shard 2 has changed tables"):
+        db.read_within(2, insert, "scatter", "id", "photos")
+    with pytest.raises(WritesUnseen):
+        db.read_within(2, insert, "fetch_many", "id", "photos", [(4, 1), (2, 7)])
+    assert db.read_within(2, insert, "fetch_many", "id", "photos", [(4, 1)]) == [(1,)]
+    assert db.fetch_many("id", "photos", [(2, 7)]) == [(7,)]
+    assert len(db.scatter("id", "photos").rows) == 9
 
 
 def test_ids_that_cannot_be_found_for_their_type_are_refused(
