@@ -254,7 +254,7 @@ def require_resumable(
     where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another
     process runs the move, and NodeUnavailable of a source that is still needed.
     """
-    decided = _decided(topology, entry, may_be_there=False, command="moves resume")
+    decided = _decided(topology, entry, may_be_there=False, resuming=True)
     if source_destroyed:
         purpose = lock.purpose("moves resume")
         destroyed.require_source_gone(topology, entry.move, purpose=purpose)
@@ -286,7 +286,7 @@ def require_abortable(
     promoting = entry.move.state is MoveState.promoting
     if not (entry.move.state.undoable or (promoting and target_destroyed)):
         raise NotAbortable(entry.move.id, entry.move.state.value)
-    decided = _decided(topology, entry, may_be_there=not promoting, command="moves abort")
+    decided = _decided(topology, entry, may_be_there=not promoting, resuming=False)
     try:
         lock.require_all_free(topology, [decided.source], command="moves abort")
     except NodeUnavailable as error:
@@ -315,7 +315,7 @@ def at_work(
     return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
 
 
-def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, command: str) -> MovePlan:
+def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, resuming: bool) -> MovePlan:
     """Return the plan of an unfinished move, if this version and this topology fit it.
 
     A pooler may have been removed from the topology if nothing listens at its address any more, or
@@ -334,7 +334,13 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, command: s
     proved = _proved(topology, decided)
     planning.require_same(topology, decided, gone=gone, proved=proved)
     between = (decided.source, decided.target)
-    maps.require_beside(topology, decided.shards, between, purpose=lock.purpose(command))
+    maps.require_beside(
+        topology,
+        decided.shards,
+        between,
+        purpose=lock.purpose("moves resume" if resuming else "moves abort"),
+        planned=decided.map_version if resuming and entry.move.state.undoable else None,
+    )
     return decided
 
 
