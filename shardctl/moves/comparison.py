@@ -193,7 +193,7 @@ def sum_up(
         found = []
         for size, part in table.parts(blocks or BLOCKS):
             query = QUERIES["sums"].format(
-                row=row,
+                hash=sessions.hashed(row),
                 file=sql.Literal(name),
                 schema=sql.Identifier(schema),
                 table=sql.Identifier(table.name),

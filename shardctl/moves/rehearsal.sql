@@ -14,16 +14,15 @@ ORDER BY k.place
 
 -- name: groups
 -- Sums of a table's rows in groups of keys
-SELECT hashtextextended(({key})::text, 0) & {mask}, count(*),
-       sum(hashtextextended(({row})::text, 0))::text
+SELECT {key_hash} & {mask}, count(*), sum({row_hash})::text
 FROM ONLY {schema}.{table} AS t
 GROUP BY 1
 
 -- name: rows
 -- The keys of some of these groups, and a sum of each row
-SELECT ({key})::text, hashtextextended(({row})::text, 0)
+SELECT ({key})::text, {row_hash}
 FROM ONLY {schema}.{table} AS t
-WHERE hashtextextended(({key})::text, 0) & {mask} = ANY ({groups}::bigint[])
+WHERE {key_hash} & {mask} = ANY ({groups}::bigint[])
 
 -- name: sequences
 -- Read how far the sequences are, as the decision does

@@ -100,6 +100,12 @@ def _require_options(method: str, options: Options) -> None:
             "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
             hint="leave --read-only out, or use --method clone with a target that owns no shards",
         )
+    if options.duplicate_shared and streams:
+        raise planning.MoveRefused(
+            "a streamed move copies nothing outside the moved shards (--duplicate-shared)",
+            hint="leave --duplicate-shared out, or use --method clone with a target that owns no "
+            "shards",
+        )
     if options.rehearse_only and not streams:
         raise planning.MoveRefused(
             "a clone has no rehearsal (--rehearse-only)",

@@ -372,8 +372,9 @@ def test_a_target_decides_the_method(fleet_own: Lab) -> None:
     options = Options(5.0, 0.0)
     for target, method in (("b", "stream"), ("c", "clone")):
         assert service.plan(fleet_own.topology, [2], target, options, method=None).method == method
-    with pytest.raises(plan.MoveRefused, match="--read-only"):
-        planned(fleet_own, [2], "b", read_only=True)
+    for given in ("read_only", "duplicate_shared"):
+        with pytest.raises(plan.MoveRefused, match=f"--{given.replace('_', '-')}"):
+            planned(fleet_own, [2], "b", **{given: True})
 
 
 @pytest.mark.long

@@ -189,7 +189,6 @@ def test_kinds_and_contents(context: Context) -> None:
         "forced_row_security": ["shard2.hidden"],
         "materialized_views": ["shard2.counts"],
         "read_only": ["shard2"],
-        "unproven_foreign_keys": ["child_fk on shard2.child"],
     }
     assert found.tablespaces == ()
     assert "pg_default" in context.ask(kinds.look_at_tablespaces)

@@ -50,11 +50,6 @@ _REFUSALS = (
         "run `shardctl read-only off SHARDS`, then move them",
     ),
     Reason(
-        "unproven_foreign_keys",
-        "it has foreign keys that are NOT VALID, which rows may violate",
-        "ALTER TABLE ... VALIDATE CONSTRAINT, or drop them",
-    ),
-    Reason(
         "extensions_inside",
         "it has extensions in moved schemas, which a streamed move does not copy",
         "ALTER EXTENSION ... SET SCHEMA public, or use --method clone",

@@ -105,11 +105,6 @@ UNION ALL SELECT 'always_triggers', t.tgname || ' on ' || r.name
 UNION ALL SELECT DISTINCT 'read_only', r.relnamespace::regnamespace::text
           FROM pg_trigger AS t JOIN relation AS r ON r.oid = t.tgrelid
           WHERE t.tgname = 'shardctl_read_only'
-UNION ALL SELECT 'unproven_foreign_keys', k.conname || ' on ' || r.name
-          FROM pg_constraint AS k JOIN relation AS r ON r.oid = k.conrelid
-          -- From 18 on, one that is not enforced is never proved.
-          WHERE k.contype = 'f' AND NOT k.convalidated
-            AND to_jsonb(k) ->> 'conenforced' IS DISTINCT FROM 'false'
 UNION ALL SELECT 'extensions_inside', e.extname || ' in ' || m.nspname
           FROM pg_extension AS e JOIN moved AS m ON m.oid = e.extnamespace
 ORDER BY 1, 2

@@ -141,7 +141,6 @@ def test_a_table_with_all_its_columns_as_its_identity_is_slow() -> None:
         "forced_row_security",
         "always_triggers",
         "read_only",
-        "unproven_foreign_keys",
         "extensions_inside",
     ],
 )
