@@ -243,8 +243,8 @@ def require_resumable(
     """Check that a move can continue with this topology; return its plan.
 
     Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PauseTooShort, PoolerUnfit
-    where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another process runs the
-    move, and NodeUnavailable of a source that is still needed.
+    where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another
+    process runs the move, and NodeUnavailable of a source that is still needed.
     """
     decided = _decided(topology, entry, may_be_there=False, command="moves resume")
     if source_destroyed:
