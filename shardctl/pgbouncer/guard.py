@@ -111,8 +111,9 @@ class Disarmed:
     """What had become of a guard until it was disarmed, and its log.
 
     `disarmed`: it was counting, and has done nothing. `fired`: it has resumed all of its
-    aliases, and no other command did anything; it may have been asking still. `failed`: it fired and gave up after ten minutes.
-    `died`: it was killed before it was done. `absent`: there was none, or another's.
+    aliases, and no other command did anything; it may have been asking still. `failed`: it fired
+    and gave up after ten minutes. `died`: it was killed before it was done. `absent`: there was
+    none, or another's.
     After the last three the command that paused must see itself that nothing stays paused.
     """
 
