@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
 
+from shardctl.moves import standbys
 from shardctl.postgres import queries
+from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
@@ -27,6 +29,7 @@ SUBSCRIBED = "subscribed"
 
 Only that subscription knows how far it has come: another one would apply changes again.
 """
+_TIMELINE = "timeline"
 REHEARSED = -1
 """The attempt of a mark that is never committed."""
 STEPS = 0
@@ -61,6 +64,31 @@ def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> 
     """Return whether a mark is there."""
     given = {"move": move, "attempt": attempt, "what": what}
     return session.execute(QUERIES["seen"], given).fetchone() == (True,)
+
+
+def note_timeline(session: Connection, move: str, *, attempt: int = STEPS) -> None:
+    """Put the mark by which a failover of the source is noticed: its timeline."""
+    put(session, move, PING, attempt=attempt, note={_TIMELINE: standbys.timeline(session)})
+
+
+def is_on_its_timeline(session: Connection, move: str) -> bool:
+    """Return whether the source is the server that the last such mark was put on."""
+    noted = last(session, move, PING)
+    return noted is not None and noted.get(_TIMELINE) == standbys.timeline(session)
+
+
+def revoke(session: Connection, move: str) -> None:
+    """Remove the decision from a target that has not claimed: nobody can claim by it later."""
+    claimed = [state.value for state in MoveState if state.claimed_by_target]
+    with session.transaction():
+        given = {"move": move, "claimed": claimed}
+        if session.execute(QUERIES["unclaimed"], given).fetchone() is not None:
+            remove(session, move, DECISION)
+
+
+def remove(session: Connection, move: str, what: str) -> None:
+    """Remove all marks of a kind."""
+    session.execute(QUERIES["remove"], {"move": move, "what": what})
 
 
 def forget(session: Connection, move: str) -> None:

@@ -17,13 +17,13 @@ from shardctl.moves import (
     held_wal,
     marks,
     reverse_kept,
-    standbys,
     stream_claim,
     stream_origin,
 )
 from shardctl.moves.context import Use
 from shardctl.postgres.logical import closing, slot, subscription
 from shardctl.state import journal
+from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -125,20 +125,16 @@ def reconcile(context: MoveContext) -> None:
     """Ask the target, where the source is on a new timeline: it may have lost the decision.
 
     The subscription is dropped first, so that no decision of the old source arrives later. What
-    has arrived is carried out. Raises NodeUnavailable, NodeLocked.
+    has arrived is carried out if the fence is up. A source without it has accepted rows: it keeps
+    its shards, and no guard can claim them any more. Raises NodeUnavailable, NodeLocked.
     """
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        ping = marks.last(session, plan.id, marks.PING)
         move = journal.find(session, plan.id)
-        if (
-            ping is None
-            or ping.get("timeline") == standbys.timeline(session)
-            or move is None
-            or not move.state.undoable
-        ):
+        if move is None or not move.state.undoable or marks.is_on_its_timeline(session, plan.id):
             return
+        fenced = move.state in (MoveState.fenced, MoveState.drained)
     context.notice(
         f"node {plan.source} has a new timeline, as after a failover: shardctl first asks node "
         f"{plan.target} whether it has the decision"
@@ -149,7 +145,9 @@ def reconcile(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         subscription.drop(there, plan.slot)
-        if marks.last(there, plan.id, marks.DECISION) is not None:
+        if not fenced:
+            marks.revoke(there, plan.id)
+        elif marks.last(there, plan.id, marks.DECISION) is not None:
             claim(context, "")
         found = journal.find(there, plan.id)
     with context.on(plan.source):
@@ -157,6 +155,8 @@ def reconcile(context: MoveContext) -> None:
             journal.copy(session, found)
         else:
             slot.drop(session, plan.slot)  # the copy is to be made again
+            marks.remove(session, plan.id, marks.PING)
+            marks.note_timeline(session, plan.id)
 
 
 def remains(context: MoveContext) -> None:

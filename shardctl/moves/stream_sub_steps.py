@@ -37,8 +37,7 @@ def ping(at: Attempt) -> None:
     """
     context, plan = at.context, at.plan
     with context.on(plan.source):
-        note = {"timeline": standbys.timeline(at.source)}
-        marks.put(at.source, plan.id, marks.PING, attempt=at.attempt, note=note)
+        marks.note_timeline(at.source, plan.id, attempt=at.attempt)
         # One that is away would be waited for by all clients, too.
         standbys.await_flushed(
             at.source,

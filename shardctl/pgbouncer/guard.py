@@ -73,7 +73,8 @@ class Question:
     """What a guard asks a database before it lets a staged file take its place.
 
     `query` gives one boolean; `dsn` is libpq's connection string, without a password. No
-    answer within 3 s, and anything but true, counts as false.
+    answer within 3 s, and anything but true, counts as false. A guard that got no true answer
+    resumes its aliases, and asks again every second for ten minutes.
     """
 
     dsn: str
@@ -110,8 +111,9 @@ class Disarmed:
     """What had become of a guard until it was disarmed, and its log.
 
     `disarmed`: it was counting, and has done nothing. `fired`: it has resumed all of its
-    aliases, and no other command did anything. `failed`: it fired and gave up after ten minutes.
-    `died`: it was killed before it was done. `absent`: there was none, or another's.
+    aliases, and no other command did anything; it may have been asking still. `failed`: it fired
+    and gave up after ten minutes. `died`: it was killed before it was done. `absent`: there was
+    none, or another's.
     After the last three the command that paused must see itself that nothing stays paused.
     """
 
@@ -140,7 +142,8 @@ def arm(
     `console` is libpq's connection string, without a password, of the pooler's console as
     that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
     After `after_s` it puts the staged file into place, if the answer to the question is true
-    or there is no question, reloads the pooler, and resumes only these aliases.
+    or there is no question, reloads the pooler, and resumes only these aliases. Without a true
+    answer it asks again, and does the same then.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """

@@ -9,8 +9,9 @@
 # firing exclude each other, and a full disk stops neither of them.
 #
 #   waiting -> armed -> fired -> done | failed
-#         \        \--> disarmed
-#          \----------> disarmed
+#         \        \        \--> asking -> fired | done
+#          \        \--> disarmed
+#           \----------> disarmed
 
 export LC_ALL=C PGCONNECT_TIMEOUT=5
 # A secret does not belong into the environment of a process that stays (use ~/.pgpass), and
@@ -18,7 +19,7 @@ export LC_ALL=C PGCONNECT_TIMEOUT=5
 unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
 
 LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
-ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600 AT_ONCE_S=0.01 SERVED_S=1
+ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600 AT_ONCE_S=0.01 SERVED_S=1 ASK_AGAIN_S=1
 NO_ANSWER=1 SOME_PAUSED=2
 RECORD=$(printf '\036') FIELD=$(printf '\037') PROBE="shardctl guard"
 
@@ -102,7 +103,7 @@ require_admin() {
 
 refuse_place() {
     [ -d "$directory" ] || refuse "$PLACE" "$said"
-    for state in waiting armed fired 'done' failed disarmed; do
+    for state in waiting armed fired asking 'done' failed disarmed; do
         [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name exists ($state)"
     done
     refuse "$TAKEN" "a guard of this name exists"
@@ -142,11 +143,48 @@ watch() {
 }
 
 fire() {
-    reload=
-    if [ -n "$file" ] && { [ -z "$dsn" ] || answer; }; then
-        place
-        reload='RELOAD;'
+    reload= asks=
+    if [ -n "$file" ]; then
+        if [ -z "$dsn" ] || answer; then
+            replace
+        else
+            [ "$code" -ne 137 ] || say "the database did not answer within $ANSWER_S s"
+            say "the answer is not true: $target is not replaced"
+            asks=yes
+        fi
     fi
+    serve
+    [ -z "$asks" ] || ask_on
+    mv fired 'done'
+}
+
+# What is decided may reach the database later, and nobody else may be there to carry it out. No alias
+# is paused meanwhile. A guard whose directory was removed could not be disarmed any more, and ends.
+ask_on() {
+    mv fired asking || exit 1
+    since=$(uptime)
+    until answer 2>/dev/null; do
+        if [ $(($(uptime) - since)) -ge "$GIVE_UP_S" ]; then
+            say "the answer was not true for $GIVE_UP_S s: asks no more"
+            mv asking 'done'
+            exit
+        fi
+        sleep "$ASK_AGAIN_S"
+        [ -e asking ] || exit 0
+    done
+    mv asking fired || exit 0
+    replace
+    serve
+}
+
+replace() {
+    [ -z "$dsn" ] || say "the answer is true: $file becomes $target"
+    place
+    reload='RELOAD;'
+}
+
+# Resume all aliases, and reload first if that is to do.
+serve() {
     told='' since=$(uptime)
     while :; do
         said=$(resume)
@@ -166,7 +204,6 @@ fire() {
     done
     say "$said"
     restore
-    mv fired 'done'
 }
 
 # A login between RELOAD and RESUME lets PgBouncer take the node for one that fails, and psql sends
@@ -187,13 +224,7 @@ answer() {
     said=$(PGCONNECT_TIMEOUT=2 timeout -s KILL "$ANSWER_S" \
         psql -X -w -q -A -t -d "$dsn" -c "$query")
     code=$?
-    [ "$code" -eq 137 ] && say "the database did not answer within $ANSWER_S s"
-    if [ "$code" -eq 0 ] && [ "$said" = t ]; then
-        say "the answer is true: $file becomes $target"
-        return 0
-    fi
-    say "the answer is not true: $target is not replaced"
-    return 1
+    [ "$code" -eq 0 ] && [ "$said" = t ]
 }
 
 place() {
@@ -287,7 +318,7 @@ settle() {
     alive=$(processes) # before the files: one that ends meanwhile has left its word there
     if mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null; then
         if [ -n "$alive" ]; then became=disarmed; else became=died; fi
-    elif [ -e 'done' ]; then
+    elif mv asking 'done' 2>/dev/null || [ -e 'done' ]; then
         became='fired fired'
     elif [ -e failed ]; then
         became='failed fired'

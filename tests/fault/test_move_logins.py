@@ -83,7 +83,7 @@ def test_no_login_is_held_up_by_more_than_the_guards(
         mover.at(point)
         mover.kill()
         wait_for(
-            lambda: not fleet_points.paused() and not fleet_points.guard_processes(), seconds=30
+            lambda: not fleet_points.paused() and not fleet_points.guards_to_fire(), seconds=30
         )
         with fleet_points.pg_bouncer.console() as console:
             assert console.config()["server_login_retry"] == str(RETRY_MS // 1000)

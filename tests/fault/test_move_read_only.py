@@ -204,7 +204,7 @@ def test_a_source_that_hangs(fleet_points_read_only: MovingFleet, name: str) -> 
         mover.at()
         with frozen(lambda: processes(fleet_points_read_only.servers["a"].server.data_directory)):
             mover.go()
-            wait_for(lambda: fleet_points_read_only.guard_processes() == [], seconds=2 * SERVED_S)
+            wait_for(lambda: fleet_points_read_only.guards_to_fire() == [], seconds=2 * SERVED_S)
             if name == "pause":
                 # A client whose statement the source has taken waits until that goes on.
                 _read_by_another(fleet_points_read_only)

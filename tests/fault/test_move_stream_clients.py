@@ -48,7 +48,7 @@ def test_no_login_is_held_up_by_more_than_the_move_or_its_guards(
             mover.at(point)
             mover.kill()
             wait_for(
-                lambda: not fleet_stream.paused() and not fleet_stream.guard_processes(),
+                lambda: not fleet_stream.paused() and not fleet_stream.guards_to_fire(),
                 seconds=3 * SERVED_S,
             )
             wait_for_writes(load, PER_S)

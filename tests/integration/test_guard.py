@@ -131,6 +131,39 @@ def test_a_pid_that_belongs_to_another_by_now_is_left_alone(site: Site) -> None:
         another.kill()
 
 
+def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site: Site) -> None:
+    site.pause("one")
+    staged = site.stage()
+    dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
+    question = guard.Question(dsn, "SELECT to_regclass('public.arrived') IS NOT NULL")
+    armed = site.arm("one", question=question, staged=staged)
+    wait_for(lambda: state(armed) == {"asking"}, seconds=AFTER + MARGIN)
+    assert site.port_of("one") == site.node.port
+    assert "exists (asking)" in site.refusal(name=armed.name)
+    with site.other.connect() as session:
+        session.execute("CREATE TABLE public.arrived ()")
+        try:
+            wait_for(lambda: state(armed) == {"done"})
+        finally:
+            session.execute("DROP TABLE public.arrived")
+    assert site.port_of("one") == site.other.port
+    assert not staged.file.exists()
+    log = disarm_fired(armed)
+    assert "the answer is not true" in log
+    assert "the answer is true" in log
+
+
+def test_a_guard_that_asks_is_ended_by_disarming_it(site: Site) -> None:
+    site.pause("one")
+    staged = site.stage()
+    dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
+    armed = site.arm("one", question=guard.Question(dsn, "SELECT false"), staged=staged)
+    wait_for(lambda: state(armed) == {"asking"}, seconds=AFTER + MARGIN)
+    disarm_fired(armed)
+    assert staged.file.exists()
+    assert site.port_of("one") == site.node.port
+
+
 def test_2000_aliases_are_resumed(site: Site) -> None:
     aliases = [f"shard{number}" for number in range(2000)]
     site.bouncer.offer(**dict.fromkeys([*aliases, "one"], site.node.port))

@@ -27,9 +27,10 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, subscribe
+from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, structure, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
+from shardctl.postgres.logical import slot
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
@@ -122,6 +123,42 @@ def test_a_schema_that_the_move_has_not_made_survives_its_abort(
     assert fleet_own.copy("a").state is MoveState.aborted
     assert fleet_own.ask("b", "SELECT to_regclass('shard2.restored') IS NOT NULL") == [(True,)]
     assert doctor.left(doctor.look(fleet_own.topology, purpose="test")) == []
+
+
+def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_not_fenced(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover to a standby without the fence, which `--ignore-standby` allows."""
+    monkeypatch.setattr(stream, "claim", lose)
+    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
+    with pytest.raises(MoveStopped):
+        fleet_own.start(move)
+    monkeypatch.undo()
+    decided = "SELECT what FROM shardctl.stream WHERE what = 'decision'"
+    wait_for(lambda: fleet_own.ask("b", decided))
+    with fleet_own.connect("a") as session:
+        slot.drop(session, move.slot)
+        for live, retired in zip(move.schemas, move.retired, strict=True):
+            names = sql.Identifier(retired), sql.Identifier(live)
+            session.execute(sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(*names))
+        session.execute("DELETE FROM shardctl.stream WHERE attempt > 0")
+        session.execute('UPDATE shardctl.stream SET note = \'{"timeline": "another"}\'')
+        session.execute("UPDATE shardctl.move SET state = 'reserved', revision = 1")
+    accepted = "INSERT INTO shard2.photos (user_id) VALUES (2) RETURNING id"
+    [row] = fleet_own.ask("a", accepted)
+    claimed: list[Any] = []
+
+    def claims(context: MoveContext) -> None:
+        claimed.extend(context.session(move.target).execute(stream.serves(context)))
+        run(context)
+
+    run = structure.run
+    monkeypatch.setattr(structure, "run", claims)  # what copies again begins with it
+    fleet_own.resume()
+    assert claimed == [(False,)]
+    assert fleet_own.leads("shard2") == "b"
+    assert row in fleet_own.ask("b", "SELECT id FROM shard2.photos")
+    assert fleet_own.problems() == []
 
 
 def test_closed_copies_refuse_every_client_until_the_claim(

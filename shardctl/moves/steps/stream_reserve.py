@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import ledger, stream, undoing, wal
+from shardctl.moves import ledger, marks, stream, undoing, wal
 from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
@@ -16,6 +16,7 @@ from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
+    from shardctl.state.journal import Move
 
 QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
 
@@ -52,6 +53,8 @@ def run(context: MoveContext) -> None:
         session = context.session(source)
         context.plan = wal.settled(context.plan, context.source, session)
         known = reserve.write(context)
+        if known is None:
+            marks.note_timeline(session, context.plan.id)
         move = journal.find(session, context.plan.id)
     try:
         with context.on(target):
@@ -64,17 +67,28 @@ def run(context: MoveContext) -> None:
     except BaseException:
         # A reverse has nothing to begin with again: it is resumed, or aborted with all of it.
         if known is None and context.plan.reverses is None:
+            with context.on(source):
+                marks.forget(session, context.plan.id)
             reserve.close(context)
         raise
-    if known is not None and known.state in _FENCED:
-        # Without its guard, as after a failover, the fence is still up: nothing could be copied.
-        undoing.call_off(context)
-        if context.past_cutover():
-            return
+    if known is not None and _is_decided(context, known):
+        return
     if known is not None and journal.wal_limit(known) is not None:
         wal.forget(session, known)
     if slot.exists(session, context.plan.slot):
         arm(context)
+
+
+def _is_decided(context: MoveContext, known: Move) -> bool:
+    """Return whether the target owns the shards, or is to; without that, lift the fence.
+
+    After a failover, the target may have a decision that this source has lost.
+    """
+    stream.reconcile(context)
+    if known.state in _FENCED and not context.past_cutover():
+        # Without its guard the fence is still up: nothing could be copied.
+        undoing.call_off(context)
+    return context.past_cutover()
 
 
 def arm(context: MoveContext) -> None:

@@ -47,6 +47,7 @@ def run(context: MoveContext) -> None:
     _drop(context)
     with context.on(plan.source):
         marks.forget(context.session(plan.source), plan.id)
+        marks.note_timeline(context.session(plan.source), plan.id)
     with context.on(plan.target):
         marks.put(context.session(plan.target), plan.id, MAKING)
     structures.note(context)
