@@ -49,13 +49,12 @@ def open_log(*, verbose: bool) -> None:
         print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:
         handlers.append(logging.StreamHandler())
-    library = logging.getLogger("psycopg")
-    library.propagate = False  # without a handler, Python prints warnings on standard error
-    library.addHandler(logging.NullHandler())
     for handler in handlers:
         handler.setFormatter(line)
         logger.addHandler(handler)
-        library.addHandler(handler)
+    library = logging.getLogger("psycopg")
+    library.addHandler(logging.NullHandler())  # without one, Python prints warnings on the screen
+    library.parent = logger
     logger.info("shardctl %s", shlex.join(map(without_passwords, sys.argv[1:])))
 
 

@@ -114,8 +114,7 @@ TRAFFIC = ("sandbox", "traffic", "--seconds", "1", "--clients", "1")
 REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     *((command, locked) for command in (INIT, MIGRATE, MOVE, READ_ONLY, WRITE)),
     (APPLY, locked_and_unapplied),
-    *((command, node_away) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
-    (("prune",), node_away),
+    *((command, node_away) for command in (INIT, MIGRATE, APPLY, READ_ONLY, WRITE, ROWS)),
     *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE, ROWS)),
     *((command, shadowed) for command in (INIT, MIGRATE)),
     *((command, moving) for command in (MOVE, WRITE)),
