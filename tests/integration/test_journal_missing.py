@@ -31,6 +31,7 @@ def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
     )
 
 
+@pytest.mark.long
 def test_verify_names_slot_and_tables_and_init_makes_them_again(orphaned: MovedFleet) -> None:
     found = {(f.code, f.object): f for f in verify(orphaned) if f.check == "leftovers"}
     assert set(found) == {("slot_inactive", SLOT), *(("table_missing", table) for table in TABLES)}

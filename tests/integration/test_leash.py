@@ -117,6 +117,7 @@ def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
     assert SLOT in result
 
 
+@pytest.mark.long
 def test_what_streams_from_the_slot_is_ended_first(
     server: PgServer, session: psycopg.Connection[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -139,6 +140,7 @@ def used(session: psycopg.Connection[Any]) -> list[Any]:
     return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
 
 
+@pytest.mark.long
 def test_a_slot_that_waits_to_be_made_is_bounded_too(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_slot_that_waits_to_be_made_is_bounded_too(
         wait_for(lambda: not leash.is_armed(session, SLOT))
 
 
+@pytest.mark.long
 def test_a_subscription_that_is_stuck_loses_its_slot_though_its_worker_comes_back(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:

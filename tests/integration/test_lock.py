@@ -63,6 +63,7 @@ def test_who_has_waited_reads_the_topology_again(fleet_8: Fleet) -> None:
     assert str(path) in said
 
 
+@pytest.mark.long
 def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
     """Each makes its plan when its turn has come: the second finds nothing to do."""
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")

@@ -127,6 +127,7 @@ def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
         assert move["progress"] is None
 
 
+@pytest.mark.long
 def test_moves_show_watches_until_the_move_is_over(fleet_8: Fleet) -> None:
     topology = str(fleet_8.write())
     with fleet_8.connect("a") as session, kept(fleet_8) as copy:

@@ -93,6 +93,7 @@ def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: 
     assert left(stopped) == []
 
 
+@pytest.mark.long
 def test_a_clone_is_made_again_where_its_source_listens_elsewhere(fleet_own: Lab) -> None:
     with pytest.MonkeyPatch.context() as patch:
         steps = [replace(s, run=lose) if s is cutover.STEP else s for s in METHODS[METHOD].steps]

@@ -46,6 +46,7 @@ def odd(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
             session.execute("ALTER ROLE postgres RESET ALL")
 
 
+@pytest.mark.long
 def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role_and_environment(
     odd: MovedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

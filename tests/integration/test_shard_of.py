@@ -93,6 +93,7 @@ def test_texts(session: Connection, type_: str) -> None:
     check()
 
 
+@pytest.mark.long
 def test_uuids(session: Connection) -> None:
     @many
     @given(st.lists(st.uuids(), min_size=1))

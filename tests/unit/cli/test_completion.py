@@ -42,7 +42,9 @@ def present(name: str) -> bool:
     return shutil.which(name) is not None
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(
+    params=["bash", *(pytest.param(one, marks=pytest.mark.long) for one in ("zsh", "fish"))]
+)
 def shell(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
     if not present(name):
