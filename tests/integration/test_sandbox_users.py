@@ -12,7 +12,7 @@ from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
 from shardctl.pgbouncer import render
-from shardctl.pgbouncer.server import Server
+from shardctl.pgbouncer.server import Server, program
 from shardctl.sandbox import poolers
 from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
@@ -51,7 +51,7 @@ def topology(server_directory: Path) -> Iterator[Topology]:
 @pytest.fixture
 def server(topology: Topology) -> Server:
     (pooler,) = topology.poolers.values()
-    return Server.of(topology, pooler, "pgbouncer")
+    return Server.of(topology, pooler, program() or "pgbouncer")
 
 
 def delete(topology: Topology) -> poolers.PoolerDown:
