@@ -125,8 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
     """Run the command line, print its error, and return the exit code."""
     PRINTED.json, PRINTED.plan = False, None
-    from shardctl.cli import output
-
     words = list(sys.argv[1:] if arguments is None else arguments)
     code = 0
     error: ShardctlError | None = None
@@ -134,7 +132,10 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
         code = typer.main.get_command(app).main(
             words, "shardctl", standalone_mode=False, obj=settings
         )
-        output.end_plan()
+        if PRINTED.plan is not None:
+            from shardctl.cli import output
+
+            output.end_plan()
         sys.stdout.flush()
         error = streams.unwritten
     except ShardctlError as raised:

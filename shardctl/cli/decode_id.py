@@ -44,11 +44,8 @@ def decode_id(
     topology (no --topology, no ./topology.yaml) it uses the default layout. It lists bad ids on
     standard error, decodes the rest, and exits with code 2.
     """
-    from shardctl.cli import picture
-    from shardctl.cli.output import say
     from shardctl.ids.decoding import Decoder, Place
     from shardctl.ids.layout import Layout
-    from shardctl.topology import ranges
 
     if not ids and sys.stdin.isatty():
         raise UsageError("no ids given", hint="give ids as arguments or on standard input")
@@ -72,6 +69,10 @@ def decode_id(
         for first, lines in _blocks():
             write(decoder.decode(enumerate(lines, first), _complain_of("line")))
     if topology and decoder.unplaced:
+        from shardctl.cli import picture
+        from shardctl.cli.output import say
+        from shardctl.topology import ranges
+
         unplaced = picture.shorten(ranges.of(sorted(decoder.unplaced)))
         say(f"note: shards that are not in {topology.path.name}: {unplaced}")
     if decoder.bad:

@@ -45,10 +45,10 @@ def print_tsv(rows: Iterable[Sequence[str | None]]) -> None:
     c\\d
     """
     for row in rows:
-        print("\t".join(r"\N" if cell is None else cell.translate(_ESCAPES) for cell in row))
+        print("\t".join(r"\N" if cell is None else cell.translate(ESCAPES) for cell in row))
 
 
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def print_csv(rows: Iterable[Sequence[str | None]]) -> None:

@@ -18,6 +18,7 @@ from shardctl.cli.options import (
     YesOption,
 )
 from shardctl.cli.output import (
+    ESCAPES,
     confirm,
     plural,
     print_at_end,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 app = command_app(help="Find and move rows that are in a wrong shard.", no_args_is_help=True)
 
 _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_key")
-_ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 ShardsArgument = Annotated[
     str | None,
@@ -192,7 +192,7 @@ def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
     >>> print(*_on_one_line(("a\tb",)))
     a\tb
     """
-    return tuple(cell.translate(_ESCAPED) for cell in cells)
+    return tuple(cell.translate(ESCAPES) for cell in cells)
 
 
 def _shards(topology: Topology, text: str | None) -> Collection[ShardId]:

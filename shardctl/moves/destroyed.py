@@ -14,17 +14,15 @@ from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps, refusals
-from shardctl.provision.observe import Said
-from shardctl.state import cluster, observer
+from shardctl.state import observer
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
-    from shardctl.topology.model import Node, Pooler, Topology
+    from shardctl.topology.model import Pooler, Topology
 
 _SECONDS = 30.0
 
@@ -156,14 +154,9 @@ def _require_unclaimed(context: MoveContext) -> None:
         return
     # The target is destroyed, although it owns shards.
     others = [node for node in topology.nodes.values() if node is not target]
-    asked = observer.ask(topology, _said, purpose=context.purpose, nodes=others)
+    asked = observer.ask(topology, maps.said, purpose=context.purpose, nodes=others)
     if problems := [*asked.problems, *refusals.ownership(topology, asked.values)]:
         raise together(problems)
-
-
-def _said(session: Connection, _node: Node) -> Said:
-    row = cluster.read(session) if cluster.is_present(session) else None
-    return Said(row.map_version, cluster.read_map(session), ()) if row else Said(None, {}, ())
 
 
 def require_silent(context: MoveContext) -> None:

@@ -78,7 +78,7 @@ def is_on_its_timeline(session: Connection, move: str) -> bool:
 
 
 def revoke(session: Connection, move: str) -> None:
-    """Remove the decision from a target that has not claimed: nobody can claim by it later."""
+    """Remove the decision from a target that has not claimed, so that no later claim has it."""
     claimed = [state.value for state in MoveState if state.claimed_by_target]
     with session.transaction():
         given = {"move": move, "claimed": claimed}

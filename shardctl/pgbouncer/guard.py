@@ -142,8 +142,8 @@ def arm(
     `console` is libpq's connection string, without a password, of the pooler's console as
     that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
     After `after_s` it puts the staged file into place, if the answer to the question is true
-    or there is no question, reloads the pooler, and resumes only these aliases. Without a true
-    answer it asks again, and does the same then.
+    or there is no question, reloads the pooler, and resumes only these aliases. Until the
+    answer is true it asks again, and then does the same.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """

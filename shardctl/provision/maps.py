@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,13 @@ def require_beside(
     """
     wanted = topology.owners()
 
-    def beside(session: Connection, _node: Node) -> Said:
-        row = cluster.read(session) if cluster.is_present(session) else None
-        known = cluster.read_map(session) if row is not None else {}
+    def beside(session: Connection, node: Node) -> Said:
+        known = said(session, node)
         owners = {
             shard: wanted.get(shard, owner) if shard in shards and owner in between else owner
-            for shard, owner in known.items()
+            for shard, owner in known.map.items()
         }
-        return Said(row.map_version if row is not None else None, owners, ())
+        return replace(known, map=owners)
 
     asked = observer.ask(topology, beside, purpose=purpose)
     if problems := refusals.ownership(topology, asked.values):
@@ -87,6 +86,12 @@ def require_beside(
             f"the map changed after the plan was made (version {planned}, now {newest})",
             hint="undo this move with `shardctl moves abort`, and begin it again",
         )
+
+
+def said(session: Connection, _node: Node) -> Said:
+    """Read what a node knows of the map, whosever it is, and nothing of its moves."""
+    row = cluster.read(session) if cluster.is_present(session) else None
+    return Said(row.map_version, cluster.read_map(session), ()) if row else Said(None, {}, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ fire() {
     mv fired 'done'
 }
 
-# What is decided may reach the database later, and nobody else may be there to carry it out. No alias
+# What is decided may reach the database later, when no shardctl runs that could carry it out. No alias
 # is paused meanwhile. A guard whose directory was removed could not be disarmed any more, and ends.
 ask_on() {
     mv fired asking || exit 1
