@@ -11,10 +11,13 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
+from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
 from shardctl.moves.confirm_sessions import QUERIES
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from shardctl.moves.confirm_sessions import Sessions
     from shardctl.moves.plan import MovePlan
@@ -37,9 +40,18 @@ ALTERED = (
 )
 """Errors for a table that clients have dropped, renamed or altered."""
 
-_SENT = sql.SQL("record_send(ROW(t.{}))")
-_PLAIN = sql.SQL("t.{}")
-WHOLE = sql.SQL("t.*")  # a column that is called t would be meant by `t` alone
+_TOO_LARGE = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.InternalError_)
+"""What PostgreSQL says of a value whose text does not fit into 1 GB; the latter of much else."""
+
+
+class Uncomparable(ShardctlError):
+    """What the servers cannot sum up."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"{what} cannot be compared: {reason}",
+            hint="compare it by hand, for example with pg_dump of both nodes",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +71,24 @@ class Table:
     on_source: str
     name: str
     blocks: int = field(compare=False)
-    columns: tuple[tuple[str, bool], ...]
-    """The source's columns, and whether they hold OIDs of objects."""
+    columns: tuple[tuple[str, str], ...]
+    """The source's columns, and how each is compared: a name in `confirm.sql`."""
 
     def __str__(self) -> str:
         """Name it as clients do."""
         return f"{self.schema}.{self.name}"
 
-    @property
-    def refers(self) -> bool:
-        """Whether it holds OIDs of objects, which are names in the row's text."""
-        return any(refers for _, refers in self.columns)
+    def row(self, names: Collection[str] | None = None) -> sql.Composed:
+        """Compose the number that a row is compared by: of all the source's columns, or of some.
 
-    def exactly(self) -> sql.Composable:
-        """Compose its row from the source's columns.
-
-        An OID of an object is sent as the stored number, however deep in a value it is.
+        Columns that the target has got since do not count.
         """
         parts = [
-            (_SENT if refers else _PLAIN).format(sql.Identifier(name))
-            for name, refers in self.columns
+            QUERIES[how].format(column=sql.Identifier(name))
+            for name, how in self.columns
+            if names is None or name in names
         ]
-        return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
+        return QUERIES["row"].format(columns=sql.SQL(", ").join(parts))
 
     def parts(self, size: int) -> Iterator[tuple[int, sql.Composable]]:
         """Compose the conditions for its parts, each of which is summed up separately.
@@ -103,10 +111,13 @@ def opened(sessions: Sessions) -> Iterator[Asked]:
     """Open the sessions with both nodes that sum up tables, until the block ends."""
     plan = sessions.context.plan
     with ExitStack() as stack:
-        yield {
+        asked = {
             node: [stack.enter_context(closing(sessions.open(node))) for _ in range(SESSIONS)]
             for node in (plan.target, plan.source)
         }
+        if len({queries.one(session, QUERIES["probe"]) for session, *_ in asked.values()}) > 1:
+            raise Uncomparable("these nodes' rows", "their versions of PostgreSQL hash differently")
+        yield asked
 
 
 def tables(
@@ -178,14 +189,13 @@ def sum_up(
     node: NodeName,
     session: Connection,
     table: Table,
-    row: sql.Composable,
     *,
     blocks: int | None = None,
     passed: Callable[[int], None] = lambda _: None,
 ) -> Sum:
     """Sum up one table, part by part; restart if DDL rewrites it meanwhile.
 
-    A part has so many `blocks`, or BLOCKS; `passed` gets how many are done.
+    A part has so many `blocks`, or BLOCKS; `passed` gets how many are done. Raises Uncomparable.
     """
     schema = table.schema if node == sessions.context.plan.target else table.on_source
     name = sql.Identifier(schema, table.name).as_string(session)
@@ -193,14 +203,17 @@ def sum_up(
         found = []
         for size, part in table.parts(blocks or BLOCKS):
             query = QUERIES["sums"].format(
-                hash=sessions.hashed(row),
+                hash=table.row(),
                 file=sql.Literal(name),
                 schema=sql.Identifier(schema),
                 table=sql.Identifier(table.name),
                 part=part,
             )
             about = f"table {table} or a system catalog"
-            found += sessions.ask(node, session, query, about=about)
+            try:
+                found += sessions.ask(node, session, query, about=about)
+            except _TOO_LARGE as error:
+                raise Uncomparable(f"node {node}: table {table}", reason_of(error)) from error
             passed(size)
         files = {file for _, _, file in found}
         if len(files) == 1:

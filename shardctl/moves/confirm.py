@@ -16,9 +16,7 @@ from shardctl.moves import confirm_definitions as definitions
 from shardctl.moves.confirm_sessions import Sessions, SnapshotLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from psycopg import sql
+    from collections.abc import Sequence
 
     from shardctl.moves.comparison import Asked, Sum, Table
     from shardctl.moves.context import MoveContext
@@ -43,7 +41,8 @@ class CopiesDiffer(Unfinished):
 class Compared:
     """The numbers of compared tables and rows, and the tables that could not be compared.
 
-    The target's clients have dropped, renamed or altered those since the cutover.
+    The target's clients have dropped, renamed or altered those since the cutover, or PostgreSQL
+    cannot write a value of theirs as text.
     """
 
     tables: int
@@ -66,6 +65,9 @@ def compare(context: MoveContext) -> Compared | None:
             return _compare(sessions, asked)
     except SnapshotLost:
         return None
+    except comparison.Uncomparable as error:
+        context.notice(error.message)
+        return None
 
 
 def _compare(sessions: Sessions, asked: Asked) -> Compared:
@@ -76,13 +78,7 @@ def _compare(sessions: Sessions, asked: Asked) -> Compared:
     tables = _tables(sessions, asked)
     for node in asked:
         context.progress.expect(node, "comparing", len(tables), "tables")
-    # The same name need not be the same object, nor does an object keep its name.
-    rows = {table: table.exactly() for table in tables if table.refers}
-    first = list(zip(tables, *_both(sessions, asked, tables, rows), strict=True))
-    differing = [table for table, here, there in first if there is not None and here != there]
-    # Columns added since the cutover change a row's text, though no value is missing.
-    rows = {table: table.exactly() for table in differing}
-    second = list(zip(differing, *_both(sessions, asked, differing, rows), strict=True))
+    pairs = list(zip(tables, *_both(sessions, asked, tables), strict=True))
     clones = not plan.streams  # their files have the same names at first
     wrong = [
         f"{table}: {here.rows} rows on {plan.source}, {there.rows} on {plan.target}"
@@ -92,17 +88,14 @@ def _compare(sessions: Sessions, asked: Asked) -> Compared:
             if clones and here.file != there.file
             else ""
         )
-        for table, here, there in second
-        if there is not None and here != there
+        for table, here, there in pairs
+        if here is not None and there is not None and here != there
     ]
     if wrong:
         raise CopiesDiffer(plan.id, wrong)
-    left = [table for table, _, there in (*first, *second) if there is None]
-    return Compared(
-        len(tables) - len(left),
-        sum(here.rows for table, here, _ in first if table not in left),
-        tuple(str(table) for table in left),
-    )
+    left = [table for table, here, there in pairs if here is None or there is None]
+    rows = sum(here.rows for table, here, _ in pairs if here is not None and table not in left)
+    return Compared(len(tables) - len(left), rows, tuple(str(table) for table in left))
 
 
 def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
@@ -122,23 +115,21 @@ def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
 
 
 def _both(
-    sessions: Sessions,
-    asked: Asked,
-    tables: Sequence[Table],
-    rows: Mapping[Table, sql.Composable],
-) -> tuple[list[Sum], list[Sum | None]]:
+    sessions: Sessions, asked: Asked, tables: Sequence[Table]
+) -> tuple[list[Sum | None], list[Sum | None]]:
     """Sum up tables on source and target at the same time, in the order of `tables`.
 
-    Whole rows for tables that `rows` lacks. None for a table that the target's clients have
-    dropped or altered.
+    None for a table that the target's clients have dropped or altered, and for one with a row that
+    no server can sum up.
     """
     plan = sessions.context.plan
 
     def one(node: NodeName, session: Connection, table: Table) -> Sum | None:
         try:
-            return comparison.sum_up(
-                sessions, node, session, table, rows.get(table, comparison.WHOLE)
-            )
+            return comparison.sum_up(sessions, node, session, table)
+        except comparison.Uncomparable as error:
+            sessions.context.notice(error.message)
+            return None
         except comparison.ALTERED:
             if node == plan.source:  # whose retired copies no client may change
                 raise
@@ -147,4 +138,4 @@ def _both(
             sessions.context.progress.advance(node)
 
     sums = comparison.on_both(sessions, asked, one, tables)
-    return [one for one in sums[plan.source] if one is not None], sums[plan.target]
+    return sums[plan.source], sums[plan.target]

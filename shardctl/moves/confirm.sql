@@ -27,15 +27,20 @@ ORDER BY 1 LIMIT {shown}
 
 -- name: tables
 -- Tables with rows of their own in these schemas, the largest first: blocks, columns, and for each
--- whether it holds OIDs of objects: as text those are names, which differ between the copies
+-- how it is compared. As text OIDs of objects are names, which differ between the copies
 {referring}
 SELECT n.nspname::text, c.relname::text,
        pg_relation_size(c.oid) / current_setting('block_size')::bigint,
        coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}'),
-       coalesce(array_agg(r.oid IS NOT NULL ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}')
+       coalesce(array_agg(CASE WHEN r.oid IS NOT NULL THEN 'sent'
+                               WHEN a.atttypid = 'bytea'::regtype THEN 'bytes'
+                               WHEN y.typnamespace = 'pg_catalog'::regnamespace THEN 'text'
+                               ELSE 'output' END ORDER BY a.attnum)
+                FILTER (WHERE a.attnum IS NOT NULL), '{{}}')
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_type AS y ON y.oid = a.atttypid
 LEFT JOIN referring AS r ON r.oid = a.atttypid
 WHERE n.nspname IN ({schemas})
   AND (c.relkind = 'r' OR c.relkind = 'm' AND c.relispopulated)
@@ -85,13 +90,30 @@ SELECT count(*), coalesce(sum({hash}), 0)::text,
        pg_relation_filenode({file}::regclass)::bigint
 FROM ONLY {schema}.{table} AS t {part}
 
--- name: hash
--- Part of others: a number made of a value's text, where both servers have the same version
-hashtextextended(({value})::text, 0)
+-- name: row
+-- Part of others: a row's number, from its columns' hashes: its text need not fit into 1 GB
+hash_array_extended(ARRAY[{columns}]::bigint[], 0)
 
--- name: hash_of_any
--- Part of others: the same between major versions, whose own hashes PostgreSQL may change
-('x' || left(md5(({value})::text), 16))::bit(64)::bigint
+-- name: text
+-- Part of others: the hash of a column; of another collation what differs might count as equal
+hashtextextended((t.{column})::text COLLATE "C", 0)
+
+-- name: output
+-- Part of others: the same of a type that its owner, an application, may have given a cast to text
+hashtextextended((ROW(t.{column}))::text COLLATE "C", 0)
+
+-- name: bytes
+-- Part of others: the same of bytes, whose text is twice as long
+hashtextextended((sha256(t.{column}))::text COLLATE "C", 0)
+
+-- name: sent
+-- Part of others: the same where OIDs of objects are within, as the numbers that are stored
+hashtextextended((sha256(record_send(ROW(t.{column}))))::text COLLATE "C", 0)
+
+-- name: probe
+-- Whether servers of two versions make the same numbers: PostgreSQL does not promise that
+SELECT hash_array_extended(
+    ARRAY(SELECT hashtextextended(repeat('probe', n) COLLATE "C", 0) FROM generate_series(1, 64) AS n), 0)
 
 -- name: part
 -- Part of others: the rows in some of a table's blocks

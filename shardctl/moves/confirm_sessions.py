@@ -52,8 +52,6 @@ class Sessions:
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when nothing more is to be started."""
     _reported: set[NodeName] = field(default_factory=set)
-    majors: set[int] = field(default_factory=set)
-    """Major versions of the servers that sessions were opened with."""
 
     def open(self, node: NodeName) -> Connection:
         """Open a session; if a lock on a catalog blocks logins, wait until it is released.
@@ -83,13 +81,7 @@ class Sessions:
             except BaseException:
                 session.close()
                 raise
-            self.majors.add(session.info.server_version // 10_000)
             return session
-
-    def hashed(self, value: sql.Composable) -> sql.Composed:
-        """Compose the number that a value is compared by, between the servers opened so far."""
-        name = "hash" if len(self.majors) == 1 else "hash_of_any"
-        return QUERIES[name].format(value=value)
 
     def ask(
         self, node: NodeName, session: Connection, query: sql.Composed, *, about: str

@@ -47,8 +47,8 @@ def described(sessions: Sessions, asked: Asked, table: Table, rows: int) -> str:
     def ask(node: NodeName, name: str, **more: sql.Composable) -> set[tuple[object, ...]]:
         query = QUERIES[name].format(
             key=key,
-            row_hash=sessions.hashed(table.exactly()),
-            key_hash=sessions.hashed(key),
+            row_hash=table.row(),
+            key_hash=table.row([name for (name,) in found]),
             mask=sql.Literal(mask),
             schema=sql.Identifier(table.schema if node == target else table.on_source),
             table=sql.Identifier(table.name),

@@ -91,10 +91,9 @@ class _Comparing:
                 self._shown.advance(node, blocks * _BLOCK)
                 throttles[node].passed(blocks * _BLOCK)
 
-            row = table.exactly() if table.refers else comparison.WHOLE
             try:
                 found = comparison.sum_up(
-                    self._sessions, node, session, table, row, blocks=self._blocks, passed=passed
+                    self._sessions, node, session, table, blocks=self._blocks, passed=passed
                 )
                 self._keep(table, found)
             except BaseException:
@@ -109,37 +108,30 @@ class _Comparing:
         if self._sessions.stop.is_set():
             raise Interrupted("stopped while the copies were compared")
         both = zip(tables, sums[self._plan.source], sums[self._plan.target], strict=True)
-        return self._differing([table for table, here, there in both if here != there])
+        return self._described(
+            [
+                (table, here.rows, there.rows)
+                for table, here, there in both
+                if here is not None and there is not None and here != there
+            ]
+        )
 
     def _keep(self, table: Table, found: Sum) -> None:
         """Keep the result of a table that was equal, when both nodes have answered."""
         with self._lock:
             other = self._half.setdefault(table, found)
             if other is not found and other == found:
-                self._add(table, found)
+                equal = Equal(found.rows, table.blocks * _BLOCK, self._moment.at)
+                self._results.add(str(table), equal)
 
-    def _add(self, table: Table, found: Sum) -> None:
-        equal = Equal(found.rows, table.blocks * _BLOCK, self._moment.at)
-        self._results.add(str(table), equal)
-
-    def _differing(self, tables: Sequence[Table]) -> list[str]:
-        """Look at tables again by the source's columns; describe those that differ."""
+    def _described(self, differing: Sequence[tuple[Table, int, int]]) -> list[str]:
+        """Describe tables that differ, given their numbers of rows on source and target."""
         described: list[str] = []
-        for table in tables:
-
-            def one(node: NodeName, session: Connection, table: Table) -> Sum:
-                return comparison.sum_up(self._sessions, node, session, table, table.exactly())
-
-            sums = comparison.on_both(self._sessions, self._asked, one, [table])
-            [here], [there] = sums[self._plan.source], sums[self._plan.target]
-            if here is None or there is None or here == there:
-                if here is not None:
-                    self._add(table, here)
-                continue
-            text = f"{table}: {here.rows:,} rows on {self._plan.source}, {there.rows:,} on "
+        for table, here, there in differing:
+            text = f"{table}: {here:,} rows on {self._plan.source}, {there:,} on "
             text += self._plan.target
             if len(described) < SHOWN:
-                keys = differing_keys.described(self._sessions, self._asked, table, here.rows)
+                keys = differing_keys.described(self._sessions, self._asked, table, here)
                 text += f" ({keys})" if keys else ""
             described.append(text)
         return described

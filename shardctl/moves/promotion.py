@@ -16,7 +16,9 @@ from psycopg import sql
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.moves import blocks, claims, cloned, fences
+from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, queries, replay, repmgr, slots, standby, timeline
@@ -239,6 +241,7 @@ def finish(context: MoveContext) -> None:
     _keep(context)
     _leave_repmgr(context)
     clones.forget(cloned.of(context))
+    _tell_written(context)
 
 
 def _leaving(context: MoveContext) -> _Leaving:
@@ -327,6 +330,24 @@ def _keep(context: MoveContext) -> None:
         return
     if state == "opened":
         clones.keep(clone)
+
+
+def _tell_written(context: MoveContext) -> None:
+    """Report what was written on the clone, before its claim, to shards that stay on the source.
+
+    It takes `database.user`, in a transaction that is READ WRITE by its own statement.
+    """
+    plan = context.plan
+    staying = planning.leaving(context.topology, plan)
+    retired = [names.retired(schema, plan.id) for schema in staying]
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        found = [table for (table,) in session.execute(QUERIES["written"], {"retired": retired})]
+    if found:
+        context.notice(
+            f"node {plan.target}: {context.topology.database.user} has written to {listed(found)}, "
+            f"whose shards stay on node {plan.source}: prune drops these rows"
+        )
 
 
 def _leave_repmgr(context: MoveContext) -> None:

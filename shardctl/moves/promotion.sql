@@ -23,6 +23,11 @@ FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (
 SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname = m.schema
 WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 
+-- name: written
+-- Tables of shards that stay on the source which were written to here: replay does not count
+SELECT schemaname || '.' || relname FROM pg_stat_user_tables
+WHERE schemaname = ANY (%(retired)s) AND n_tup_ins + n_tup_upd + n_tup_del > 0 ORDER BY 1
+
 -- name: prepared
 -- Prepared transactions that the clone has copied, and their owners
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.access import stream_fence
+from shardctl.access import fence, stream_fence
+from shardctl.meter import listed
 from shardctl.moves import (
     arrivals,
+    blocks,
     fence_arrival,
     held_wal,
     marks,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.05
 _CAUGHT_UP_S = 60.0
 _REMOVED_S = 60.0
+_CLOSED_S = 10.0
 
 reversible = True
 serves = stream_claim.serves
@@ -97,6 +100,34 @@ def release(context: MoveContext) -> None:
         subscription.drop(context.session(plan.target), plan.slot)
     if not context.source_lost:
         held_wal.stop(context)
+        _close_again(context)
+
+
+def _close_again(context: MoveContext) -> None:
+    """Take their names from moved schemas to which a failover of the source has given them back.
+
+    A guard has claimed what the source's new primary did not know of. Raises FenceRefused.
+    """
+    plan, known = context.plan, context.journal()
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        both = list(zip(plan.schemas, plan.retired, strict=True))
+        given = {"schemas": [*plan.schemas, *plan.retired]}
+        there = {name for (name,) in session.execute(reverse_kept.QUERIES["present"], given)}
+        # Beside its retired copy a live schema is what a client has made since.
+        reopened = [live for live, retired in both if live in there and retired not in there]
+        if not reopened or known is None:
+            return
+        journal.copy(session, known)
+        fence.close(session, plan.source, plan.id, deadline=time.monotonic() + _CLOSED_S)
+        drawn = blocks.drawn(context, session)
+    with context.on(plan.target):
+        blocks.raise_above(context, context.session(plan.target), drawn)
+    context.notice(
+        f"node {plan.source} had lost its fence in a failover, and accepted writes to "
+        f"{listed(reopened)} after node {plan.target} had claimed them: those rows are only in the "
+        "retired schemas there: compare them by hand"
+    )
 
 
 def start(context: MoveContext) -> None:

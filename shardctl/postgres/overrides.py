@@ -39,6 +39,9 @@ OVERRIDES: Mapping[str, str] = {
     "archive_library": "",
     # Each segment that is kept for later has to be dealt with while it is promoted: 1 to 2 ms.
     "wal_recycle": "off",
+    # Who may log in before the claim is `database.user`, with any program: it is not to write by
+    # chance to shards that stay on the source. Our own sessions set what they need.
+    "default_transaction_read_only": "on",
     # What need not be begun in the middle of a promotion takes no time from it.
     "autovacuum": "off",
     # Milliseconds after which a source that was away is asked again; 5 s is the default.
@@ -71,6 +74,7 @@ _NO_DEFAULTS = (
     "hot_standby_feedback",
     "wal_receiver_status_interval",
     "wal_recycle",
+    "default_transaction_read_only",
     "autovacuum",
     "wal_retrieve_retry_interval",
 )

@@ -134,6 +134,9 @@ SELECT s.name || ' is ' || s.setting
 FROM pg_settings AS s
 JOIN unnest(%(names)s::text[], %(settings)s::text[]) AS wanted (name, setting) USING (name)
 WHERE s.setting NOT IN (wanted.setting, '(disabled)') -- as archive_command is with archive_mode off
+  -- This session's own value hides what others get.
+  AND (s.source <> 'client' OR (SELECT f.setting FROM pg_file_settings AS f
+                                WHERE lower(f.name) = s.name AND f.applied) IS DISTINCT FROM wanted.setting)
 
 -- name: open
 -- Put the node's own files into force, all within the server: programs begin in its directory

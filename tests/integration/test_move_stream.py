@@ -40,6 +40,7 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from tests.fixtures.moves.own import Lab
 
 
@@ -125,18 +126,11 @@ def test_a_schema_that_the_move_has_not_made_survives_its_abort(
     assert doctor.left(doctor.look(fleet_own.topology, purpose="test")) == []
 
 
-def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_not_fenced(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after a failover to a standby without the fence, which `--ignore-standby` allows."""
-    monkeypatch.setattr(stream, "claim", lose)
-    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
-    with pytest.raises(MoveStopped):
-        fleet_own.start(move)
-    monkeypatch.undo()
+def _fail_over_unfenced(lab: Lab, move: MovePlan) -> None:
+    """Leave the source as after a failover to a standby without the fence (`--ignore-standby`)."""
     decided = "SELECT what FROM shardctl.stream WHERE what = 'decision'"
-    wait_for(lambda: fleet_own.ask("b", decided))
-    with fleet_own.connect("a") as session:
+    wait_for(lambda: lab.ask("b", decided))
+    with lab.connect("a") as session:
         slot.drop(session, move.slot)
         for live, retired in zip(move.schemas, move.retired, strict=True):
             names = sql.Identifier(retired), sql.Identifier(live)
@@ -144,8 +138,21 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
         session.execute("DELETE FROM shardctl.stream WHERE attempt > 0")
         session.execute('UPDATE shardctl.stream SET note = \'{"timeline": "another"}\'')
         session.execute("UPDATE shardctl.move SET state = 'reserved', revision = 1")
-    accepted = "INSERT INTO shard2.photos (user_id) VALUES (2) RETURNING id"
-    [row] = fleet_own.ask("a", accepted)
+
+
+ACCEPTED = "INSERT INTO shard2.photos (user_id) VALUES (2) RETURNING id"
+
+
+def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_not_fenced(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "claim", lose)
+    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
+    with pytest.raises(MoveStopped):
+        fleet_own.start(move)
+    monkeypatch.undo()
+    _fail_over_unfenced(fleet_own, move)
+    [row] = fleet_own.ask("a", ACCEPTED)
     claimed: list[Any] = []
 
     def claims(context: MoveContext) -> None:
@@ -158,6 +165,31 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
     assert claimed == [(False,)]
     assert fleet_own.leads("shard2") == "b"
     assert row in fleet_own.ask("b", "SELECT id FROM shard2.photos")
+    assert fleet_own.problems() == []
+
+
+def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a guard claims, and shardctl comes back after the failover."""
+    claim = stream.claim
+
+    def claim_and_die(context: MoveContext, lsn: str) -> bool:
+        claim(context, lsn)
+        raise NodeLost(context.plan.target, "killed")
+
+    monkeypatch.setattr(stream, "claim", claim_and_die)
+    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)
+    with pytest.raises(MoveStopped):
+        fleet_own.start(move)
+    monkeypatch.undo()
+    _fail_over_unfenced(fleet_own, move)
+    [(lost,)] = fleet_own.ask("a", ACCEPTED)
+    fleet_own.resume()
+    assert {"shard2", "shard3"} & fleet_own.schemas("a") == set()
+    assert [one for one in fleet_own.notices if "had lost its fence in a failover" in one]
+    assert fleet_own.put(2) > lost
+    assert fleet_own.copy("a").proof == "forked"  # prune asks the operator
     assert fleet_own.problems() == []
 
 

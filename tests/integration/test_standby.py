@@ -14,8 +14,10 @@ import psycopg
 import pytest
 
 from shardctl.hosts import accounts
+from shardctl.moves import promotion
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, overrides, slots, standby, timeline
+from tests.fixtures.moves.own import lose
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     Cloning,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from tests.fixtures.moves.own import Lab
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
 LOCAL = {"options": "-c synchronous_commit=local"}
@@ -210,7 +213,8 @@ def test_the_overrides_win_over_a_hostile_configuration(
     opening.require_closed(cloning.clone, target, SUPERUSER)
     names = list(overrides.OVERRIDES)
     rows = target.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names])
-    assert dict(rows.fetchall()) == {**overrides.OVERRIDES, "archive_command": "(disabled)"}
+    in_force = {"archive_command": "(disabled)", "default_transaction_read_only": "off"}
+    assert dict(rows.fetchall()) == {**overrides.OVERRIDES, **in_force}  # the latter is ours alone
     with server.connect(**LOCAL) as session:
         session.execute("INSERT INTO photos VALUES (-3, 'through all that')")
     cloning.promote(target)
@@ -355,3 +359,25 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
         os.kill(startup, signal.SIGCONT)
     standby.promote(target, soon(30))
     assert not standby.in_recovery(target)
+
+
+def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `database.user` can log in there; what it forces through is reported."""
+    monkeypatch.setattr(promotion, "claim", lose)
+    fleet_own.stopped([2, 3], "c")
+    monkeypatch.undo()
+    put = "INSERT INTO shard0.photos (id, user_id) VALUES (1, 1)"
+    with fleet_own.connect("c") as session:
+        assert session.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            session.execute(put)
+        session.execute("SET default_transaction_read_only = off")
+        session.execute(put)
+    fleet_own.resume()
+    [said] = [one for one in fleet_own.notices if "has written to" in one]
+    assert "shard0__retired" in said
+    assert fleet_own.put(2)
+    assert fleet_own.ask("c", "SHOW default_transaction_read_only") == [("off",)]
+    assert fleet_own.problems() == []

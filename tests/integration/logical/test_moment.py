@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.moves.confirm_sessions import Sessions
 from shardctl.postgres import queries
 from shardctl.postgres.logical import moment
 from shardctl.postgres.logical.moment import Side, Wanted
@@ -25,7 +23,6 @@ from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
     from tests.fixtures.servers.streams import Streamed
@@ -68,22 +65,6 @@ def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list
             rows = session.execute(question.format(sql.Identifier(SCHEMA, table)))
             found.append([row for (row,) in rows])
     return found
-
-
-def test_between_major_versions_rows_are_compared_by_md5(streamed: Streamed) -> None:
-    """PostgreSQL may change its own hashes from one to the next."""
-    here = streamed.source.info.server_version // 10_000
-    row = sql.SQL("ROW(1, 'x')")
-    digest = int.from_bytes(hashlib.md5(b"(1,x)").digest()[:8], "big", signed=True)  # noqa: S324
-
-    def compared_by(majors: set[int]) -> object:
-        sessions = Sessions(cast("MoveContext", None), {}, majors=majors)
-        query = sql.SQL("SELECT {}").format(sessions.hashed(row))
-        [(number,)] = streamed.source.execute(query).fetchall()
-        return number
-
-    assert compared_by({here, 99}) == digest
-    assert compared_by({here}) != digest
 
 
 @pytest.mark.long
