@@ -384,6 +384,29 @@ def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
     )
 
 
+@pytest.mark.parametrize("owned", ["TABLE shard2.checked", "FUNCTION shard2.spy(text)"])
+def test_no_code_of_another_role_is_run(context: Context, owned: str) -> None:
+    """A dry run would run it as `database.user`."""
+    make(
+        context,
+        f"""
+        CREATE FUNCTION shard2.spy(text) RETURNS boolean LANGUAGE plpgsql
+            AS 'BEGIN RAISE EXCEPTION USING ERRCODE = ''undefined_table''; END';
+        CREATE TABLE shard2.checked (word text);
+        INSERT INTO shard2.checked VALUES ('x');
+        ALTER TABLE shard2.checked ADD CHECK (shard2.spy(word)) NOT VALID;
+        CREATE ROLE preflight_owner;
+        ALTER {owned} OWNER TO preflight_owner
+        """,
+    )
+    try:
+        found = context.ask(expressions.look)
+    finally:
+        make(context, "DROP OWNED BY preflight_owner CASCADE; DROP ROLE preflight_owner")
+    assert found.failing == ()  # had it run, it would have failed
+    assert found.untried == ("shard2.spy(text) in shard2.checked",)
+
+
 def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
     used = context.ask(subscriber.look)
     assert used.workers >= 1  # the launcher of logical replication

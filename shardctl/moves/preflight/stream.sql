@@ -241,12 +241,14 @@ SELECT pg_encoding_to_char(d.encoding), d.datcollate::text, d.datctype::text,
 FROM pg_database AS d WHERE d.datname = current_database()
 
 -- name: expressions
--- Expressions of moved tables that call functions whose text the search_path explains, and with which
--- rows they can be tried
+-- Expressions of moved tables that call functions whose text the search_path explains, with which rows
+-- they can be tried, and whether only this role and superusers decide what runs then
 WITH RECURSIVE moved AS MATERIALIZED (
     SELECT c.oid, c.relkind FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
     WHERE c.relkind IN ('r', 'p')
+), trusted (oid) AS MATERIALIZED (
+    SELECT oid FROM pg_roles WHERE rolsuper OR rolname = current_user
 ), valued (root, type) AS (
     -- Of columns: the types that values are made of.
     SELECT DISTINCT a.atttypid, a.atttypid FROM moved AS m
@@ -262,7 +264,15 @@ WITH RECURSIVE moved AS MATERIALIZED (
                     AND c.attnum > 0 AND NOT c.attisdropped
     ) AS inner_type
 )
-SELECT DISTINCT m.oid::regclass::text, e.expression, p.oid::regprocedure::text, e.condition
+SELECT DISTINCT m.oid::regclass::text, e.expression, p.oid::regprocedure::text, e.condition,
+       (SELECT relowner FROM pg_class WHERE oid = m.oid) IN (SELECT oid FROM trusted)
+       AND NOT EXISTS (
+           SELECT FROM pg_depend AS x
+           LEFT JOIN pg_operator AS xo ON x.refclassid = 'pg_operator'::regclass AND xo.oid = x.refobjid
+           JOIN pg_proc AS f ON f.oid = CASE x.refclassid WHEN 'pg_proc'::regclass THEN x.refobjid
+                                             ELSE xo.oprcode END
+           WHERE (x.classid, x.objid, x.objsubid) = (e.classid, e.objid, e.objsubid)
+             AND f.proowner NOT IN (SELECT oid FROM trusted))
 FROM (SELECT 'pg_constraint'::regclass AS classid, k.oid AS objid, 0 AS objsubid,
              k.conrelid AS relation, pg_get_expr(k.conbin, k.conrelid) AS expression,
              'true' AS condition

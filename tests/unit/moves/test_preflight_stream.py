@@ -199,7 +199,7 @@ def test_functions_that_rely_on_the_search_path() -> None:
     failing = ("f(text) in shard2.photos (relation x does not exist)",)
     seen.found[expressions.look] = expressions.Expressions(failing, ("g() in shard2.empty",))
     assert "rely on search_path: f(text) in shard2.photos" in seen.only("search_path")
-    assert "because their tables have no row: g() in shard2.empty" in seen.notes()
+    assert "owns them: g() in shard2.empty" in seen.notes()
 
 
 def test_a_fence_needs_a_lock_for_each_table() -> None:
