@@ -7,7 +7,6 @@ The slot, physical or logical, its move and the limit are parameters.
 from __future__ import annotations
 
 import time
-import zlib
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.state", "leash.sql")
 
-_CLASS = 0x5AADC72
 UNMADE_S = 60
 """How long a leash waits for a slot that is still missing."""
 
@@ -61,7 +59,7 @@ def arm(
     session.execute("SET client_connection_check_interval TO 0")
     session.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(_LOCK_TIMEOUT)))
     statement = QUERIES["watch"].format(
-        **_keys(slot),
+        slot=sql.Literal(slot),
         move=sql.Literal(move),
         limit=sql.Literal(limit_bytes),
         # The move itself needs no slot that is for its reverse.
@@ -75,6 +73,7 @@ def arm(
         poll=sql.Literal(_POLL_S),
         patience=sql.SQL("interval {}").format(sql.Literal(f"{UNMADE_S} s")),
     )
+    session.execute(QUERIES["name"].format(slot=sql.Literal(slot)))
     session.pgconn.send_query(statement.as_string(session).encode())
     deadline = time.monotonic() + _ARMED_S
     while not is_armed(beside, slot):
@@ -97,15 +96,14 @@ def is_armed(session: Connection, slot: str) -> bool:
 
 def watched(session: Connection, slots: Iterable[str]) -> frozenset[str]:
     """Give those of some slots that the session's server watches at this moment."""
-    statement = QUERIES["watched"].format(**{"class": sql.Literal(_CLASS)})
-    found = {one for (one,) in session.execute(statement)}
-    return frozenset(slot for slot in slots if key(slot) in found)
+    found = session.execute(QUERIES["watched"].format(session=_sessions(slots)))
+    return frozenset(slot for (slot,) in found)
 
 
 def end(session: Connection, slot: str) -> None:
     """End what watches the slot, if anything does."""
     patience = sql.Literal(_PATIENCE_MS)
-    session.execute(QUERIES["end"].format(**_keys(slot), patience_ms=patience))
+    session.execute(QUERIES["end"].format(session=_sessions([slot]), patience_ms=patience))
 
 
 def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
@@ -117,14 +115,5 @@ def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
     return bool(held_bytes and limit_bytes and 2 * held_bytes > limit_bytes)
 
 
-def key(slot: str) -> int:
-    """Give the key of the advisory lock by which the leash of a slot is found.
-
-    >>> hex(key("shardctl_5f3a9c1e"))
-    '0x5aadc72c2da8576'
-    """
-    return (_CLASS << 32) + zlib.crc32(slot.encode())
-
-
-def _keys(slot: str) -> dict[str, sql.Literal]:
-    return {"key": sql.Literal(key(slot)), "slot": sql.Literal(slot)}
+def _sessions(slots: Iterable[str]) -> sql.Composed:
+    return QUERIES["session"].format(slots=sql.Literal(list(slots)))

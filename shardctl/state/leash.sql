@@ -11,9 +11,6 @@ DECLARE
     overdue  boolean;
     dropped  boolean;
 BEGIN
-    IF NOT pg_catalog.pg_try_advisory_lock({key}) THEN
-        RETURN;  -- another session watches this slot already
-    END IF;
     LOOP
         SELECT s.active_pid, pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn)
         INTO sender, held FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = {slot};
@@ -67,22 +64,24 @@ BEGIN
                  ELSE 'move %s: dropped slot %s, which held back %s bytes of WAL: the limit is %s' END,
             {move}, {slot}, held, {limit}));
     END IF;
-    COMMIT;  -- where nothing watches any more, the report is there
-    PERFORM pg_catalog.pg_advisory_unlock({key});
 END
 $leash$
 
+-- name: session
+-- Part of others: sessions of this role that watch one of these slots, or have done so. Anybody may
+-- take a name, and an advisory lock; this role no one has but shardctl
+FROM unnest({slots}::text[]) AS s (slot)
+JOIN pg_catalog.pg_stat_activity AS a ON a.application_name = 'shardctl guard of ' || s.slot
+WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
+
+-- name: name
+-- Let this session be found by its slot
+SELECT pg_catalog.set_config('application_name', 'shardctl guard of ' || {slot}, false)
+
 -- name: watched
--- The keys of all slots that are watched at this moment, and not by a session that has ended that
-SELECT (l.classid::bigint << 32) + l.objid::bigint
-FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.state = 'active'
-  AND l.classid = {class}
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+-- Those of some slots that are watched at this moment, and not by a session that has ended that
+SELECT s.slot {session} AND a.state = 'active'
 
 -- name: end
 -- End what watches a slot, running or not
-SELECT pg_catalog.pg_terminate_backend(l.pid, {patience_ms}) FROM pg_catalog.pg_locks AS l
-WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-  AND (l.classid::bigint << 32) + l.objid::bigint = {key}
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+SELECT pg_catalog.pg_terminate_backend(a.pid, {patience_ms}) {session}

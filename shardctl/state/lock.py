@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
@@ -121,10 +121,19 @@ def held(
 
 
 def require_free(connection: Connection, node: str) -> None:
-    """See that no session holds the node's lock, and take none; raises NodeLocked."""
+    """See that no session holds the node's lock, and take none; raises NodeLocked, lock_taken."""
     holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
-    if holding is not None:
-        raise NodeLocked(node, holding[0], holding[1])
+    if holding is None:
+        return
+    name, since, pid, ours, role = holding
+    if not ours:
+        raise Refused(
+            "lock_taken",
+            f"node {node}: role {role} (pid {pid}) holds the advisory lock of shardctl's commands",
+            hint=f"run pg_terminate_backend({pid}), and let only roles connect that have to: "
+            f"REVOKE CONNECT ON DATABASE {connection.info.dbname} FROM PUBLIC",
+        )
+    raise NodeLocked(node, name, since)
 
 
 def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: str) -> None:
@@ -145,7 +154,10 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
 def holder(connection: Connection) -> str | None:
     """Name the holder of the node's lock; None: it is free."""
     row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
-    return None if row is None else str(row[0])
+    if row is None:
+        return None
+    name, _, pid, ours, role = row
+    return str(name) if ours else f"role {role} (pid {pid})"
 
 
 def queue(connection: Connection, node: str, wait_s: float) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shardctl.postgres import queries
-from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,9 +96,7 @@ def read(
     that a move has copied to this node, or was to copy, by the move's id; those that exist here
     are listed, too, where the move has triggers or rows here. Without these they are not its own.
     """
-    moves = list(ended)
-    keys = [leash.key(journal.slot(move)) for move in moves]
-    rows = session.execute(QUERIES["objects"], {"guarded": moves, "keys": keys})
+    rows = session.execute(QUERIES["objects"], {"guarded": list(ended)})
     found = [MoveObject(*row) for row in rows]
     (has_streams,) = queries.one(session, QUERIES["has_streams"])
     records = session.execute(QUERIES["records"]).fetchall() if has_streams else []

@@ -44,11 +44,10 @@ WHERE t.move ~ '^[0-9a-f]{8}$'
 GROUP BY n.nspname, t.move
 UNION ALL
 -- What bounds a slot, as long as it looks for it.
-SELECT 'guard', 'pid ' || l.pid, m.id, 'of slot shardctl_' || m.id, NULL
-FROM unnest(%(guarded)s::text[], %(keys)s::bigint[]) AS m (id, key)
-JOIN pg_locks AS l ON (l.classid::bigint << 32) + l.objid::bigint = m.key
-WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+SELECT 'guard', 'pid ' || a.pid, m.id, 'of slot shardctl_' || m.id, NULL
+FROM unnest(%(guarded)s::text[]) AS m (id)
+JOIN pg_stat_activity AS a ON a.application_name = 'shardctl guard of shardctl_' || m.id
+WHERE a.usename = current_user AND a.datname = current_database()
 ORDER BY 1, 2
 
 -- name: has_streams

@@ -64,8 +64,9 @@ SELECT pg_advisory_lock(%(class)s, 1)
 SELECT pg_advisory_lock(%(class)s, 0), pg_advisory_unlock(%(class)s, 0)
 
 -- name: lock_holder
--- Who holds that lock, since when, doing what
-SELECT a.application_name, a.backend_start, a.pid
+-- Who holds that lock, since when, doing what, and whether it is a session of this role: anybody may
+-- take an advisory lock, and a name
+SELECT a.application_name, a.backend_start, a.pid, a.usename = current_user, a.usename::text
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted
   AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2

@@ -235,6 +235,31 @@ def test_it_waits_for_a_cutover_and_works_without_a_journal(
         session.execute("ALTER TABLE shardctl.moved RENAME TO move")
 
 
+def test_nobody_else_passes_for_it(server: PgServer, session: psycopg.Connection[Any]) -> None:
+    """Anybody may take a session's name: whoever does is not ended, nor counts as a guard."""
+    session.execute("CREATE ROLE stranger LOGIN")
+    try:
+        with closing(server.connect(DATABASE, user="stranger")) as other:
+            other.execute(
+                "SELECT set_config('application_name', %s, false)", [f"shardctl guard of {SLOT}"]
+            )
+            other.pgconn.send_query(b"SELECT pg_sleep(600)")
+            wait_for(
+                lambda: session.execute(
+                    "SELECT FROM pg_stat_activity WHERE usename = 'stranger' AND state = 'active'"
+                ).fetchall()
+            )
+            assert not leash.is_armed(session, SLOT)
+            physical(session)
+            arm_and_die(server)
+            assert leash.is_armed(session, SLOT)
+            leash.end(session, SLOT)
+            assert not leash.is_armed(session, SLOT)
+            other.cancel()
+    finally:
+        session.execute("DROP ROLE stranger")
+
+
 def test_a_second_one_takes_the_place_of_the_first(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:

@@ -13,6 +13,7 @@ from shardctl.state import lock
 from shardctl.topology.model import NodeName
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -38,6 +39,22 @@ def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
     held = lock.held(fleet_8.topology(), nodes, command="test")
     with pytest.raises(NodeUnavailable, match=r"^node a .*terminating connection"), held:
         pass
+
+
+def test_another_role_that_takes_the_lock_is_named_by_what_it_cannot_choose(
+    fleet_8: Fleet,
+) -> None:
+    """Everybody with CONNECT may take an advisory lock, under any name."""
+    fleet_8.execute("a", "CREATE ROLE stranger LOGIN")
+    try:
+        with fleet_8.connect("a", user="stranger", application_name="shardctl migrate") as session:
+            session.execute("SELECT pg_advisory_lock(%s, 0)", [lock._CLASS])
+            pid = session.info.backend_pid
+            held = lock.held(fleet_8.topology(), [NodeName("a")], command="test")
+            with raises_code("lock_taken", match=rf"role stranger \(pid {pid}\) holds"), held:
+                pass
+    finally:
+        fleet_8.execute("a", "DROP ROLE stranger")
 
 
 def waiting(fleet: Fleet) -> int:
