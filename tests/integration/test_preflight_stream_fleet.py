@@ -43,6 +43,7 @@ def test_a_fleet_is_fit_for_a_stream(fleet_own: Lab) -> None:
 
     with fleet_own.connect("a") as session:
         session.execute("CREATE TABLE shard2.bare (id bigint)")
+        session.execute("CREATE SEQUENCE shard3.own")
         session.execute("CREATE UNLOGGED TABLE shard3.fast (id bigint PRIMARY KEY)")
     with fleet_own.connect("b") as session:
         session.execute("CREATE SCHEMA shard3")
@@ -50,6 +51,7 @@ def test_a_fleet_is_fit_for_a_stream(fleet_own: Lab) -> None:
         session.execute("ALTER ROLE app IN DATABASE app SET lock_timeout = '1s'")
         session.execute("ALTER DATABASE app SET app.key = 'secret'")
     notes = "\n".join(preflight.notes(preflight.look(Context(fleet_own.topology, decided, "test"))))
+    assert "the application's sequences in moved shards (1) skip up to 32 values" in notes
     assert "app: lock_timeout 1s (node a: not set)" in notes
     assert "app: app.key (not shown) (node a: not set)" in notes
     with pytest.raises(ShardctlError) as caught:

@@ -195,7 +195,7 @@ STREAM: tuple[Subject, ...] = (
             SOURCE, judge=decoding.judge),
     _TRANSACTIONS,
     Subject("shards", "no session holds a table of the moved shards locked",
-            SOURCE, shards.look, shards.judge),
+            SOURCE, shards.look, shards.judge, notes=shards.note_sequences),
     Subject("contents", "a fence stops all that writes into the shards, and a stream carries it",
             SOURCE, schemas.look, contents.judge, contents.unfenced, contents.notes),
     Subject("replica identities", "a stream can name each row that clients update or delete",
