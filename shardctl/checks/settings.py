@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.postgres.catalog import RoleSettings
     from shardctl.topology.model import NodeName
 
 NAME = "settings"
@@ -109,6 +111,7 @@ class Seen:
     relations: int
     pending: Sequence[str] = ()
     """Parameters that wait for a restart, as ALTER SYSTEM has them, with the values in force."""
+    roles: RoleSettings = field(default_factory=dict)
 
     def number(self, name: str) -> int:
         """Give a parameter that is a number."""
@@ -125,8 +128,11 @@ class Seen:
 def look(place: Place) -> Seen:
     """Read the parameters and what is in use."""
     settings = place.connection.execute(QUERIES["settings"], {"names": list(_NAMES)}).fetchall()
-    used = queries.one(place.connection, QUERIES["used"], {"schemas": list(place.shards)})
-    return Seen(dict(settings), *used)
+    senders, slots, relations, pending = queries.one(
+        place.connection, QUERIES["used"], {"schemas": list(place.shards)}
+    )
+    roles = catalog.read_role_settings(place.connection, place.topology.database)
+    return Seen(dict(settings), senders, slots, relations, pending, roles)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
@@ -149,6 +155,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         yield from _moves(node, seen)
         yield from _locks(node, seen)
         yield from _pending(node, seen)
+    yield from _roles({node: seen.roles for node, seen in view.seen.items()})
 
 
 def _after(rule: _Rule) -> str:
@@ -221,4 +228,35 @@ def _pending(node: NodeName, seen: Seen) -> Iterator[Finding]:
         )
 
 
-CHECK = Check(NAME, "no parameter risks data or prevents moves", judge, look)
+def _roles(of: Mapping[NodeName, RoleSettings]) -> Iterator[Finding]:
+    """Find settings with which applications' sessions begin on some nodes only.
+
+    A move takes a role's shards to a node with other settings; `generator` reports missing roles.
+    """
+    for role in sorted({role for roles in of.values() for role in roles}):
+        settings = {node: roles[role] for node, roles in of.items() if role in roles}
+        for name in sorted({name for one in settings.values() for name in one}):
+            values = {node: one.get(name) for node, one in settings.items()}
+            (usual, _), *_ = Counter(values.values()).most_common()
+            model = next(node for node, value in values.items() if value == usual)
+            for node, value in values.items():
+                if value != usual:
+                    yield Finding(
+                        NAME,
+                        "role_setting_differs",
+                        Severity.error if name in catalog.DECISIVE else Severity.note,
+                        actual=catalog.shown_setting(name, value),
+                        expected=f"{catalog.shown_setting(name, usual)}, as on node {model}",
+                        hint="`\\drds` in psql shows where it is set: set it alike on all nodes "
+                        "(ALTER ROLE or ALTER DATABASE ... SET or RESET)",
+                        node=node,
+                        object=f"{name} of role {role}",
+                    )
+
+
+CHECK = Check(
+    NAME,
+    "no parameter risks data or prevents moves, and roles have the same ones everywhere",
+    judge,
+    look,
+)

@@ -9,7 +9,6 @@ from shardctl.checks import migrations
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.structure_groups import Group, Thing, compare
-from shardctl.checks.structure_majors import level
 from shardctl.checks.structure_texts import finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
@@ -101,9 +100,10 @@ def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, 
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Compare the shards of all nodes that ran the same migrations with one another.
+    """Compare the shards that ran the same migrations, on servers of one major version.
 
     A shard that ran other migrations than most is `migrations`' finding, which has the cause.
+    Servers of two major versions write one definition differently.
     """
     details: dict[str, Sequence[Thing]] = {}
     digests: dict[ShardId, str] = {}
@@ -116,23 +116,20 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         for file, shards in seen.ran.items():
             for shard in shards:
                 files.setdefault(shard, set()).add(file)
-    alike: dict[frozenset[str], dict[tuple[int, str], list[ShardId]]] = {}
+    alike: dict[tuple[int, frozenset[str]], dict[str, list[ShardId]]] = {}
     for shard, digest in sorted(digests.items()):
-        of_same = alike.setdefault(frozenset(files.get(shard, ())), {})
-        of_same.setdefault((majors[shard], digest), []).append(shard)
+        of_same = alike.setdefault((majors[shard], frozenset(files.get(shard, ()))), {})
+        of_same.setdefault(digest, []).append(shard)
     for of_same in alike.values():
-        groups: dict[int, list[Group]] = {}
-        for (major, digest), found in of_same.items():
-            if digest in details:
-                things = {thing.key: thing for thing in details[digest]}
-                groups.setdefault(major, []).append(Group(tuple(found), things))
-        for difference in compare(level(groups)):
+        groups = [
+            Group(tuple(found), {thing.key: thing for thing in details[digest]})
+            for digest, found in of_same.items()
+            if digest in details
+        ]
+        for difference in compare(groups):
             yield finding(NAME, view.topology, difference)
         unlike = sorted(
-            shard
-            for (_, digest), found in of_same.items()
-            if digest not in details
-            for shard in found
+            shard for digest, found in of_same.items() if digest not in details for shard in found
         )
         if unlike:
             yield Finding(
@@ -144,6 +141,24 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 hint="fix the other findings, then run verify again: it shows the rest",
                 shards=tuple(unlike),
             )
+    yield from _not_compared(majors)
+
+
+def _not_compared(majors: Mapping[ShardId, int]) -> Iterator[Finding]:
+    """Say which shards were not compared with most, because their servers are newer or older."""
+    if not majors:
+        return
+    usual, *others = sorted(Counter(majors.values()).items(), key=lambda item: (-item[1], item[0]))
+    for major, _ in others:
+        yield Finding(
+            NAME,
+            "not_compared",
+            Severity.note,
+            actual=f"on PostgreSQL {major}: compared with each other only",
+            expected=f"PostgreSQL {usual[0]}, as most shards have",
+            hint="nothing during an upgrade: each version writes definitions its own way",
+            shards=tuple(sorted(shard for shard, its in majors.items() if its == major)),
+        )
 
 
 CHECK = Check(

@@ -129,6 +129,7 @@ FROM (
              || CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS privilege
     FROM granted AS g CROSS JOIN LATERAL aclexplode(g.acl) AS a
     WHERE a.grantee <> g.relowner
+      AND a.privilege_type <> 'MAINTAIN' -- GRANT ALL lacks it before 17, and shards move to newer servers
 ) AS privilege
 GROUP BY nspname, relname, attname
 

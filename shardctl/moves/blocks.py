@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.moves", "blocks.sql")
 
 
+MARGIN = 32
+"""By how many steps a target's sequences go beyond the source's, as after a crash."""
+PLENTY = 1000
+"""A sequence with fewer margins than that until its bound goes on with its next value."""
+_LOCK_TIMEOUT = "100ms"
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The last values of a source's sequences.
@@ -28,6 +35,38 @@ class Drawn:
 
     ticks: int
     others: list[tuple[str, str, int]]
+
+
+class NearEnd(tuple[int, ...]):
+    """The OIDs of sequences on the source that are near their end."""
+
+    __slots__ = ()
+
+
+def near_end(context: MoveContext, source: Connection) -> NearEnd:
+    """Find the moved sequences that lack the values which a move otherwise skips."""
+    given = _given(context) | {
+        "schemas": sql.Literal(list(context.plan.schemas)),
+        "steps": sql.Literal(PLENTY * MARGIN),
+    }
+    rows = source.execute(QUERIES["near_end"].format(**given))
+    return NearEnd(oid for (oid,) in rows)
+
+
+def logging_exactly(context: MoveContext, sequences: NearEnd, *, drained: int) -> sql.Composable:
+    """Compose statements after which a clone goes on with the next value of these sequences.
+
+    Part of the transaction that commits `drained`, which gives the journal that revision. A server
+    logs a sequence 32 values ahead, but not past its bound: a promoted standby would be at its end.
+    """
+    if not sequences:
+        return sql.SQL("")
+    return QUERIES["log_exactly"].format(
+        move=sql.Literal(context.plan.id),
+        drained=sql.Literal(drained),
+        sequences=sql.Literal(list(sequences)),
+        lock_timeout=sql.Literal(_LOCK_TIMEOUT),
+    )
 
 
 def warming(context: MoveContext) -> sql.Composed:

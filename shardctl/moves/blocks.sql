@@ -63,6 +63,30 @@ WHERE m.id = {move} AND c.relname NOT IN ({register}, {counter})
   AND CASE WHEN has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
            THEN pg_sequence_last_value(s.seqrelid) IS NOT NULL END
 
+-- name: near_end
+-- Sequences of these schemas, but for those of ids, that a server could run to their end by values
+-- that it has only logged
+SELECT s.seqrelid::bigint
+FROM pg_sequence AS s
+JOIN pg_class AS c ON c.oid = s.seqrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY ({schemas}::name[]) AND c.relname NOT IN ({register}, {counter})
+  AND CASE WHEN has_sequence_privilege(s.seqrelid, 'UPDATE')
+            AND has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
+           THEN {steps} * abs(s.seqincrement::numeric)
+                > abs(CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END::numeric
+                      - coalesce(pg_sequence_last_value(s.seqrelid), s.seqstart)) END
+
+-- name: log_exactly
+-- Log the very value of these sequences behind the fence, with the commit of `drained`: what follows
+-- by WAL would go on up to 32 values later. The record of the move is locked, and the fence up
+SET LOCAL lock_timeout TO {lock_timeout};
+SELECT count(setval(c.oid::regclass, pg_sequence_last_value(c.oid)))
+FROM shardctl.move AS m
+JOIN pg_namespace AS n ON n.nspname = ANY (m.retired)
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'S' AND c.oid = ANY ({sequences}::oid[])
+WHERE m.id = {move} AND m.state = 'drained' AND m.revision = {drained};
+
 -- name: advance
 -- Bring the target's up to that, where they are behind
 SELECT count(setval(s.seqrelid::regclass, u.last))

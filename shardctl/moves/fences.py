@@ -17,7 +17,7 @@ from shardctl.access import fence, stream_fence, structure_digest, write_fence
 from shardctl.access.stream_fence import Known
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.meter import listed
-from shardctl.moves import cross_schema, locks, standbys, structure
+from shardctl.moves import blocks, cross_schema, locks, standbys, structure
 from shardctl.moves import plan as planning
 from shardctl.state import journal
 
@@ -74,6 +74,11 @@ class Rename(Fence):
     """Renames the moved schemas, for all sessions at once; all clients wait."""
 
     refuses_writes = False
+
+    def prepare(self, context: MoveContext) -> None:
+        """Find the sequences whose very values the target needs."""
+        session = context.session(context.plan.source)
+        context.own(blocks.NearEnd, lambda: blocks.near_end(context, session))
 
     def put_up(self, at: Attempt) -> None:
         """Rename the schemas; raises FenceRefused, FenceTooLate, NotAtCutover."""

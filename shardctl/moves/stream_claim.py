@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.moves", "stream_claim.sql")
 
-MARGIN = 32
-"""By how many steps the target's sequences go beyond the source's, as after a crash."""
-
-
 _NO_REVISION = -1
 _NOTHING: Mapping[str, bool] = MappingProxyType({})
 _STAYS_CLOSED = "stays_closed"
@@ -151,7 +147,8 @@ def _make(context: MoveContext, session: Connection) -> None:
         fence=sql.Literal(stream_fence.MARK),
         claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
         register=sql.Literal(generator.REGISTER),
-        margin=sql.Literal(MARGIN),
+        margin=sql.Literal(blocks.MARGIN),
+        plenty=sql.Literal(blocks.PLENTY),
         blocks=blocks.performing(context),
         stays_closed=sql.Literal(_STAYS_CLOSED),
         owning=claims.owning(

@@ -103,10 +103,10 @@ BEGIN
     -- A few values more than were drawn, where there are plenty; of the register of ids, the very value.
     PERFORM pg_catalog.setval(u.oid, u.wanted)
     FROM (
-        SELECT c.oid::regclass AS oid, s.seqincrement > 0 AS upwards,
+        SELECT c.oid::regclass AS oid, s.seqincrement > 0 AS upwards, s.seqcycle AS cycles,
                (j.last + CASE
                     WHEN c.relname = {register} THEN 0
-                    WHEN 1000 * {margin} * pg_catalog.abs(s.seqincrement::numeric)
+                    WHEN {plenty} * {margin} * pg_catalog.abs(s.seqincrement::numeric)
                          > CASE WHEN s.seqincrement > 0 THEN s.seqmax - j.last ELSE j.last - s.seqmin END
                     THEN 0
                     ELSE {margin}::numeric * s.seqincrement END)::bigint AS wanted,
@@ -117,7 +117,8 @@ BEGIN
         JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = j.name
         JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = c.oid
     ) AS u
-    WHERE u.had IS NULL OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
+    -- What had them before may be ahead, and what cycles has come round since.
+    WHERE u.had IS NULL OR u.cycles OR CASE WHEN u.upwards THEN u.wanted > u.had ELSE u.wanted < u.had END;
     {blocks}
     {owning}
     IF decision ? {stays_closed} THEN

@@ -10,7 +10,7 @@ import psycopg
 
 from shardctl.access import fence
 from shardctl.errors import Unfinished
-from shardctl.moves import asking, undoing
+from shardctl.moves import asking, blocks, undoing
 from shardctl.moves import source_guard as guard
 from shardctl.moves.paused_pooler import PauseFailed
 from shardctl.moves.round_trips import RoundTrips, shortest_ms
@@ -131,7 +131,9 @@ def mark(at: Attempt) -> None:
     """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
     revision = at.budget.revision + 1
     with at.context.on(at.plan.source):
-        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision)
+        near_end = at.context.own(blocks.NearEnd, blocks.NearEnd)
+        beside = blocks.logging_exactly(at.context, near_end, drained=revision + 1)
+        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, beside=beside)
     if lsn is None:
         raise NotPromoting(at.plan.id, undoing.state(at.context))
     at.lsn = lsn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from shardctl.ids import generator
 from shardctl.postgres import queries
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Database, Topology
 
 QUERIES = queries.load("shardctl.postgres", "catalog.sql")
 
@@ -70,6 +70,40 @@ def read_unvalidated(
     """List schema and table of every CHECK of this name that is not validated."""
     names = {"name": constraint, "schemas": list(schemas)}
     return connection.execute(QUERIES["unvalidated"], names).fetchall()
+
+
+RoleSettings: TypeAlias = "Mapping[str, Mapping[str, str]]"
+"""With which parameters roles' sessions begin, by role; without those that are the server's."""
+
+DECISIVE = ("default_transaction_read_only", "role", "search_path", "session_replication_role")
+"""Parameters with which a statement of a session fails, or does something else."""
+_AS_UNSET = ("off", "false", "no", "0", "none", "origin", '"$user", public')
+
+
+def read_role_settings(connection: Connection, database: Database) -> RoleSettings:
+    """Read the settings of the applications' roles, and of the database, as sessions get them.
+
+    Without `app_roles`, those of `database.user`. A value that is PostgreSQL's own default counts
+    as none.
+    """
+    roles = {"roles": list(database.app_roles or (database.user,))}
+    found: dict[str, dict[str, str]] = {}
+    for role, name, value in connection.execute(QUERIES["role_settings"], roles):
+        of_role = found.setdefault(role, {})
+        if name is not None and value.lower() not in _AS_UNSET:
+            of_role[name] = value
+    return found
+
+
+def shown_setting(name: str, value: str | None) -> str:
+    """Give a value for an operator; an application's own parameters may be secrets.
+
+    >>> shown_setting("work_mem", None), shown_setting("app.key", "8f0c")
+    ('not set', '(not shown)')
+    """
+    if value is None:
+        return "not set"
+    return "(not shown)" if "." in name else value
 
 
 class Keyed(NamedTuple):

@@ -81,6 +81,20 @@ WHERE setting LIKE 'search\_path=%%'
   AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
   AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
 
+-- name: role_settings
+-- The settings with which these roles' sessions begin in this database, as far as they are not the
+-- server's; a row for every role that is there
+SELECT DISTINCT ON (r.rolname, s.name) r.rolname::text, s.name, s.value
+FROM pg_roles AS r
+LEFT JOIN LATERAL (
+    SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1), d.setrole, d.setdatabase
+    FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS one
+    WHERE d.setrole IN (0, r.oid)
+      AND d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+) AS s (name, value, role, database) ON true
+WHERE r.rolname = ANY (%(roles)s)
+ORDER BY r.rolname, s.name, s.role <> 0 DESC, s.database <> 0 DESC
+
 -- name: behind
 -- Tables behind the shards' on a search_path that have one of these names
 SELECT n.nspname::text, c.relname::text

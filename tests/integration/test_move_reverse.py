@@ -28,7 +28,12 @@ def refused(lab: Lab, move: str) -> str:
 
 def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
     first = fleet_own.put(2)
+    with fleet_own.connect("a") as session:
+        session.execute("CREATE SEQUENCE shard2.ring MAXVALUE 10 CYCLE")
+        session.execute("SELECT nextval('shard2.ring') FROM generate_series(1, 8)")
     there = moved(fleet_own)
+    drawn = "SELECT nextval('shard2.ring') FROM generate_series(1, 4)"
+    assert fleet_own.ask("b", drawn) == [(9,), (10,), (1,), (2,)]
     assert there.reverse is not None
     assert there.can() == ["reverse", "finish"]
     assert there.as_json()["reverse"]["state"] == "open"
@@ -40,6 +45,7 @@ def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
     reverse(fleet_own, there.move.id)
     assert fleet_own.leads("shard2") == "a"
     third = fleet_own.put(2)
+    assert fleet_own.ask("a", "SELECT nextval('shard2.ring')") == [(3,)]
     found = fleet_own.ask("a", "SELECT id, user_id FROM shard2.photos ORDER BY id")
     assert found == [(first, 77), (second, 2), (third, 2)]
     back = entry(fleet_own, there.reverse.move)

@@ -14,13 +14,13 @@ from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
     arrivals,
+    blocks,
     doctor,
     fence_arrival,
     plan,
     prune,
     service,
     stream,
-    stream_claim,
 )
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
@@ -353,7 +353,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(fleet_own: 
     insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
     assert fleet_own.ask("b", insert) == [(2001,)]
     assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
-    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + stream_claim.MARGIN + 1,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + blocks.MARGIN + 1,)]
 
 
 @pytest.mark.long

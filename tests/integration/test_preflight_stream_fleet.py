@@ -43,13 +43,22 @@ def test_a_fleet_is_fit_for_a_stream(fleet_own: Lab) -> None:
 
     with fleet_own.connect("a") as session:
         session.execute("CREATE TABLE shard2.bare (id bigint)")
+        session.execute("CREATE SEQUENCE shard3.own")
         session.execute("CREATE UNLOGGED TABLE shard3.fast (id bigint PRIMARY KEY)")
     with fleet_own.connect("b") as session:
         session.execute("CREATE SCHEMA shard3")
+        session.execute("ALTER ROLE app SET default_transaction_read_only = on")
+        session.execute("ALTER ROLE app IN DATABASE app SET lock_timeout = '1s'")
+        session.execute("ALTER DATABASE app SET app.key = 'secret'")
+    notes = "\n".join(preflight.notes(preflight.look(Context(fleet_own.topology, decided, "test"))))
+    assert "the application's sequences in moved shards (1) skip up to 32 values" in notes
+    assert "app: lock_timeout 1s (node a: not set)" in notes
+    assert "app: app.key (not shown) (node a: not set)" in notes
     with pytest.raises(ShardctlError) as caught:
         preflight.check(fleet_own.topology, decided, purpose="test")
     told = by_code(caught.value.parts())
-    assert set(told) == {"no_replica_identity", "unlogged", "schema_in_the_way"}
+    assert set(told) == {"no_replica_identity", "unlogged", "schema_in_the_way", "role_settings"}
+    assert "app: default_transaction_read_only on (node a: not set)" in told["role_settings"]
     [again] = preflight.again(fleet_own.topology, decided, purpose="test")
     assert again.code == "unlogged"
 

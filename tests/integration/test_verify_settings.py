@@ -66,6 +66,32 @@ def test_what_loses_data_is_found(fleet_healthy_shared: Fleet) -> None:
     assert verify(fleet_healthy_shared) == []
 
 
+def test_roles_that_begin_with_other_settings_on_one_node_are_found(
+    rolled_back: RolledBack,
+) -> None:
+    """What a session begins with counts: a role's setting in the database, its own, all roles'."""
+    role, database = rolled_back.role, rolled_back.fleet.database
+    for node, statement in (
+        ("b", f"ALTER ROLE {role} SET default_transaction_read_only = on"),
+        ("b", f"ALTER DATABASE {database} SET lock_timeout = '1s'"),
+        ("b", f"ALTER DATABASE {database} SET app.key = 'secret'"),
+        ("a", f"ALTER DATABASE {database} SET search_path = '$user', public"),
+        ("a", f"ALTER DATABASE {database} SET work_mem = '5MB'"),
+        ("b", f"ALTER ROLE {role} IN DATABASE {database} SET work_mem = '5MB'"),
+        ("b", f"ALTER ROLE {role} SET work_mem = '6MB'"),
+    ):
+        rolled_back.execute(node, statement)
+    found = [(f.code, f.severity.value, f.node, f.object, f.actual) for f in rolled_back.verify()]
+    assert found == [
+        ("role_setting_differs", severity, "b", f"{name} of role {role}", actual)
+        for name, severity, actual in (
+            ("app.key", "note", "(not shown)"),
+            ("default_transaction_read_only", "error", "on"),
+            ("lock_timeout", "note", "1s"),
+        )
+    ]
+
+
 def test_the_relations_of_the_largest_shard_are_counted(rolled_back: RolledBack) -> None:
     rolled_back.execute("b", "CREATE TABLE shard6.notes (note text PRIMARY KEY)")
     # photos, notes, an index each, two sequences, and the TOAST table of notes with its index.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.checks.findings import Severity
 from tests.fixtures.fleets.fleet import Fleet
 from tests.fixtures.fleets.verify import SAFE, told, verify
 
@@ -20,10 +21,19 @@ pytestmark = pytest.mark.embedded
 OTHER_VIEW = (
     "CREATE OR REPLACE VIEW shard5.mailed AS SELECT id, name FROM shard5.users WHERE mail IS NULL"
 )
+MIXED = {"version_differs", "not_compared"}
 
 
-def test_the_same_definitions_are_the_same_in_both_versions(fleet_mixed: Fleet) -> None:
-    assert {finding.code for finding in verify(fleet_mixed)} == {"version_differs"}
+def test_definitions_are_compared_within_a_version_and_that_is_told(fleet_mixed: Fleet) -> None:
+    found = verify(fleet_mixed)
+    assert {finding.code for finding in found} == MIXED
+    (apart,) = [finding for finding in found if finding.code == "not_compared"]
+    older, newer = (
+        int(fleet_mixed.query(node, "SHOW server_version_num")[0][0]) // 10_000 for node in "ab"
+    )
+    assert (apart.severity, apart.shards) == (Severity.note, (4, 5, 6, 7))
+    assert f"PostgreSQL {newer}" in apart.actual
+    assert f"PostgreSQL {older}" in apart.expected
     assert fleet_mixed.plan().changes() == []
     fleet_mixed.migration(
         "0002_more.sql",
@@ -31,10 +41,10 @@ def test_the_same_definitions_are_the_same_in_both_versions(fleet_mixed: Fleet) 
         "ALTER TABLE photos ADD COLUMN title text NOT NULL DEFAULT ''",
     )
     assert fleet_mixed.shardctl("migrate", "--yes").returncode == 0
-    assert {finding.code for finding in verify(fleet_mixed)} == {"version_differs"}
+    assert {finding.code for finding in verify(fleet_mixed)} == MIXED
 
 
-def test_shards_of_another_version_that_differ_are_found(fleet_mixed: Fleet) -> None:
+def test_shards_that_differ_from_those_of_their_version_are_found(fleet_mixed: Fleet) -> None:
     for node, statement in (
         ("a", "ALTER TABLE shard1.users DROP CONSTRAINT odd"),
         ("b", OTHER_VIEW),
@@ -49,6 +59,7 @@ def test_shards_of_another_version_that_differ_are_found(fleet_mixed: Fleet) -> 
         ("grant_differs", (7,), "users"),
         ("index_differs", (6,), "users_utc"),
         ("view_differs", (5,), "mailed"),
+        ("not_compared", (4, 5, 6, 7), None),
     ]
 
 
@@ -60,7 +71,7 @@ def test_a_move_to_the_newer_version_keeps_everything_and_no_copy_goes_back(
     assert done.returncode == 0, done.stderr
     fleet_mixed.shards = {"a": "0-1", "b": "2-7"}
     codes = {finding.code for finding in verify(fleet_mixed)}
-    assert codes == {"version_differs", "retired_kept"}
+    assert codes == {*MIXED, "retired_kept"}
     assert fleet_mixed.plan().changes() == []
     assert fleet_mixed.query("b", "SELECT count(*), max(both_of::text) FROM shard3.users") == [
         (100, "(99,it's)")
@@ -108,7 +119,7 @@ def test_a_reverse_takes_shards_and_what_came_since_to_the_older_version(
     assert back.returncode == 0, back.stderr
     fleet_mixed.shards = {"a": "0-3", "b": "4-7"}
     assert sorted(fleet_mixed.query("a", EVERY_ROW)) == changed
-    assert {finding.code for finding in verify(fleet_mixed)} == {"version_differs", "retired_kept"}
+    assert {finding.code for finding in verify(fleet_mixed)} == {*MIXED, "retired_kept"}
     fleet_mixed.execute("a", "INSERT INTO shard3.users (name) VALUES ('after')")
     [(last, most)] = fleet_mixed.query(
         "a", "SELECT max(number) FILTER (WHERE name = 'after'), max(number) FROM shard3.users"

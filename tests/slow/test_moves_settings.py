@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
+from shardctl.moves import blocks, fences
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from shardctl.moves.context import MoveContext
 
 PENDING = "SELECT name FROM pg_settings WHERE pending_restart"
 WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %'"
@@ -39,6 +43,41 @@ def test_nothing_waits_for_a_restart_after_a_move(fleet_own: Lab) -> None:
     assert fleet_own.ask("c", PENDING) == []
     assert fleet_own.ask("c", "SHOW max_logical_replication_workers") == [("4",)]
     assert [notice for notice in fleet_own.notices if "restart" in notice] == []
+
+
+def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a standby replays of them is up to 32 values ahead, and no further than their end."""
+    near = {
+        "few": ("MAXVALUE 100", 96),
+        "down": ("INCREMENT -1 MINVALUE -10", 9),
+        "ring": ("MAXVALUE 10 CYCLE", 18),
+        "last": ("MAXVALUE 3", 3),
+        "new": ("MAXVALUE 3", 0),
+        "plenty": ("", 5),
+    }
+    prepare = fences.Rename.prepare
+
+    def drawn(self: fences.Rename, context: MoveContext) -> None:
+        for name, (_, draws) in near.items():
+            query = f"SELECT nextval('shard2.{name}') FROM generate_series(1, {draws})"
+            fleet_own.ask("a", query)
+        prepare(self, context)
+
+    monkeypatch.setattr(fences.Rename, "prepare", drawn)
+    with fleet_own.connect("a") as session:
+        for name, (bounds, _) in near.items():
+            session.execute(f"CREATE SEQUENCE shard2.{name} {bounds}".encode())
+    fleet_own.move([2, 3], "c")
+    assert fleet_own.ask("c", "SELECT nextval('shard2.few'), nextval('shard2.few')") == [(97, 98)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.down')") == [(-10,)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.ring')") == [(9,)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.new')") == [(1,)]
+    [(value,)] = fleet_own.ask("c", "SELECT nextval('shard2.plenty')")
+    assert 5 < value <= 5 + blocks.MARGIN + 1
+    with pytest.raises(psycopg.errors.SequenceGeneratorLimitExceeded):
+        fleet_own.ask("c", "SELECT nextval('shard2.last')")
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
+from shardctl.meter import listed
 from shardctl.moves.preflight import clocks, decoding, events, fleet, server
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.round_trips import shortest_ms
+from shardctl.postgres import catalog
 from shardctl.provision.refusals import schema_in_the_way
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.events import Events
     from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.catalog import RoleSettings
 
 WITH_STREAMS = 4
 """The first format of schema shardctl with the tables of streamed moves."""
@@ -67,6 +70,50 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             hint="run `shardctl moves doctor` to clear what an earlier move left; otherwise check "
             "that you need nothing in them, then drop them",
         )
+
+
+def role_settings_of_source(context: Context) -> RoleSettings:
+    """Ask the source with which settings the applications' sessions begin."""
+    return catalog.read_role_settings(context.session, context.topology.database)
+
+
+def role_settings(context: Context) -> RoleSettings:
+    """Ask the target the same."""
+    return catalog.read_role_settings(context.member, context.topology.database)
+
+
+def judge_role_settings(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a target where statements of the applications would fail, or do something else."""
+    if differing := _differing(context, decisive=True):
+        yield TargetUnfit(
+            context.plan.target,
+            "role_settings",
+            f"sessions of applications would begin with other settings: {listed(differing)}",
+            hint="`\\drds` in psql shows where they are set: set them alike on both nodes (ALTER "
+            "ROLE or ALTER DATABASE ... SET or RESET)",
+        )
+
+
+def note_role_settings(context: Context) -> Iterator[str]:
+    """Report other settings that applications' sessions would have on the target."""
+    if differing := _differing(context, decisive=False):
+        yield (
+            f"on node {context.plan.target}, sessions of applications begin with other settings: "
+            f"{listed(differing)}"
+        )
+
+
+def _differing(context: Context, *, decisive: bool) -> list[str]:
+    """Name the settings of roles on both nodes that differ; `structure` reports missing roles."""
+    source, target = context.need(role_settings_of_source), context.need(role_settings)
+    found = []
+    for role in source.keys() & target.keys():
+        here, there = source[role], target[role]
+        for name in here.keys() | there.keys():
+            if here.get(name) != there.get(name) and (name in catalog.DECISIVE) is decisive:
+                value, usual = (catalog.shown_setting(name, s.get(name)) for s in (there, here))
+                found.append(f"{role}: {name} {value} (node {context.plan.source}: {usual})")
+    return sorted(found)
 
 
 def measure(context: Context) -> float:

@@ -130,8 +130,8 @@ WHERE c.relkind IN ('r', 'p', 'S')
 ORDER BY 1 LIMIT %(shown)s
 
 -- name: sequences
--- How many sequences these schemas have
-SELECT count(*) FROM pg_catalog.pg_class AS c
+-- How many sequences these schemas have, and how many of them do not make ids
+SELECT count(*), count(*) FILTER (WHERE c.relname <> ALL (%(generator)s)) FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'S'
 

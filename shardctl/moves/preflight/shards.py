@@ -9,7 +9,9 @@ import psycopg
 
 from shardctl.access.write_fence import QUERIES as WRITES
 from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.ids import generator
 from shardctl.meter import listed
+from shardctl.moves import blocks
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight.server import keep_out
 from shardctl.moves.preflight.subject import QUERIES, refused
@@ -35,6 +37,8 @@ class Shards:
     """How many the fence locks or gives a trigger; 0 where it only renames their schemas."""
     sequences: int = 0
     """How many a stream's claim sets; 0 where a clone has them as they are."""
+    applications: int = 0
+    """How many sequences do not make ids."""
 
 
 def look(context: Context) -> Shards:
@@ -43,10 +47,10 @@ def look(context: Context) -> Shards:
     each = context.plan.fence != planning.RENAME
     tables = context.session.execute(WRITES["tables"], schemas).fetchall() if each else []
     owned = [context.topology.schema(shard) for shard in context.source.shards]
-    sequences = 0
-    if context.plan.streams:
-        (sequences,) = queries.one(context.session, QUERIES["sequences"], schemas)
-    return Shards(_sizes(context.session, owned), len(tables), sequences)
+    given = schemas | {"generator": [generator.COUNTER, generator.REGISTER]}
+    sequences, applications = queries.one(context.session, QUERIES["sequences"], given)
+    streamed = sequences if context.plan.streams else 0
+    return Shards(_sizes(context.session, owned), len(tables), streamed, applications)
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
@@ -64,6 +68,22 @@ def notes(context: Context) -> Iterator[str]:
         yield (
             f"node {context.plan.source} has {retired:,} retired schemas, which are copied, too: "
             "run `shardctl prune` first to drop them"
+        )
+    yield from note_sequences(context)
+
+
+def note_sequences(context: Context) -> Iterator[str]:
+    """Report that sequences skip values, as they do after a crash."""
+    if found := context.need(look).applications:
+        # Behind triggers, readers still draw from the source's.
+        near = (
+            "with --read-only, one that has fewer left may be at its end then"
+            if context.plan.fence == planning.TRIGGERS
+            else "those near their end skip none"
+        )
+        yield (
+            f"the application's sequences in moved shards ({found:,}) skip up to {blocks.MARGIN} "
+            f"values each, as after a crash; {near}"
         )
 
 
