@@ -259,7 +259,6 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> dict[str, Any]:
     if output is Report.json:
         print_at_end(shown)
         return shown
-    copy = picture.duration(max(1, facts.predicted_copy_s))
     print_table(
         ("what", "plan"),
         [
@@ -267,7 +266,8 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> dict[str, Any]:
             ("from, to", f"{decided.source} -> {decided.target}"),
             ("method", decided.method),
             ("size of these shards", picture.size(sum(facts.sizes.values()))),
-            ("to be copied", f"{picture.size(facts.source_bytes)}, about {copy}"),
+            ("to be copied", picture.size(facts.source_bytes)),
+            ("takes", _takes(facts)),
             ("free on the target", picture.size(facts.disk_free_bytes)),
             ("WAL kept at most", picture.size(facts.max_wal_bytes)),
             *_for_clients(facts),
@@ -293,6 +293,7 @@ def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
         "disk_free_bytes": facts.disk_free_bytes,
         "max_wal_bytes": facts.max_wal_bytes,
         "predicted_copy_s": facts.predicted_copy_s,
+        "predicted_s": facts.predicted_s,
         "predicted_pause_ms": facts.predicted_pause_ms,
         "predicted_refused_ms": facts.predicted_refused_ms,
         "reclaimed_bytes": facts.reclaimed_bytes,
@@ -307,6 +308,14 @@ def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
         ],
         "notes": list(facts.notes),
     }
+
+
+def _takes(facts: Facts) -> str:
+    """Return how long the move takes: one figure would be that of idle machines."""
+    from shardctl.moves.prediction import BESIDE
+
+    least, most = facts.predicted_s, BESIDE * facts.predicted_s
+    return f"about {picture.duration(least)}; beside other work, up to {picture.duration(most)}"
 
 
 def _for_clients(facts: Facts) -> list[tuple[str, str]]:

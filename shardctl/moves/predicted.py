@@ -35,7 +35,7 @@ _REST: Mapping[str, float] = MappingProxyType(
 
 
 def ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int = 0
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
 ) -> dict[str, float]:
     """Estimate what `prediction.pause_ms` does, for each sub-step for which clients wait."""
     found = _empty(plan) | dict(_FIXED[plan.fence])
@@ -52,6 +52,8 @@ def ms(
         else:
             staying = len(planning.leaving(topology, plan))
             found["claim"] += prediction.STAYING_MS * staying
+            found["drain"] += prediction.CLONED_TABLE_MS * tables / 2
+            found["claim"] += prediction.CLONED_TABLE_MS * tables / 2
     return _with_ways(found, topology, plan, round_trips)
 
 

@@ -269,8 +269,8 @@ def require_resumable(
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
     if max_pause_s is not None and entry.move.state.undoable:
-        # The cutover measures the round trips and checks this again with them.
-        prediction.require_time(planning.before(topology, decided), decided, RoundTrips())
+        # The cutover checks this again, with the round trips and the number of tables.
+        prediction.require_time(planning.before(topology, decided), decided, RoundTrips(), 0)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     if entry.move.state.undoable and not source_destroyed:

@@ -74,7 +74,7 @@ def _predicted(
 def _now(topology: Topology, plan: MovePlan, report: Mapping[str, Any]) -> dict[str, float]:
     parts = report.get(journal.REHEARSAL, {}).get("parts_ms")
     if parts is None:
-        return predicted.ms(topology, plan, RoundTrips())
+        return predicted.ms(topology, plan, RoundTrips(), 0)
     return predicted.measured_ms(topology, plan, RoundTrips(), parts)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import fence
+from shardctl.access import fence, write_fence
 from shardctl.errors import Unfinished
 from shardctl.moves import asking, blocks, undoing
 from shardctl.moves import source_guard as guard
@@ -60,6 +60,7 @@ def log_in(at: Attempt) -> None:
     with context.on(plan.source):
         guard.session(context)
         at.fence.prepare(context)
+        at.tables = len(write_fence.oids(at.source, plan.schemas))
     at.round_trips = _round_trips(at)
     at.require_time()
 

@@ -196,7 +196,7 @@ def test_a_server_of_another_cluster_is_refused_and_not_left_out(pending: Fleet)
     pending.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
     done = pending.here("migrate")
     assert done.returncode == 1
-    assert "node b: the server is node b of cluster another" in done.stderr
+    assert "node b: the server is of cluster another, and the topology of test" in done.stderr
     assert not migrated(pending, "a", 0)
 
 

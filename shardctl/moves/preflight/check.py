@@ -56,6 +56,8 @@ class Facts:
     max_wal_bytes: int | None
     """The most WAL that the source keeps for the move."""
     predicted_copy_s: float
+    predicted_s: float
+    """The whole move, where it is alone on its machines."""
     predicted_pause_ms: float
     predicted_refused_ms: float | None
     """None where writes wait, as reads do."""
@@ -232,15 +234,16 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
     there, room = context.need(shards.look), context.of(wal.look)
     looked = context.of(poolers.look) or ()
     sizes = {shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards}
-    place = context.of(directory.look)
+    place, copy_s = context.of(directory.look), wal.predicted_s(context)
     return Facts(
         sizes=sizes,
         source_bytes=wal.copied_bytes(context),
         disk_free_bytes=context.of(member_room.look) if place is None else place.free_bytes,
         max_wal_bytes=room.limit(plan) if room is not None else None,
-        predicted_copy_s=wal.predicted_s(context),
-        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips, there.tables),
-        predicted_refused_ms=prediction.refused_ms(topology, plan, round_trips, there.tables),
+        predicted_copy_s=copy_s,
+        predicted_s=prediction.move_s(plan, copy_s, sum(sizes.values()), there.moved),
+        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips, there.moved),
+        predicted_refused_ms=prediction.refused_ms(topology, plan, round_trips, there.moved),
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),

@@ -28,7 +28,7 @@ def round_trips(context: Context) -> RoundTrips:
 def judge(context: Context) -> Iterator[PauseTooShort]:
     """Refuse a budget that the cutover is predicted to exceed."""
     found = context.of(shards.look)
-    tables = found.tables if found is not None else 0
+    tables = found.moved if found is not None else 0
     try:
         prediction.require_time(context.topology, context.plan, round_trips(context), tables)
     except PauseTooShort as error:

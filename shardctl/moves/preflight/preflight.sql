@@ -129,6 +129,12 @@ WHERE c.relkind IN ('r', 'p', 'S')
                                              AND d.refclassid = 'pg_class'::regclass)))
 ORDER BY 1 LIMIT %(shown)s
 
+-- name: all_tables
+-- How many tables a database has, but the system's
+SELECT count(*) FROM pg_catalog.pg_class
+WHERE relkind IN ('r', 'm')
+  AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
+
 -- name: sequences
 -- How many sequences these schemas have, and how many of them do not make ids
 SELECT count(*), count(*) FILTER (WHERE c.relname <> ALL (%(generator)s)) FROM pg_catalog.pg_class AS c

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access.write_fence import QUERIES as WRITES
+from shardctl.access import write_fence
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.ids import generator
 from shardctl.meter import listed
@@ -35,6 +35,10 @@ class Shards:
     """Bytes of live and retired schemas; None where a lock prevents the measurement."""
     tables: int = 0
     """How many the fence locks or gives a trigger; 0 where it only renames their schemas."""
+    moved: int = 0
+    """How many tables move."""
+    copied: int = 0
+    """How many are copied: these, or all of the database with a clone."""
     sequences: int = 0
     """How many a stream's claim sets; 0 where a clone has them as they are."""
     applications: int = 0
@@ -42,15 +46,22 @@ class Shards:
 
 
 def look(context: Context) -> Shards:
-    """Measure the source's schemas, and count the moved tables where the fence takes each."""
+    """Measure the source's schemas, and count the tables that move and that are copied."""
     schemas = {"schemas": list(context.plan.schemas)}
-    each = context.plan.fence != planning.RENAME
-    tables = context.session.execute(WRITES["tables"], schemas).fetchall() if each else []
+    moved = copied = len(write_fence.oids(context.session, context.plan.schemas))
     owned = [context.topology.schema(shard) for shard in context.source.shards]
     given = schemas | {"generator": [generator.COUNTER, generator.REGISTER]}
     sequences, applications = queries.one(context.session, QUERIES["sequences"], given)
-    streamed = sequences if context.plan.streams else 0
-    return Shards(_sizes(context.session, owned), len(tables), streamed, applications)
+    if not context.streams:
+        (copied,) = queries.one(context.session, QUERIES["all_tables"])
+    return Shards(
+        _sizes(context.session, owned),
+        tables=0 if context.plan.fence == planning.RENAME else moved,
+        moved=moved,
+        copied=copied,
+        sequences=sequences if context.streams else 0,
+        applications=applications,
+    )
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:

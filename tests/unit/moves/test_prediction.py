@@ -39,8 +39,8 @@ def topology(*, ssh: str = "", aliases: str = "node", count: int = 8) -> Topolog
 def added(of: Topology, round_trips: RoundTrips, shards: int = 2) -> float:
     """Tell how much longer a pause is for the ways, in ms."""
     made = moving(of, shards)
-    near = prediction.pause_ms(of, made, NEAR)
-    return prediction.pause_ms(of, made, round_trips) - near
+    near = prediction.pause_ms(of, made, NEAR, 0)
+    return prediction.pause_ms(of, made, round_trips, 0) - near
 
 
 def moving(of: Topology, shards: int = 2, max_pause_s: float = 5) -> MovePlan:
@@ -92,19 +92,32 @@ def test_measured_parts_add_up() -> None:
     assert measured(commit=2) - least == pytest.approx(prediction.REST_COMMITS)
 
 
-def test_each_table_counts_where_the_fence_locks_it() -> None:
-    """A rename takes them all at once."""
+def test_each_table_counts() -> None:
+    """The fence of a stream locks each."""
     here, tables = topology(), 3000
-    more = prediction.LOCKED_TABLE_MS * tables
-    few, many = (prediction.pause_ms(here, streaming(here), NEAR, n) for n in (0, tables))
-    assert many - few == pytest.approx(more)
-    few, many = (prediction.budget_ms(here, streaming(here), NEAR, n) for n in (0, tables))
-    assert many - few == pytest.approx(more)
-    prediction.require_time(here, streaming(here, few / 1000 + 0.01), NEAR)
-    with pytest.raises(PauseTooShort):
-        prediction.require_time(here, streaming(here, few / 1000 + 0.01), NEAR, tables)
-    few, many = (prediction.pause_ms(here, moving(here), NEAR, n) for n in (0, tables))
-    assert few == many
+    for made, each in (
+        (streaming(here), prediction.LOCKED_TABLE_MS),
+        (moving(here), prediction.CLONED_TABLE_MS),
+    ):
+        few, many = (prediction.pause_ms(here, made, NEAR, n) for n in (0, tables))
+        assert many - few == pytest.approx(each * tables)
+        few, many = (prediction.budget_ms(here, made, NEAR, n) for n in (0, tables))
+        assert many - few == pytest.approx(each * tables)
+        options = replace(made.options, max_pause_s=few / 1000 + 0.01)
+        short = replace(made, options=options)
+        prediction.require_time(here, short, NEAR, 0)
+        with pytest.raises(PauseTooShort):
+            prediction.require_time(here, short, NEAR, tables)
+
+
+def test_a_move_takes_longer_with_more_tables_and_rows() -> None:
+    """A stream compares them twice."""
+    for made, times in ((moving(topology()), 1), (streaming(topology()), 2)):
+        least = prediction.move_s(made, 0, 0, 2)
+        many = prediction.move_s(made, 0, 0, 2002)
+        assert many - least == pytest.approx(2000 * times * prediction.COMPARED_TABLE_S)
+        large = prediction.move_s(made, 10, 60 * prediction.COMPARE_RATE, 2)
+        assert large - least == pytest.approx(10 + 60 * times)
 
 
 def test_a_move_that_is_resumed_keeps_what_its_rehearsal_predicted() -> None:
@@ -116,12 +129,12 @@ def test_a_move_that_is_resumed_keeps_what_its_rehearsal_predicted() -> None:
 
 def test_a_budget_has_to_be_longer_from_far_away() -> None:
     here = topology()
-    near, far = (prediction.budget_ms(here, moving(here), one) for one in (NEAR, FAR))
+    near, far = (prediction.budget_ms(here, moving(here), one, 0) for one in (NEAR, FAR))
     assert far - near == pytest.approx(1500 + 400)
-    prediction.require_time(here, moving(here, max_pause_s=1), NEAR)
+    prediction.require_time(here, moving(here, max_pause_s=1), NEAR, 0)
     with pytest.raises(PauseTooShort) as caught:
-        prediction.require_time(here, moving(here, max_pause_s=1), FAR)
+        prediction.require_time(here, moving(here, max_pause_s=1), FAR, 0)
     assert caught.value.needed_ms == far
     named = float(caught.value.hint.partition("--max-pause ")[2].partition("s")[0])
     longer = replace(moving(here).options, max_pause_s=named)
-    prediction.require_time(here, replace(moving(here), options=longer), FAR)
+    prediction.require_time(here, replace(moving(here), options=longer), FAR, 0)

@@ -36,7 +36,7 @@ def test_before_a_cutover_there_is_what_is_predicted(kind: str) -> None:
     assert [one.name for one in found] == [row.name for row in cutover.of(plan).rows]
     assert {one.took_ms for one in found} == {None}
     expected = sum(one.predicted_ms or 0 for one in found)
-    assert expected == pytest.approx(prediction.pause_ms(here, plan, NEAR), abs=1)
+    assert expected == pytest.approx(prediction.pause_ms(here, plan, NEAR, 0), abs=1)
 
 
 def test_behind_a_rehearsal_there_is_what_it_has_measured() -> None:
