@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import moves_shown, picture
@@ -11,7 +12,7 @@ from shardctl.cli.output import plural, print_json, print_table, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from shardctl.moves.context import MoveContext
     from shardctl.state.ledger import Entry
@@ -48,27 +49,17 @@ def show_move(entry: Entry, output: Report) -> None:
 
 
 def finish(topology: Topology, context: MoveContext, output: Report) -> None:
-    """Print how a move ended, and its timeline where the output is a table."""
+    """Print how a move ended: for how long clients waited, what was compared, what comes next."""
     from shardctl.moves import service
 
     entry = service.read(topology).entry(context.plan.id)
-    report = dict(entry.move.report or {})
-    # The journal's ends with the cutover; this process knows what came after.
-    spans = [[name, round(ms, 1)] for name, ms in context.timeline.spans]
+    report = entry.move.report or {}
     if output is Report.table:
-        _show_report(report | ({"timeline": spans} if spans else {}))
+        print(*_result(report), sep="\n")
     if entry.state == "unconfirmed":
         say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
         return
-    if entry.reverse is not None and entry.reverse.state == "open":
-        say(
-            f"move {entry.move.id} {moves_shown.reverse(entry)}: `shardctl moves reverse "
-            f"{entry.move.id}`, or `shardctl moves finish {entry.move.id}` to give that up"
-        )
-    say(
-        f"move {entry.move.id} is {entry.state}; run `shardctl prune` after the retention time "
-        "to free the space"
-    )
+    say(f"move {entry.move.id} is {entry.state}; {_next(entry)}")
 
 
 def finish_rehearsal(
@@ -84,6 +75,24 @@ def finish_rehearsal(
         return
     _show_rehearsal(found or {})
     say(f"rehearsal {move.id} has ended: both nodes are as they were before it")
+
+
+def _next(entry: Entry) -> str:
+    """Return what an operator may do with a move that is done, and until or from when."""
+    due, said = entry.due, ""
+    if entry.reverse is not None and entry.reverse.state == "open":
+        until = entry.reverse.until
+        due = max(due, until) if due else until
+        said = (
+            f"until {_time(until)}, `shardctl moves reverse {entry.move.id}` gives the shards "
+            f"back, and `moves finish {entry.move.id}` gives that up; "
+        )
+    when = f"from {_time(due)} on, " if due and due > datetime.now(UTC) else ""
+    return f"{said}{when}`shardctl prune` frees the space"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 _ALL_HAD = (
@@ -126,23 +135,32 @@ def _show_report(report: dict[str, Any]) -> None:
         )
     if (found := report.get("rehearsal")) is not None:
         _show_rehearsal(found)
+    for pooler, waited in report.get("pooler_waits_ms", {}).items():
+        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
+    for line in _result(report):
+        print(line)
+
+
+def _result(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a move's report says of the clients, and of the comparison."""
     if (pause := report.get("pause_ms")) is not None:
         predicted = report.get("predicted_pause_ms")
         beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
         refused = report.get("refused_ms")
-        if refused is not None:
-            print(f"writes were refused for {refused:.0f} ms")
-        waiting = "clients" if refused is None else "reads"
-        print(f"{waiting} waited at most {pause:.0f} ms{beside}")
-    for pooler, waited in report.get("pooler_waits_ms", {}).items():
-        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
+        first = "" if refused is None else f"writes were refused for {refused:.0f} ms; "
+        waits = report.get("pooler_waits_ms", {}).values()
+        if waits and not any(waits):
+            yield f"{first}pause {pause:.0f} ms{beside}; no client waited"
+        else:
+            waiting = "clients" if refused is None else "reads"
+            yield f"{first}{waiting} waited at most {pause:.0f} ms{beside}"
     if report.get("proof") == "compared":
-        print(f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}")
+        yield f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}"
     if limit := report.get("wal_limit"):
         held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
-        print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
+        yield f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}"
     for table in report.get("differing", ()):
-        print(f"differs: {table}")
+        yield f"differs: {table}"
 
 
 def _show_rehearsal(found: Mapping[str, Any]) -> None:

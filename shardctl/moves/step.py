@@ -105,21 +105,23 @@ def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step],
 
 
 def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
-    """Undo all steps, the last first; each undo is repeatable.
+    """Undo all steps, the last first; each undo is repeatable, and `on_step` gets those that began.
 
     If the target cannot be reached, what is to be undone there stays, and the source is cleaned all
     the same: its slot keeps WAL. The move remains open then; raises TargetUncleaned.
     """
     first, *_ = steps
+    begun = {first.name, *_begun(context)}
     for step in reversed(steps):
         if step.undo is None:
             continue
         if step is first and context.target_away is not None:
-            left = _left_on_target(context, steps)
+            left = [one.leaves(context.plan) for one in steps if one.leaves and one.name in begun]
             away = not isinstance(context.target_away, NodeRefused)
             uncleaned = TargetUncleaned(context.plan, left, away=away)
             raise together([context.target_away, uncleaned])
-        on_step(step)
+        if step.name in begun:
+            on_step(step)
         try:
             step.undo(context)
         except (NodeLost, NodeUnavailable, NodeRefused) as error:
@@ -130,13 +132,12 @@ def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], 
             _record_undone(context, step)
 
 
-def _left_on_target(context: MoveContext, steps: Sequence[Step]) -> list[str]:
-    """Name what the steps that began have made on the target, by the source's journal."""
+def _begun(context: MoveContext) -> set[str]:
+    """Name the steps that began and were not undone, by the source's journal."""
     source = context.plan.source
     with context.on(source):
         recorded = journal.steps(context.session(source), context.plan.id)
-    begun = {one.step for one in recorded if one.state != "undone"}
-    return [step.leaves(context.plan) for step in steps if step.leaves and step.name in begun]
+    return {one.step for one in recorded if one.state != "undone"}
 
 
 def _record(

@@ -183,7 +183,7 @@ def upgrade(scale: Scale) -> list[Row]:
     waits = [
         float(wait)
         for said in one.said
-        for wait in re.findall(r"clients waited at most ([\d.]+) ms", said)
+        for wait in re.findall(r"(?:clients waited at most|pause) ([\d.]+) ms", said)
     ]
     flaws = moving.flaws("the load", [found])
     return [

@@ -26,7 +26,7 @@ LISTED = {
 }  # fmt: skip
 PLANNED = {
     "format", "move", "method", "source", "target", "shards", "size_bytes", "copy_bytes",
-    "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_pause_ms",
+    "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_s", "predicted_pause_ms",
     "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
 SHOWN = {
@@ -79,18 +79,24 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     fleet_spares.execute(
         "a", "INSERT INTO shard2.photos (user_id) SELECT n FROM generate_series(1, 500) n"
     )
+    more = [f"shard2.more{n}" for n in range(40)]
+    fleet_spares.execute("a", "; ".join(f"CREATE TABLE {name} ()" for name in more))
     words = ("move-shards", "2-3", "--to", "c", "--yes")
     done = fleet_spares.shardctl(*words, "--lock-wait", "1m")  # no other command is running
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\nclients waited at most \d+ ms \(predicted: \d+ ms\)\n", done.stdout)
-    assert "longest wait at pooler p1: 0 ms\n" in done.stdout  # it had no clients
-    assert "compared: 2 tables, 500 rows" in done.stdout
+    assert re.search(r"\n takes +about \ds; beside other work, up to \d+s", done.stdout)
+    assert re.search(
+        r"\n\n?pause \d+ ms \(predicted: \d+ ms\); no client waited\n"
+        r"compared: 42 tables, 500 rows\n\Z",
+        done.stdout,
+    )
     for step in METHODS[METHOD].steps:
         assert step.name == "clear" or f": {step.name}: {step.sentence}\n" in done.stderr
     (move,) = fleet_spares.listed()
-    assert done.stderr.endswith(
-        f"move {move['id']} is done; run `shardctl prune` after the retention time to free the "
-        "space\n"
+    assert re.search(
+        rf"\nmove {move['id']} is done; from \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC on, "
+        r"`shardctl prune` frees the space\n\Z",
+        done.stderr,
     )
 
     # The file is as it was but for two values, every comment included, and nothing lies beside it.
@@ -117,7 +123,8 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert shown["report"]["proof"] == "compared"
     assert 70 < shown["report"]["predicted_pause_ms"] < 150
     assert shown["report"]["pooler_waits_ms"] == {"p1": 0.0}
-    assert (shown["report"]["tables"], shown["report"]["rows"]) == (2, 500)
+    assert (shown["report"]["tables"], shown["report"]["rows"]) == (42, 500)
+    assert dict(shown["report"]["predicted_timeline"])["drain"] > 2.3  # 2 ms, and for each table
     names = [step["name"] for step in shown["steps"]]
     assert {"reserve", "clone", "follow", "cutover", "cutover.fence", "cutover.promote"} < {*names}
     assert [n for n in names if not n.startswith("cutover.")][-1] == "retire"
@@ -130,6 +137,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     )
     table = fleet_spares.here("moves", "show", move["id"]).stdout
     assert "cutover" in table
+    assert "longest wait at pooler p1: 0 ms\n" in table
     assert "fence" in table
     assert move["id"] in fleet_spares.here("moves", "list").stdout
 
@@ -138,6 +146,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
         assert session.info.port == fleet_spares.pg_bouncer.port
     dropped = fleet_spares.here("prune", "--yes", "--now")
     assert (dropped.returncode, "4 retired schemas" in dropped.stderr) == (0, True)
+    fleet_spares.execute("c", f"DROP TABLE {', '.join(more)}")
     assert fleet_spares.problems() == []
 
 
