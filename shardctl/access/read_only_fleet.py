@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from shardctl.access.read_only_change import Result
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.connection import Connection
-    from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 _WIDTH = 16
@@ -50,14 +49,15 @@ def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused
     )
 
 
-def shards_stream(move: Move, shards: Collection[ShardId]) -> Refused:
+def shards_stream(copy: ledger.Copy, shards: Collection[ShardId]) -> Refused:
     """Report shards of a streamed move: a stream does not replicate triggers, and stops at them."""
+    move = copy.move
     return Refused(
         "move_unfinished",
         f"move {move.id} streams shards {ranges.of(sorted(shards))} from node {move.source} to "
-        f"node {move.target}: `read-only` would change tables that the stream follows",
-        hint=f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
-        f"`shardctl moves abort {move.id}`; then run the command again",
+        f"node {move.target}, and is {ledger.condition(copy.holder)}: `read-only` would change "
+        "tables that the stream follows",
+        hint=ledger.hint(move.id, copy.holder),
     )
 
 
@@ -220,7 +220,7 @@ def _look(
     for one in ledger.copies(session, topology, node.name, state):
         streamed = chosen.intersection(one.move.shards)
         if one.move.streams and streamed and not one.move.state.closed:
-            raise shards_stream(one.move, streamed)
+            raise shards_stream(one, streamed)
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
     found = read_only.tables(session, list(schemas))

@@ -30,9 +30,8 @@ def move_unfinished(entry: Entry) -> Refused:
     return Refused(
         "move_unfinished",
         f"move {move.id} of shards {ranges.of(move.shards)} ({move.source} to "
-        f"{move.target}, started by {move.who}) is {entry.state}",
-        hint=f"run `shardctl moves show {move.id}` to see its phase, and `shardctl moves "
-        f"resume {move.id}` or `abort` to end it",
+        f"{move.target}, started by {move.who}) is {entry.condition}",
+        hint=entry.hint,
     )
 
 

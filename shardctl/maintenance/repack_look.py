@@ -122,10 +122,9 @@ def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlErro
     return [
         Refused(
             "move_unfinished",
-            f"node {node} is part of unfinished move {entry.move.id}",
-            hint=f"end the move first, with `shardctl moves resume {entry.move.id}` or "
-            "`abort`: a repack would also run through to its clone and delay the "
-            "cutover",
+            f"node {node} is part of move {entry.move.id}, which is {entry.condition}: a repack "
+            "would run through to its copy, too, and delay the cutover",
+            hint=entry.hint,
         )
         for node in journals
         for entry in entries

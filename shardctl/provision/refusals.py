@@ -120,9 +120,8 @@ def _streaming(
         Refused(
             "move_unfinished",
             f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
-            f"node {move.target}, and migrations are pending there",
-            hint=f"wait until it ends, or end it with `shardctl moves resume {move.id}` or "
-            f"`shardctl moves abort {move.id}`; then run the command again",
+            f"node {move.target}, and migrations are pending there; it is {entry.condition}",
+            hint=entry.hint,
         )
         for entry in entries
         if (move := entry.move).streams and entry.open

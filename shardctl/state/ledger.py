@@ -125,6 +125,16 @@ class Entry:
         """Return whether a node is a copy that has claimed nothing yet; `says` is its own row's."""
         return self.open and (node, says) == (self.move.target, self.move.source)
 
+    @property
+    def condition(self) -> str:
+        """Say that it is unfinished, or that it is running and by what."""
+        return condition(self.holder)
+
+    @property
+    def hint(self) -> str:
+        """Say how to wait for its end, or how to end it."""
+        return hint(self.move.id, self.holder)
+
     def require_open(self) -> None:
         """See that it can be gone on with or aborted; raises move_ended."""
         if not self.open:
@@ -221,6 +231,24 @@ class Entry:
                     "error": None,
                 }
                 began += timedelta(milliseconds=took_ms)
+
+
+def condition(holder: str | None) -> str:
+    """Say that an open move is unfinished, or that it is running: `holder` has a node's lock."""
+    return "unfinished" if holder is None else f"running ({holder})"
+
+
+def hint(move: str, holder: str | None) -> str:
+    """Say how to wait for the end of an open move, or how to end one that nothing carries out."""
+    if holder is None:
+        return (
+            f"run `shardctl moves show {move}` to see its step, and `shardctl moves resume {move}` "
+            "or `abort` to end it; then run this command again"
+        )
+    return (
+        f"wait until it ends, with --lock-wait 10m or by hand; `shardctl moves show {move} --watch "
+        "1s` shows how far it is"
+    )
 
 
 def copies(

@@ -36,8 +36,8 @@ class NodeLocked(ShardctlError):
         when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
         super().__init__(
             f"node {node} is being changed by {holder}{when}",
-            hint="wait until that command ends, or stop it if it hangs; then run this "
-            "command again",
+            hint="wait until that command ends, with --lock-wait 10m or by hand, or stop it if it "
+            "hangs; then run this command again",
         )
         self.node = node
         self.holder = holder

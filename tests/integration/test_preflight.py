@@ -12,11 +12,12 @@ from shardctl.errors import Problems
 from shardctl.moves import prediction, round_trips
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import clocks as preflight_clocks
+from shardctl.moves.preflight import wal
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.state import journal
+from shardctl.state import journal, lock
 from shardctl.state.format import FORMAT
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
@@ -79,11 +80,21 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(preflight_pooled: Movable
     assert facts.sizes == {2: sizes[2], 3: sizes[3]}
     assert facts.reclaimed_bytes == sum(sizes.values())
     assert facts.source_bytes > 20_000_000
-    assert facts.predicted_copy_s == facts.source_bytes / (200 * 1024 * 1024)
+    by_rate = facts.source_bytes / (200 * 1024 * 1024)
+    assert by_rate < facts.predicted_copy_s < by_rate + 0.5
+    assert facts.predicted_s > facts.predicted_copy_s
     # 2 shards that move and 2 that stay, 3 aliases of 11 that are paused, and a RELOAD.
-    wanted = 70 + 2 * 0.17 + 2 * 0.02 + 3 * 0.07 + 11 * 0.02 + cost.reload_ms(11)
+    wanted = (
+        70
+        + 2 * prediction.CLONED_TABLE_MS
+        + 2 * 0.17
+        + 2 * 0.02
+        + 3 * 0.07
+        + 11 * 0.02
+        + cost.reload_ms(11)
+    )
     made, topology = preflight_pooled.plan(), preflight_pooled.topology
-    assert prediction.pause_ms(topology, made, RoundTrips()) == pytest.approx(wanted)
+    assert prediction.pause_ms(topology, made, RoundTrips(), 2) == pytest.approx(wanted)
     assert facts.predicted_pause_ms == pytest.approx(wanted)
     assert facts.disk_free_bytes is not None
     assert facts.disk_free_bytes > facts.source_bytes
@@ -133,7 +144,22 @@ def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path
 def test_a_copy_is_predicted_by_its_rate(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(max_rate="1M")
     facts = preflight_fleet.check()
-    assert facts.predicted_copy_s == facts.source_bytes / 1024 / 1024
+    assert facts.source_bytes / 1024 / 1024 < facts.predicted_copy_s
+
+
+def test_a_table_more_makes_copy_move_and_pause_longer(preflight_fleet: Movable) -> None:
+    before = preflight_fleet.check()
+    names = [f"shard2.more{n}" for n in range(60)]
+    make = "; ".join(f"CREATE TABLE {name} ()" for name in names)
+    with preflight_fleet.having(make, f"DROP TABLE {', '.join(names)}"):
+        after = preflight_fleet.check()
+    grown = (after.source_bytes - before.source_bytes) / wal.COPY_RATE
+    copied = 60 * wal.CLONED_TABLE_S
+    assert after.predicted_copy_s - before.predicted_copy_s == pytest.approx(copied + grown)
+    compared = 60 * prediction.COMPARED_TABLE_S
+    assert after.predicted_s - before.predicted_s == pytest.approx(copied + grown + compared)
+    more_ms = 60 * prediction.CLONED_TABLE_MS
+    assert after.predicted_pause_ms - before.predicted_pause_ms == pytest.approx(more_ms, abs=0.1)
 
 
 def test_sizes_of_a_nodes_shards(preflight_fleet: Movable) -> None:
@@ -174,7 +200,12 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
     try:
         told = preflight_fleet.only_fleet("move_unfinished")
         assert "node b: move 5f3a9c1e (a to c, started by " in told
+        assert "is unfinished" in told
         assert "`shardctl moves show 5f3a9c1e`" in told
+        with lock.held(preflight_fleet.topology, [NodeName("a")], command="a test"):
+            told = preflight_fleet.only_fleet("move_unfinished")
+        assert "is running (shardctl a test by " in told
+        assert "--lock-wait" in told
         topology = preflight_fleet.topology
         mine = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")
         preflight.check(topology, mine, purpose=PURPOSE)  # its own record is no other move

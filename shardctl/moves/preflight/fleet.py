@@ -16,7 +16,7 @@ from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, identity, journal, reverses
+from shardctl.state import cluster, identity, journal, ledger, lock, reverses
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
@@ -53,6 +53,8 @@ class Peer:
     """What it keeps for reverses of moves to it, by these moves' ids."""
     steps: Mapping[str, Sequence[StepRecord]] = field(default_factory=dict)
     """The steps of unfinished moves in its journal, by these moves' ids."""
+    holder: str | None = None
+    """The command that holds the node's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,14 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="check that the copy has no rows that its owner lacks, then drop it",
             )
     for move, known in unfinished:
+        peers = (fleet.peers.get(NodeName(node)) for node in (move.source, move.target))
+        holder = next((one.holder for one in peers if one is not None and one.holder), None)
         yield PreflightRefused(
             f"node {', '.join(known)}",
             "move_unfinished",
             f"move {move.id} ({move.source} to {move.target}, started by {move.who}) is "
-            f"{move.state}{_step(fleet, move)}",
-            hint=f"run `shardctl moves show {move.id}`, then finish it with `shardctl moves "
-            "resume` or undo it with `shardctl moves abort`",
+            f"{ledger.condition(holder)}{_step(fleet, move)}",
+            hint=ledger.hint(move.id, holder),
         )
 
 
@@ -275,6 +278,7 @@ def _ask(context: Context, node: Node) -> Peer:
                 system=identity.system(session),
                 moves=moves,
                 missing=missing,
+                holder=lock.holder(session) if has_moves else None,
                 kept=reverses.read(session, [one for one in moves if one.target == node.name]),
                 steps={
                     one.id: journal.steps(session, one.id) for one in moves if not one.state.closed

@@ -157,8 +157,8 @@ def test_another_move_that_has_not_ended() -> None:
     seen = fit()
     seen.peer(B, moves=(another_move(MoveState.reserved),))
     told = seen.only("move_unfinished")
-    assert "node b: move 5f3a9c1e (a to c, started by ann) is reserved" in told
-    assert "`shardctl moves show 5f3a9c1e`" in told
+    assert "node b: move 5f3a9c1e (a to c, started by ann) is unfinished" in told
+    assert "`shardctl moves resume 5f3a9c1e` or `abort`" in told
     # The source has its records, too, the newest of them where the target was away.
     begun = [
         StepRecord(name, "done", NOW + timedelta(seconds=at), 1.0, None)
@@ -166,7 +166,14 @@ def test_another_move_that_has_not_ended() -> None:
     ]
     seen.peer(A, moves=(another_move(MoveState.reserved),), steps={"5f3a9c1e": begun})
     seen.peer(B, steps={"5f3a9c1e": begun[:1]})
-    assert "is reserved, at step clone" in seen.only("move_unfinished")
+    assert "is unfinished, at step clone" in seen.only("move_unfinished")
+    # A command that carries it out is waited for.
+    holder = "shardctl move-shards 5f3a9c1e by ann@db1"
+    seen.peer(A, holder=holder)
+    told = seen.only("move_unfinished")
+    assert f"is running ({holder}), at step clone" in told
+    assert "--lock-wait" in told
+    assert "resume" not in told
     # What one node knows to be over is over, though another has an older copy.
     seen.peer(A, moves=(another_move(MoveState.aborted, 2),))
     assert seen.refused() == {}
