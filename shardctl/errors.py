@@ -77,6 +77,16 @@ class Incomplete(Refused, Unfinished):
     """A Refused of work that was begun; running the command again finishes it."""
 
 
+class NodesRefused(Refused):
+    """A Refused of one node, or of several of which the same is to be said."""
+
+    def __init__(self, code: str, nodes: Sequence[str], what: str, *, hint: str) -> None:
+        of = f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}"
+        super().__init__(code, f"{of}: {what}", hint=hint)
+        self.nodes = tuple(nodes)
+        self.what = what
+
+
 def named(where: str, error: ShardctlError) -> ShardctlError:
     """Give an error that begins with where it was, such as `node a`: itself, if it does."""
     if error.message.startswith((f"{where}:", f"{where} ")):
@@ -98,8 +108,21 @@ class Interrupted(ShardctlError):
 
 
 def together(errors: Sequence[ShardctlError]) -> ShardctlError:
-    """Give the one error there is, or all of them as Problems; there is at least one."""
-    return errors[0] if len(errors) == 1 else Problems(list(errors))
+    """Give the one error there is, or all of them as Problems; there is at least one.
+
+    What is the same of several nodes is said once.
+    """
+    folded: dict[object, ShardctlError] = {}
+    for error in errors:
+        key: object = id(error)
+        if isinstance(error, NodesRefused):
+            key = (error.code, error.what, error.hint)
+            if isinstance(before := folded.get(key), NodesRefused):
+                nodes = tuple(dict.fromkeys((*before.nodes, *error.nodes)))
+                error = NodesRefused(error.code, nodes, error.what, hint=error.hint)
+        folded[key] = error
+    first, *others = folded.values()
+    return Problems([first, *others]) if others else first
 
 
 class Problems(ShardctlError):

@@ -9,6 +9,8 @@ from psycopg.conninfo import make_conninfo
 if TYPE_CHECKING:
     import psycopg
 
+    from shardctl.topology.model import Database
+
 CONNECT_TIMEOUT_S = 10
 LIVELINESS: dict[str, str | int] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
@@ -24,6 +26,18 @@ ANY_SERVER: dict[str, str | int] = {"target_session_attrs": "any"}
 """A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS is."""
 FOR_POOLERS = ANY_SERVER | {"options": ""}
 """What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
+
+_OF_THIS_MACHINE = ("options", "application_name", "service", "passfile", "sslkey", "sslcert")
+
+
+def from_target(database: Database) -> dict[str, str]:
+    """Give the keywords with which a target's host logs in to the source.
+
+    `database.options` without what is this machine's or shardctl's own, and in its place what
+    `database.subscription_options` has for that host.
+    """
+    own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
+    return own | dict(database.subscription_options)
 
 
 def dsn(host: str, port: int, dbname: str) -> str:

@@ -276,6 +276,9 @@ def _meant(ctx: Any, name: str) -> str:
     # The command of this group first.
     found = [path for word in near for path in paths if path.rpartition(" ")[2] == word]
     here = [path for path in found if path.startswith(f"{ctx.command_path} ")]
+    if not found and ctx.parent is not None:
+        known = " or ".join(f"`{ctx.command_path} {one}`" for one in ctx.command.list_commands(ctx))
+        return f"choose {known}; {see_help(ctx)}"
     if not found:
         return see_help(ctx)
     named = " or ".join(f"`{path}`" for path in (here or found)[:3])

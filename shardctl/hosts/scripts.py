@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
 
-# The script comes by standard input: arguments are shown to everybody by `ps`, are logged, and
-# are limited in length. Its length comes first, and what follows it is the part's own input;
-# one that did not arrive whole is not begun.
+# `run` sends a script by standard input, since arguments are limited in length. Its length comes
+# first, and what follows it is the part's own input; one that did not arrive whole is not begun.
 _SHELL = """
 script=$(head -c "$1")
 [ "${#script}" -eq "$1" ] || { echo "the script arrived incomplete" >&2; exit 1; }
@@ -27,7 +26,10 @@ def source(name: str) -> str:
 
 
 def argv(name: str, *words: str) -> list[str]:
-    """Give the command that runs a short script with these words; its input is its own."""
+    """Give the command that runs a short script with these words; its input is its own.
+
+    Everybody on that host sees the script and the words, as `ps` shows them: no secret is in them.
+    """
     return ["sh", "-c", source(name), name, *words]
 
 

@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
-from shardctl.libpq import LIVELINESS
+from shardctl.libpq import LIVELINESS, from_target
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _LOGIN_S = 30.0
-_NOT_THERE = ("options", "application_name", "service")  # of the operator's machine, or ours
 
 
 def replication_refused(source: Source, target: str, reason: str) -> Refused:
@@ -44,10 +43,10 @@ class Source:
     def conninfo(self, name: str, **more: str | int) -> str:
         """Write libpq's connection string for `name`, without a password.
 
-        The password comes from the passfile that `database.options` names, or ~/.pgpass.
+        The password comes from a passfile there: ~/.pgpass, or that of
+        `database.subscription_options`.
         """
-        options = {k: v for k, v in self.database.options.items() if k not in _NOT_THERE}
-        given: dict[str, str | int] = {**LIVELINESS, **options}
+        given: dict[str, str | int] = {**LIVELINESS, **from_target(self.database)}
         given |= {"host": self.node.host, "port": self.node.port, "application_name": name}
         given |= {"user": self.database.replication_user} | more
         return make_conninfo("", **given)

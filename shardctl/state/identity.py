@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Refused
+from shardctl.errors import NodesRefused, Refused
 from shardctl.postgres import queries
 from shardctl.state import cluster
 from shardctl.state.format import FORMAT
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def node_unfit(node: str, what: str, *, hint: str) -> Refused:
     """Report a server that cannot be a node of this cluster, or is another one's."""
-    return Refused("node_unfit", f"node {node}: {what}", hint=hint)
+    return NodesRefused("node_unfit", [node], what, hint=hint)
 
 
 def standby(node: Node) -> Refused:
@@ -91,6 +91,12 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
             f"node {node}: schema shardctl has format {state.format}; this shardctl "
             f"supports formats up to {FORMAT}",
             hint="use a newer shardctl; this one does not write to that node",
+        )
+    if state.node == node and state.cluster != topology.cluster:
+        raise node_unfit(
+            node,
+            f"the server is of cluster {state.cluster}, and the topology of {topology.cluster}",
+            hint="use the topology of that cluster, or correct `cluster:`, or host and port",
         )
     if (state.cluster, state.node) != (topology.cluster, node):
         raise node_unfit(

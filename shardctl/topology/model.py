@@ -47,7 +47,7 @@ class Database:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Tables and the columns that hold their shard keys, for `verify --deep`."""
     subscription_options: Mapping[str, str] = field(default_factory=dict)
-    """What of `options` is otherwise where a streamed move's target logs in to its source."""
+    """What of `options` is otherwise where the target of a move logs in to its source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,8 +166,8 @@ class DatabaseSection(_Section):
     )
     subscription_options: dict[str, Setting] = Field(
         default={},
-        description="libpq keywords with which the target of a streamed move logs in to the "
-        "source, where they differ from options",
+        description="libpq keywords with which the target's host logs in to the source of a move, "
+        "where they differ from options",
         json_schema_extra=_OPTIONS,
     )
 

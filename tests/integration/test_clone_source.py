@@ -119,10 +119,12 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: C
     session.execute(f"ALTER SYSTEM SET primary_conninfo = 'host=x password={PASSWORD}'")
     asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
     with rules(cloning.server, asked):
-        with raises_code("replication_refused", match="no password supplied") as refused:
-            cloning.make()
-        assert "~/.pgpass" in refused.value.hint
-        cloning.options = {"passfile": str(passfile)}
+        for options in ({}, {"passfile": str(passfile)}):  # which is the operator's machine's
+            cloning.options = options
+            with raises_code("replication_refused", match="no password supplied") as refused:
+                cloning.make()
+            assert "~/.pgpass" in refused.value.hint
+        cloning.subscription_options = {"passfile": str(passfile)}
         thread, raised = in_background(lambda: cloning.make(max_rate="24M"))
         seen = b""
         while thread.is_alive():

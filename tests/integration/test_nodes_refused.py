@@ -33,6 +33,18 @@ def untouched(one: Fleet, node: str) -> bool:
     return found == (0,)
 
 
+def test_a_wrong_cluster_is_said_once(fleet_8: Fleet) -> None:
+    text = fleet_8.write().read_text()
+    assert "cluster: test\n" in text
+    fleet_8.file.write_text(text.replace("cluster: test\n", "cluster: other\n"))
+    for command in ("init", "migrate"):
+        done = fleet_8.here_as_written(command, "--dry-run")
+        assert done.returncode == 1
+        what = "the server is of cluster test, and the topology of other"
+        assert done.stderr.count(what) == 1, done.stderr
+        assert f"nodes a, b: {what}" in done.stderr
+
+
 def with_ports(one: Fleet, **ports: int) -> None:
     """Write the topology with other ports for these nodes."""
     text = one.write().read_text()

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.errors import Incomplete, Refused
-from shardctl.libpq import ANY_SERVER, LIVELINESS, reason_of
+from shardctl.libpq import ANY_SERVER, LIVELINESS, from_target, reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.logical import stream_login
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
-_NOT_THERE = ("options", "application_name", "service", "passfile", "sslkey", "sslcert")
-"""What of `database.options` names files or settings of shardctl's own machine."""
 _DROP_S = 10.0
 _LOG_BYTES = 1 << 18
 
@@ -57,9 +55,7 @@ def conninfo(source: Node, database: Database, name: str, **more: str | int) -> 
     `name` becomes the application_name. Keywords that name files are this machine's:
     `database.subscription_options` and `more` have those of the target's host, such as `passfile`.
     """
-    options = {k: v for k, v in database.options.items() if k not in _NOT_THERE}
-    options |= database.subscription_options
-    given: dict[str, str | int] = {**LIVELINESS, **ANY_SERVER, **options}
+    given: dict[str, str | int] = {**LIVELINESS, **ANY_SERVER, **from_target(database)}
     given |= {"host": source.host, "port": source.port, "dbname": database.name}
     given |= {"user": database.replication_user, "application_name": name} | more
     return make_conninfo("", **given)

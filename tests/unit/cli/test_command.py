@@ -90,6 +90,7 @@ def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
         (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
         (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
         (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
+        (("hosts", "test"), "unknown command 'hosts test'", "choose `shardctl hosts check`;"),
         (("xyzzy",), "unknown command 'xyzzy'", "run `shardctl --help` for its commands"),
         (("verify", "b"), "(b)", "`shardctl verify --help`"),
         (("verify", "-o", "tsv"), "'tsv'", "`shardctl verify --help`"),
