@@ -119,7 +119,8 @@ def together(errors: Sequence[ShardctlError]) -> ShardctlError:
             key = (error.code, error.what, error.hint)
             if isinstance(before := folded.get(key), NodesRefused):
                 nodes = tuple(dict.fromkeys((*before.nodes, *error.nodes)))
-                error = NodesRefused(error.code, nodes, error.what, hint=error.hint)
+                folded[key] = NodesRefused(error.code, nodes, error.what, hint=error.hint)
+                continue
         folded[key] = error
     first, *others = folded.values()
     return Problems([first, *others]) if others else first

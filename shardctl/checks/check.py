@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from shardctl.fanout import Silent
 from shardctl.postgres.cancelling import Running
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from shardctl.checks.basics import Basics
     from shardctl.checks.findings import Finding
     from shardctl.checks.poolers_look import Looked
+    from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.state.migrations import Migration
@@ -38,6 +40,8 @@ class Place:
     deep: bool
     running: Running = field(default_factory=Running)
     """What Ctrl-C cancels."""
+    progress: Progress = field(default_factory=Silent)
+    """What a look that takes long reports to, under the node's name."""
 
 
 @dataclass(frozen=True, slots=True)

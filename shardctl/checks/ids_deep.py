@@ -80,10 +80,16 @@ def scan(
     key_of = {(k.schema, k.name): k for k in keyed if k.integer and k.kind != "p"}
     began = time.monotonic()
     odd: list[Odd] = []
+    homes = dict.fromkeys([*ids, *key_of])
+    progress, node = place.progress, place.node.name
+    progress.expect(node, "reading ids", len(homes), "tables")
     with ExitStack() as sessions:
         claimed = _Claimed(place, sessions)
-        for schema, table in dict.fromkeys([*ids, *key_of]):
-            home = schema, table
+        for number, home in enumerate(homes):
+            schema, table = home
+            progress.advance(node, 1 if number else 0)
+            # The server reads all of its rows and sends only odd ones: no sign of life until then.
+            progress.waits(node, f"all rows of {schema}.{table}")
             key = key_of.get(home)
             shard = place.shards[schema if key is None else key.home]
             source = _Source(shard, *home, ids.get(home), None if key is None else key.column)
@@ -96,6 +102,7 @@ def scan(
                 odd.append(Odd(source.shard, table, "locked"))
             else:
                 odd += tally.odd(source)
+    progress.waits(node, None)
     return odd, {one.named: one.integer for one in keyed}
 
 

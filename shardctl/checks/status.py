@@ -14,16 +14,17 @@ from shardctl.checks import status_disk, status_look, status_poolers
 from shardctl.checks.status_nodes import State
 from shardctl.ids import times
 from shardctl.state import ledger
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.checks.status_nodes import NodeStatus, Retired, Slot
     from shardctl.checks.status_poolers import PoolerStatus
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 _WIDTH = 16
 
@@ -40,6 +41,8 @@ class Status:
     nodes: tuple[NodeStatus, ...]
     poolers: tuple[PoolerStatus, ...] = ()
     moves: tuple[Entry, ...] = ()
+    stale: tuple[str, ...] = ()
+    """What the newest map has otherwise than the topology."""
 
     @property
     def unclosed(self) -> tuple[Entry, ...]:
@@ -142,7 +145,29 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
         nodes=tuple(_with_moves(node, moves) for node in nodes),
         poolers=status_poolers.observe(topology),
         moves=moves,
+        stale=tuple(_stale(topology, nodes, moves)),
     )
+
+
+def _stale(
+    topology: Topology, nodes: Sequence[NodeStatus], moves: Sequence[Entry]
+) -> Iterator[str]:
+    """Say which shards the newest map gives to other nodes than an old topology does.
+
+    Those of a move in its cutover are left out: its file is written last.
+    """
+    newest = max(nodes, key=lambda node: (node.map_version or 0) if node.map else 0)
+    between = {shard for one in moves if one.changing_hands for shard in one.move.shards}
+    wanted = topology.owners()
+    differing: dict[tuple[str, str], list[ShardId]] = {}
+    for shard, owner in newest.map.items():
+        if shard not in between and (here := wanted.get(shard, "no node")) != owner:
+            differing.setdefault((owner, here), []).append(shard)
+    for (owner, here), shards in differing.items():
+        yield (
+            f"map version {newest.map_version} gives shards {ranges.of(shards)} to {owner}, "
+            f"{topology.path.name} to {here}"
+        )
 
 
 def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:

@@ -89,6 +89,7 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         slots=tuple(Slot(*slot) for slot in session.execute(QUERIES["slots"])),
         standbys=tuple(Standby(*standby) for standby in session.execute(QUERIES["standbys"])),
         journal=ledger.copies(session, topology, node.name, known),
+        map=cluster.read_map(session) if known is not None and error is None else {},
     )
 
 

@@ -129,6 +129,8 @@ class NodeStatus:
     disk_error: str | None = None
     """Why the disk of a node that is up is unknown; None, too, without a data_directory."""
     journal: tuple[Copy, ...] = ()
+    map: Mapping[ShardId, NodeName] = field(default_factory=dict)
+    """The owner of each shard, as the node knows it."""
 
     def read_only_alike(self) -> dict[Mark, tuple[ShardId, ...]]:
         """Give read-only shards, those together of which the same is to be reported."""

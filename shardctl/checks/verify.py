@@ -12,7 +12,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity, poolers, poolers_look
+from shardctl.checks import connection, identity, ids, poolers, poolers_look
 from shardctl.checks.check import Place, View
 from shardctl.checks.findings import Finding, Severity
 from shardctl.checks.registry import CHECKS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WIDTH = 16
+_PHASE = "checking structure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def judge(
 
 
 def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Running) -> Looked:
-    progress.expect(node.name, "checking structure", len(scope.checks) + 1, "checks")
+    progress.expect(node.name, _PHASE, len(scope.checks) + 1, "checks")
     database = scope.topology.database
     try:
         session = connect(
@@ -234,8 +235,10 @@ def look(
     state = basics.state
     strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
     live = basics.live(topology, node)
-    place = Place(topology, scope.migrations, node, session, basics, live, scope.deep, running)
-    for check in scope.checks:
+    place = Place(
+        topology, scope.migrations, node, session, basics, live, scope.deep, running, progress
+    )
+    for number, check in enumerate(scope.checks, 1):
         if running.stopped.is_set():
             break
         if check.look is not None and not strange:
@@ -245,6 +248,9 @@ def look(
                 findings.append(_not_examined(check.name, node.name, reason_of(error)))
                 if session.closed:
                     break
+        if scope.deep and check is ids.CHECK:  # it had a phase of its own
+            progress.expect(node.name, _PHASE, len(scope.checks) + 1, "checks")
+            progress.advance(node.name, number)
         progress.advance(node.name)
     return Looked(basics, seen, tuple(findings))
 

@@ -17,6 +17,7 @@ from shardctl.cli.options import (
 )
 from shardctl.cli.output import (
     confirm,
+    end_plan,
     plural,
     print_at_end,
     print_csv,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.moves.doctor import Left
+    from shardctl.provision.agreement import NodeLeftOut
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
 
 _HEADER = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 
@@ -46,26 +50,37 @@ def doctor(
     Slots, publications, subscriptions, origins, roles and their settings, triggers and guards,
     copies that were never opened, rows about streams. Safe at any time and repeatable: what an
     open move owns stays, and so do what a reverse needs and everything of a move whose journal
-    cannot be read. Where a server restart has ended the guard of a slot that is kept for a
-    reverse, it is started again.
+    cannot be read. Where a server restart has ended the guard of a slot that is kept for a reverse,
+    it is started again. Exit code 3 if a node could not be read.
     """
+    from shardctl.errors import together
     from shardctl.moves import doctor as looking
-    from shardctl.moves import doctor_clear, reversing
+    from shardctl.moves import reversing
+    from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
     topology = load_topology(ctx, lock_wait=lock_wait)
     fleet = looking.look(topology, purpose=lock.purpose(looking.COMMAND))
-    for node, reason in fleet.unread.items():
-        say(f"shardctl: node {node} could not be read: {reason}")
+    skipped = [NodeLeftOut(node, reason) for node, reason in fleet.unread.items()]
     found = looking.left(fleet)
-    _show(found, output)
+    _show(found, output, skipped)
     chosen = [one for one in found if one.why_not is None]
     unguarded = reversing.unguarded(fleet.ledger.entries)
     for entry in unguarded:
         say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
     note_changes(ctx, [*chosen, *unguarded])
-    if dry_run or not (chosen or unguarded):
-        return
+    if not dry_run and (chosen or unguarded):
+        _clear(topology, chosen, unguarded, yes=yes)
+    if skipped:
+        end_plan()
+        raise together(skipped)
+
+
+def _clear(
+    topology: Topology, chosen: Sequence[Left], unguarded: Sequence[Entry], *, yes: bool
+) -> None:
+    from shardctl.moves import doctor_clear, reversing
+
     again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
     confirm(f"Clear {plural(len(chosen), 'object')}{again}?", yes=yes)
     for entry in unguarded:
@@ -75,7 +90,7 @@ def doctor(
     say(f"done: {plural(len(cleared), 'object')} cleared")
 
 
-def _show(found: Sequence[Left], output: Listing) -> None:
+def _show(found: Sequence[Left], output: Listing, skipped: Sequence[NodeLeftOut]) -> None:
     rows = [_row(one) for one in found]
     if output is Listing.json:
         print_at_end({"format": 1, "left": [one.as_json() for one in found]})
@@ -84,7 +99,8 @@ def _show(found: Sequence[Left], output: Listing) -> None:
     elif output is Listing.csv:
         print_csv((_HEADER, *rows))
     elif not found:
-        print("nothing to clear: moves have left nothing on any node")
+        where = "the nodes that could be read" if skipped else "any node"
+        print(f"nothing to clear: moves have left nothing on {where}")
     else:
         print_table(_HEADER, rows)
 

@@ -32,7 +32,7 @@ def title(found: Status) -> str:
 
 
 def unreached(found: Status) -> list[str]:
-    """Return a line each for unreachable servers, for other servers, and for unknown disks."""
+    """Return a line each for what could not be looked at, or is not what the topology says."""
     reported = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
     # The row of a spare node that is down shows it already.
     missed = [text for state, text in reported if state in {"down", "unreadable"}]
@@ -40,6 +40,8 @@ def unreached(found: Status) -> list[str]:
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"unreachable: {', '.join(missed)}"] if missed else []
     lines += [f"not the node in the topology: {', '.join(others)}"] if others else []
+    if found.stale:
+        lines.append(f"old topology (use the newest file): {'; '.join(found.stale)}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
     lines += [f"older map (run `shardctl init`): {', '.join(older)}"] if older else []
     disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import cluster, identity, move_objects, observer, reverses
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
@@ -84,7 +85,9 @@ def look(topology: Topology, *, purpose: str) -> Fleet:
     # A move is in a journal before it makes anything: what was seen is known by now.
     ledger = ledgers.read(topology, purpose=purpose)
     unread = dict(ledger.unread)
-    unread |= {n: e.message for n, e in asked.errors.items() if n not in asked.away}
+    for name, error in asked.errors.items():
+        if name not in asked.away:
+            unread[name] = error.reason if isinstance(error, NodeUnavailable) else error.message
     return Fleet(topology, ledger, asked.values, unread, asked.away)
 
 

@@ -325,6 +325,15 @@ def test_a_server_that_is_another_node_is_told_as_such(fleet_8: Fleet) -> None:
     assert "not the node in the topology: a (the server there is node b of" in done.stderr
 
 
+def test_an_old_topology_is_told_by_what_the_map_has_otherwise(fleet_8: Fleet) -> None:
+    for node in "ab":
+        fleet_8.execute(node, "UPDATE shardctl.cluster SET map_version = 7")
+        fleet_8.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard IN (2, 3)")
+    done = fleet_8.here("status", "--sample", "0")
+    line = "shardctl: old topology (use the newest file): map version 7 gives shards 2-3 to b, "
+    assert f"{line}{fleet_8.file.name} to a\n" in done.stderr
+
+
 def test_a_node_that_answers_with_an_error_is_unreadable(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "ALTER TABLE shardctl.cluster RENAME COLUMN map_version TO v")
     seen = look(fleet_8)

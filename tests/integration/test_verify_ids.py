@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import ids
+from shardctl.checks import verify as checks
+from shardctl.fanout import Silent
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
@@ -157,6 +159,29 @@ def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -
     (finding,) = keyed.verify(deep=True)
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert finding.actual.endswith("in shard 2, made for shard 6; 2 rows in all")
+
+
+def test_deep_reports_each_table_whose_rows_it_reads(keyed: RolledBack) -> None:
+    """A scan of minutes is no stalled check of the structure."""
+    told: list[str] = []
+
+    class Told(Silent):
+        def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+            told.append(f"{key}: {phase}, {total} {unit}")
+
+        def waits(self, key: str, reason: str | None) -> None:
+            told.append(f"{key}: {reason}")
+
+    scope = checks.scope(keyed.topology, ["ids"], deep=True)
+    node = next(iter(scope.topology.nodes.values()))
+    with keyed.fleet.connect(node.name) as session:
+        checks.look(scope, node, session, Told())
+    assert told == [
+        "a: reading ids, 4 tables",
+        *(f"a: all rows of shard{shard}.photos" for shard in range(4)),
+        "a: None",
+        "a: checking structure, 2 checks",
+    ]
 
 
 def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:
