@@ -78,7 +78,7 @@ class Incomplete(Refused, Unfinished):
 
 
 class NodesRefused(Refused):
-    """A Refused of one node, or of several of which the same is to be said."""
+    """A Refused of one node, or the same of several nodes."""
 
     def __init__(self, code: str, nodes: Sequence[str], what: str, *, hint: str) -> None:
         of = f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}"

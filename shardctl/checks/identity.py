@@ -22,9 +22,11 @@ def judge(view: View[None]) -> Iterator[Finding]:
     """Find rows of other nodes and clusters, one server under two names, other layouts."""
     topology = view.topology
     twins = same_server(view.basics)
+    wrong = _of_another_cluster(view)
+    yield from _wrong_cluster(view, wrong)
     for name, basics in view.basics.items():
         state = basics.state
-        if view.clone(name):
+        if name in wrong or view.clone(name):
             continue
         if state is None:
             if topology.nodes[name].shards:
@@ -94,6 +96,32 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     node=name,
                     object="shardctl.next_id",
                 )
+
+
+def _of_another_cluster(view: View[None]) -> dict[NodeName, str]:
+    """Give the nodes, and their cluster, where all are right but for the same other cluster."""
+    found = {
+        name: one.state.cluster
+        for name, one in view.basics.items()
+        if one.state is not None and one.state.node == name
+    }
+    alike = len(found) > 1 and len({*found.values(), view.topology.cluster}) == 2
+    return found if alike and view.topology.cluster not in found.values() else {}
+
+
+def _wrong_cluster(view: View[None], wrong: Mapping[NodeName, str]) -> Iterator[Finding]:
+    """Report a wrong `cluster:` once, whatever the number of nodes."""
+    for cluster in set(wrong.values()):
+        yield Finding(
+            NAME,
+            "other_node",
+            Severity.error,
+            actual=f"nodes {', '.join(wrong)} are of cluster {cluster}",
+            expected=f"cluster {view.topology.cluster}",
+            hint="use the topology of that cluster, or correct `cluster:`; shardctl does not "
+            "write to these servers",
+            object="cluster",
+        )
 
 
 def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:

@@ -15,6 +15,7 @@ from shardctl.checks.status_nodes import State
 from shardctl.ids import times
 from shardctl.state import ledger
 from shardctl.topology import ranges
+from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, ShardId, Topology
 
 _WIDTH = 16
 
@@ -159,9 +160,10 @@ def _stale(
     newest = max(nodes, key=lambda node: (node.map_version or 0) if node.map else 0)
     between = {shard for one in moves if one.changing_hands for shard in one.move.shards}
     wanted = topology.owners()
-    differing: dict[tuple[str, str], list[ShardId]] = {}
+    differing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
     for shard, owner in newest.map.items():
-        if shard not in between and (here := wanted.get(shard, "no node")) != owner:
+        here = wanted.get(shard, NodeName("no node"))
+        if shard not in between and here != owner:
             differing.setdefault((owner, here), []).append(shard)
     for (owner, here), shards in differing.items():
         yield (

@@ -180,7 +180,8 @@ def judge(
             everything: View[None] = View(
                 topology, scope.migrations, basics, {}, scope.deep, moves=moves
             )
-            findings += [f for f in identity.judge(everything) if f.node in strangers]
+            found = identity.judge(everything)
+            findings += [f for f in found if f.node is None or f.node in strangers]
         findings = [f for f in findings if f.check in scope.names or f.severity is Severity.error]
     return Report(
         cluster=topology.cluster,

@@ -247,7 +247,7 @@ def hint(move: str, holder: str | None) -> str:
         )
     return (
         f"wait until it ends, with --lock-wait 10m or by hand; `shardctl moves show {move} --watch "
-        "1s` shows how far it is"
+        "1s` shows its progress"
     )
 
 

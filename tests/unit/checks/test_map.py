@@ -82,6 +82,17 @@ def test_a_strange_server_is_told_whatever_was_asked() -> None:
     assert told(seen.findings("clock")) == [("identity", "other_node", "b", (), None)]
 
 
+@pytest.mark.parametrize("names", [(), ("clock",)])
+def test_a_wrong_cluster_is_told_once(names: tuple[str, ...]) -> None:
+    seen = healthy()
+    for node in (A, B):
+        seen.row(node, cluster="other")
+        seen.looked[node] = dataclasses.replace(seen.looked[node], seen={})
+    (finding,) = seen.findings(*names)
+    assert (finding.code, finding.node, finding.object) == ("other_node", None, "cluster")
+    assert finding.actual == "nodes a, b are of cluster other"
+
+
 def test_a_newer_format_is_told_and_nothing_else_of_that_node() -> None:
     seen = healthy()
     seen.row(A, format=99)
