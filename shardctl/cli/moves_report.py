@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import moves_shown, picture
 from shardctl.cli.options import Report
-from shardctl.cli.output import plural, print_json, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def show_move(entry: Entry, output: Report) -> None:
     print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
     print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
     if reported := moves_shown.copied(entry):
-        print(reported)
+        print_line(reported)
     print(f"method: {entry.move.method}")
     if (given := entry.move.plan.get("reverses")) is not None:
         print(f"reverse of move {given['move']}")
@@ -142,7 +142,7 @@ def _show_report(report: dict[str, Any]) -> None:
         held, most = picture.size(limit["held_bytes"]), picture.size(limit["limit_bytes"])
         print(f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}")
     for table in report.get("differing", ()):
-        print(f"differs: {table}")
+        print_line(f"differs: {table}")
 
 
 def _show_rehearsal(found: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ def _show_rehearsal(found: Mapping[str, Any]) -> None:
     size = picture.size(found["size_bytes"])
     print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {between}")
     for table in found["differing"]:
-        print(f"rehearsed: differs: {table}")
+        print_line(f"rehearsed: differs: {table}")
     print(
         f"rehearsed: writers waited at most {found['writers_held_ms']:.0f} ms for its locks, "
         f"{found['waited_ms']:.0f} ms of that for open transactions\n"

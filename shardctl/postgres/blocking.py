@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardctl.masking import without_passwords
 from shardctl.postgres import queries
+from shardctl.postgres.masking import without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
