@@ -45,7 +45,7 @@ def look(place: Place) -> str | None:
 
 
 def judge(view: View[str | None]) -> Iterator[Finding]:
-    """Find standbys, old servers, versions that differ, and servers that prove nothing."""
+    """Find standbys, old servers, versions that differ, servers that prove nothing, intruders."""
     for name, sslmode in view.seen.items():
         if sslmode not in (None, "verify-full"):
             yield Finding(
@@ -56,6 +56,19 @@ def judge(view: View[str | None]) -> Iterator[Finding]:
                 expected="sslmode verify-full on a connection to another machine",
                 hint="set sslmode: verify-full and sslrootcert in database.options",
                 node=name,
+            )
+    for name, basics in view.basics.items():
+        for one in basics.intruders:
+            yield Finding(
+                NAME,
+                "public_open",
+                Severity.error,
+                actual=one.what,
+                expected=f"only functions of trusted roles, which {view.topology.database.user} "
+                "can run",
+                hint=f"as the owner of the database: {one.remedy}",
+                node=name,
+                object="public",
             )
     majors = Counter(b.version_number // 10_000 for b in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)

@@ -129,6 +129,20 @@ def read_behind(
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["behind"], given))
 
 
+@dataclass(frozen=True, slots=True)
+class Intruder:
+    """Something in schema public by which a role could run its code as shardctl's role."""
+
+    what: str
+    remedy: str
+    """The statement that removes it."""
+
+
+def read_intruders(connection: Connection) -> tuple[Intruder, ...]:
+    """List those; superusers, this role and the owners of database and schema are trusted."""
+    return tuple(Intruder(*row) for row in connection.execute(QUERIES["intruders"]))
+
+
 def _behind(connection: Connection, topology: Topology) -> list[str]:
     """Name the schemas that an application's search_path may have behind a shard's."""
     roles = list(topology.database.app_roles)

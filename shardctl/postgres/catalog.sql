@@ -81,6 +81,33 @@ WHERE setting LIKE 'search\_path=%%'
   AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
   AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
 
+-- name: intruders
+-- By what in schema public a role could let another session run its code, and the statement against it:
+-- our sessions find functions there when their arguments fit better than those of pg_catalog
+WITH public AS (
+    SELECT n.oid, n.nspacl, n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'public'
+), stranger AS (
+    SELECT 0::oid AS oid, 'PUBLIC' AS name
+    UNION ALL
+    SELECT r.oid, quote_ident(r.rolname) FROM pg_roles AS r, pg_database AS d, public AS p
+    WHERE d.datname = current_database() AND NOT r.rolsuper AND r.rolname <> current_user
+      AND r.oid NOT IN (d.datdba, p.nspowner)
+)
+SELECT s.name || ' may create functions in schema public',
+       'REVOKE CREATE ON SCHEMA public FROM ' || s.name
+FROM public AS p CROSS JOIN LATERAL aclexplode(coalesce(p.nspacl, acldefault('n', p.nspowner))) AS a
+JOIN stranger AS s ON s.oid = a.grantee
+WHERE a.privilege_type = 'CREATE'
+UNION
+SELECT s.name || ' owns function ' || f.oid::regprocedure,
+       'DROP ROUTINE ' || f.oid::regprocedure
+FROM pg_proc AS f JOIN public AS p ON p.oid = f.pronamespace JOIN stranger AS s ON s.oid = f.proowner
+UNION
+SELECT s.name || ' owns operator ' || o.oid::regoperator,
+       'DROP OPERATOR ' || o.oid::regoperator
+FROM pg_operator AS o JOIN public AS p ON p.oid = o.oprnamespace JOIN stranger AS s ON s.oid = o.oprowner
+ORDER BY 1
+
 -- name: behind
 -- Tables behind the shards' on a search_path that have one of these names
 SELECT n.nspname::text, c.relname::text
