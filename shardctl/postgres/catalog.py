@@ -22,8 +22,9 @@ class Schema:
     """A schema that may be a shard's.
 
     `wrapper` is the body of its `next_id()`, and what else it may have (see `functions`), or
-    None. `ungranted` roles lack something; of these, `strangers` may not even use the schema.
-    `unfit` sequences would not serve the generator (of another type, caching, cycling).
+    None. `ungranted` roles lack something, or may set the generator's sequences; of these,
+    `strangers` may not even use the schema. `unfit` sequences would not serve the generator (of
+    another type, caching, cycling).
     """
 
     counter: bool

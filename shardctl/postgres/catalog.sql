@@ -1,5 +1,5 @@
 -- name: schemas
--- Every schema that may be a shard's, with its generator and the roles that lack a grant on it
+-- Every schema that may be a shard's, with its generator and the roles whose grants on it are not right
 WITH role AS (
     SELECT oid, rolname, rolsuper OR rolname = current_user AS needs_no_defaults
     FROM pg_roles WHERE rolname = ANY (%(roles)s)
@@ -23,12 +23,15 @@ SELECT n.nspname::text,
                         AND has_schema_privilege(role.oid, n.oid, 'USAGE')
                         AND coalesce(has_sequence_privilege(role.oid, c.oid, 'USAGE')
                                      AND has_sequence_privilege(role.oid, c.oid, 'SELECT')
-                                     AND has_sequence_privilege(role.oid, c.oid, 'UPDATE')
-                                     AND has_sequence_privilege(role.oid, r.oid, 'USAGE')
                                      AND has_sequence_privilege(role.oid, r.oid, 'SELECT')
-                                     AND has_sequence_privilege(role.oid, r.oid, 'UPDATE')
                                      AND has_function_privilege(role.oid, p.oid, 'EXECUTE'),
                                      false))
+                   -- With these it could stop the shard's ids by setval().
+                   OR EXISTS (SELECT FROM pg_class AS s CROSS JOIN LATERAL aclexplode(s.relacl) AS a
+                              WHERE s.oid IN (c.oid, r.oid) AND a.grantee = role.oid
+                                AND s.relowner <> role.oid
+                                AND (a.privilege_type = 'UPDATE'
+                                     OR s.oid = r.oid AND a.privilege_type = 'USAGE'))
              ORDER BY role.rolname),
        array(SELECT role.rolname::text FROM role
              WHERE NOT has_schema_privilege(role.oid, n.oid, 'USAGE')),
@@ -49,12 +52,15 @@ SELECT proname || '(' || array_to_string(array(
            SELECT format_type(type, NULL)
            FROM unnest(proargtypes) WITH ORDINALITY AS a (type, place) ORDER BY place), ', ') || ')',
        prosrc || coalesce(E'\n' || array_to_string(proconfig, ','), '')
-         || CASE WHEN prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END || E'\n'
+         || CASE WHEN NOT prosecdef THEN ''
+                 -- Another role may not own the sequences on which it works.
+                 WHEN proowner = quote_ident(current_user)::regrole OR pg_roles.rolsuper
+                 THEN E'\nSECURITY DEFINER' ELSE E'\nSECURITY DEFINER, owned by ' || rolname END || E'\n'
          || CASE provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END
          || CASE WHEN proisstrict THEN ' STRICT' ELSE '' END
          || CASE proparallel WHEN 's' THEN ' PARALLEL SAFE' WHEN 'r' THEN ' PARALLEL RESTRICTED'
                              ELSE ' PARALLEL UNSAFE' END
-FROM pg_proc
+FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
 WHERE pronamespace = to_regnamespace('shardctl')
 
 -- name: ungranted
